@@ -1,0 +1,45 @@
+"""Options and fixtures of the whole suite."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Speed is no property of the code under test: a busy machine must not turn a test red.
+settings.register_profile(
+    "ci",
+    max_examples=100,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "soak",
+    max_examples=1000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--soak",
+        action="store_true",
+        help="run repeated tests whole and property tests on fresh seeds (default: a tenth, fixed)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("soak" if config.getoption("--soak") else "ci")
+
+
+@pytest.fixture(scope="session")
+def repeats(pytestconfig: pytest.Config) -> Callable[[int], int]:
+    """How often to repeat what a soak repeats `n` times: `n` under --soak, else a tenth of it.
+
+    A test that repeats itself says `for seed in range(repeats(1000))` and takes its randomness
+    from `seed` alone, so that the tenth is the same in every run.
+    """
+    soak = bool(pytestconfig.getoption("--soak"))
+    return lambda n: n if soak else max(1, n // 10)
