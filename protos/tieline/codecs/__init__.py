@@ -1,0 +1,1 @@
+"""How what both ends can say becomes bytes: ``json`` for text transports, ``proto`` for gRPC."""

@@ -1,0 +1,316 @@
+"""The JSON codec: events and client events as OpenAI's API writes them (wire.md 2 and 3).
+
+What comes from outside is refused with 400 ``invalid_json`` when it is no JSON, holds a lone
+surrogate or a number beyond a double, or nests deeper than ``MAX_DEPTH``. What is well formed
+but unknown is carried: an event without a class becomes :class:`tieline.events.Opaque`.
+"""
+
+import functools
+import operator
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar, get_args
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from tieline import events, requests
+from tieline.codecs.memory import Memory
+from tieline.errors import ApiError
+from tieline.events import ErrorDetail, ErrorEvent, Event
+from tieline.requests import ABSENT, Request
+
+_S = TypeVar("_S", bound=Struct)
+
+MAX_DEPTH: Final = 256
+"""How deep arrays and objects from outside may nest (msgspec's own bound moves with the stack)."""
+
+_MAX_DIGITS: Final = 308
+_STRIDE: Final = 75
+_INFINITE: Final = (float("inf"), float("-inf"))
+_NOT_BRACKETS: Final = bytes(code for code in range(256) if code not in b"[]{}")
+_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*|[\[\]{}]')
+_LONG_NUMBER: Final = re.compile(rb"\d{4}")
+
+_any: Final = msgspec.json.Decoder()
+_members: Final = msgspec.json.Decoder(dict[str, Raw])
+_string: Final = msgspec.json.Decoder(str)
+_encoder: Final = msgspec.json.Encoder()
+_events: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(
+    functools.reduce(operator.or_, events.CLASSES)
+)
+
+
+def invalid_json(what: str, param: str | None = None) -> ApiError:
+    """The one refusal of text that is not JSON as we take it."""
+    return ApiError.of("invalid_json", f"Invalid JSON: {what}.", param=param)
+
+
+def check(raw: bytes, *, param: str | None = None, outer: int = 0) -> None:
+    """Refuses with 400 ``invalid_json`` what no later reader could rely on.
+
+    ``outer`` is the number of levels that already enclose ``raw``.
+
+    >>> check(b'{"a": [1, 2.5, "x"]}')
+    """
+    try:
+        _any.decode(raw)
+    except msgspec.ValidationError:
+        raise invalid_json("a number is out of range", param) from None
+    except RecursionError:
+        raise _too_deep(param) from None
+    except (msgspec.MsgspecError, ValueError):
+        raise invalid_json("the text cannot be parsed", param) from None
+    if len(raw) > MAX_DEPTH - outer:
+        _check_depth(raw, param, MAX_DEPTH - outer)
+        _check_digits(raw, param)
+
+
+def _too_deep(param: str | None) -> ApiError:
+    return invalid_json(f"it nests deeper than {MAX_DEPTH} levels", param)
+
+
+def _check_depth(raw: bytes, param: str | None, limit: int) -> None:
+    # The number of brackets, strings included, is a bound from above that costs one quick pass;
+    # only text that exceeds it is walked.
+    if len(raw.translate(None, _NOT_BRACKETS)) <= 2 * limit:
+        return
+    depth = 0
+    for token in _TOKENS.findall(raw):
+        if token in b"[{":
+            depth += 1
+            if depth > limit:
+                raise _too_deep(param)
+        elif token in b"]}":
+            depth -= 1
+
+
+def _check_digits(raw: bytes, param: str | None) -> None:
+    # The decoder bounds floats but not integers. More than 308 digits in a row put a digit on
+    # at least four neighbours of any sample of every 75th byte.
+    if _LONG_NUMBER.search(raw[::_STRIDE]) is None:
+        return
+    for token in _TOKENS.findall(raw):
+        if len(token) > _MAX_DIGITS and token[:1] != b'"' and float(token) in _INFINITE:
+            raise invalid_json("a number is out of range", param)
+
+
+def members(raw: bytes | Raw) -> dict[str, Raw] | None:
+    """The members of a JSON object, the last of equal names; None when it is no object.
+
+    Raises :class:`ApiError` (400 ``invalid_json``) when it begins as an object and is no JSON.
+    """
+    try:
+        return _members.decode(raw)
+    except msgspec.ValidationError:
+        return None
+    except RecursionError:
+        raise _too_deep(None) from None
+    except (msgspec.MsgspecError, ValueError):
+        raise invalid_json("the text cannot be parsed") from None
+
+
+def join(pairs: Mapping[str, bytes | Raw]) -> bytes:
+    """A JSON object of members that are JSON text already."""
+    parts = [_encoder.encode(name) + b":" + bytes(raw) for name, raw in pairs.items()]
+    return b"{" + b",".join(parts) + b"}"
+
+
+def encode(message: Event | Request) -> bytes:
+    """One event or client event as JSON text.
+
+    Members of a client event that are None are left out; an opaque one is its own bytes.
+
+    >>> encode(requests.Cancel(response_id="resp_1"))
+    b'{"type":"response.cancel","response_id":"resp_1"}'
+    """
+    if type(message) in _PLAIN:
+        return _encoder.encode(message)
+    if isinstance(message, events.Opaque | requests.Opaque):
+        return bytes(message.raw)
+    given: dict[str, Any] = {"type": message.type}
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if value is not None and value is not UNSET and value != ABSENT:
+            given[name] = value
+    return _encoder.encode(given)
+
+
+_PLAIN: Final[frozenset[type]] = frozenset(events.CLASSES)
+
+
+def decode_event(raw: bytes | Raw) -> Event:
+    """Reads one event of a server.
+
+    A type without a class, or one whose members do not fit its class, becomes
+    :class:`tieline.events.Opaque`; members that no class needs may have any type.
+    Raises :class:`ApiError` (400 ``invalid_json``) when the text is no JSON.
+
+    >>> decode_event(b'{"type":"codex.keepalive"}').type
+    'codex.keepalive'
+    """
+    try:
+        event: Event = _events.decode(raw)
+    except msgspec.ValidationError:
+        event = _unfit(raw)
+    except RecursionError:
+        raise _too_deep(None) from None
+    except (msgspec.MsgspecError, ValueError):
+        raise invalid_json("the event cannot be parsed") from None
+    name = _OBJECTS.get(type(event))
+    if name is not None and not bytes(getattr(event, name)).startswith(b"{"):
+        return _opaque(raw, event.type)
+    return event
+
+
+_OBJECTS: Final[dict[type[Event], str]] = {
+    kind: name
+    for kind in events.CLASSES
+    for name in ("item", "part")
+    if name in kind.__struct_fields__
+}
+"""Events that are nothing without an object: the member that must be one."""
+
+
+def _unfit(raw: bytes | Raw) -> Event:
+    """The event of its class with the members that fit, else an opaque one."""
+    given = members(raw)
+    if given is None:
+        check(bytes(raw))
+        return _opaque(raw, "")
+    name = text_of(given.get("type"))
+    kind = events.BY_TYPE.get(name)
+    if kind is None:
+        return _opaque(raw, name)
+    if kind is ErrorEvent and members(given.get("error", ABSENT)) is None:
+        # The documented form on SSE is flat: code, message and param beside the type.
+        given = {**given, "error": Raw(join({**given, "type": _ERROR_TYPE}))}
+    return fitting(kind, given) or _opaque(raw, name)
+
+
+_ERROR_TYPE: Final = Raw(_encoder.encode(ErrorDetail().type))
+
+
+def _opaque(raw: bytes | Raw, name: str) -> events.Opaque:
+    return events.Opaque(name=name, raw=Raw(bytes(raw)))
+
+
+def text_of(raw: Raw | None) -> str:
+    """A JSON string's text; empty for any other value, and for none."""
+    try:
+        return "" if raw is None else _string.decode(raw)
+    except (msgspec.MsgspecError, ValueError):
+        return ""
+
+
+def fitting(kind: type[_S], given: dict[str, Raw]) -> _S | None:
+    """``kind`` from the members that fit it, or None when a required one does not."""
+    values: dict[str, Any] = {}
+    for field in structs.fields(kind):
+        raw = given.get(field.encode_name)
+        value = UNSET if raw is None else _value(raw, field.type)
+        if value is not UNSET:
+            values[field.name] = value
+    try:
+        return kind(**values)
+    except TypeError:
+        return None
+
+
+def _value(raw: Raw, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, ValueError):
+        given = members(raw)
+        # A type is a struct, or a union of one with None.
+        for inner in (kind, *get_args(kind)):
+            if given is not None and isinstance(inner, type) and issubclass(inner, Struct):
+                return fitting(inner, given) or UNSET
+        return UNSET
+
+
+def decode_request(raw: bytes | Raw) -> Request:
+    """Reads one client event.
+
+    Raises :class:`ApiError` (400): ``invalid_json``; ``invalid_event`` for a missing, unknown or
+    non-string ``type``; ``invalid_type`` and its kin, with ``param``, for a member that we read.
+
+    >>> decode_request(b'{"type":"response.cancel","response_id":"resp_1"}').response_id
+    'resp_1'
+    """
+    return RequestDecoder().decode(raw)
+
+
+class RequestDecoder:
+    """Reads the client events of one line and remembers their members.
+
+    Tools and instructions come again in full with every create. A member that equals the last
+    one of its name is neither checked nor read again, and is handed out as the same object.
+    """
+
+    __slots__ = ("_memory", "work")
+
+    def __init__(self) -> None:
+        self._memory = Memory[Raw]()
+        self.work = 0
+        """Bytes really checked, without what was remembered."""
+
+    def decode(self, raw: bytes | Raw) -> Request:
+        """Reads one client event; raises as :func:`decode_request` does."""
+        given = members(raw)
+        if given is None:
+            check(bytes(raw))
+            raise invalid_event("A client event is a JSON object.")
+        lane = text_of(given.get("stream_id"))
+        return build({name: self._sound(lane, name, value) for name, value in given.items()})
+
+    def _sound(self, lane: str, name: str, raw: Raw) -> Raw:
+        """``raw`` once it is known to be sound, as the object of last time where it is equal."""
+        remembered = name in _REMEMBERED
+        last = self._memory.recall(lane, name, raw) if remembered else None
+        if last is not None:
+            return last
+        text = bytes(raw)
+        check(text, param=name or None, outer=1)
+        self.work += len(text)
+        if not remembered:
+            return raw
+        # A copy: the member as decoded keeps the whole client event in memory.
+        own = Raw(text)
+        self._memory.keep(lane, name, own, own)
+        return own
+
+
+_REMEMBERED: Final = frozenset(
+    field.encode_name
+    for field in structs.fields(requests.Create)
+    if field.type is Raw and field.name != "input"
+)
+"""Free-form members that clients repeat: bounded in number, so that a line's memory is too."""
+
+
+def invalid_event(message: str) -> ApiError:
+    """The refusal of a client event that no one here knows."""
+    return ApiError.of("invalid_event", message, param="type")
+
+
+def build(given: dict[str, Raw]) -> Request:
+    """The client event of sound members; raises :class:`ApiError` as :func:`decode_request`."""
+    kind = requests.BY_TYPE.get(text_of(given.get("type")))
+    if kind is None:
+        known = ", ".join(f"'{name}'" for name in requests.BY_TYPE)
+        raise invalid_event(f"Missing or unknown event type. Supported values are: {known}.")
+    raws = _RAW_FIELDS[kind]
+    plain = {name: raw for name, raw in given.items() if name not in raws}
+    request: Request = requests.decode(join(plain), kind)
+    free = {name: raw for name, raw in given.items() if name in raws and raw != ABSENT}
+    return structs.replace(request, **free) if free else request
+
+
+_RAW_FIELDS: Final[dict[type[Request], frozenset[str]]] = {
+    kind: frozenset(
+        field.encode_name for field in structs.fields(kind) if field.type in (Raw, Raw | UnsetType)
+    )
+    for kind in requests.CLASSES
+}
+"""Client event -> its members that stay JSON text."""

@@ -1,0 +1,195 @@
+"""Client events as ``tieline.v1.ConnectRequest``, and back with what a line remembers."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from tieline import requests
+from tieline.codecs import json
+from tieline.codecs.memory import Memory
+from tieline.codecs.proto_bridge import Bridge
+from tieline.codecs.proto_fields import NULL, Spec, extras, getter
+from tieline.codecs.proto_frames import field
+from tieline.codecs.proto_memory import NAMES, FieldMemory
+from tieline.codecs.proto_schema import CREATE, REQUEST, REQUESTS, raw_members
+from tieline.requests import Create, Request
+from tieline.v1.line_pb2 import ConnectRequest
+from tieline.v1.requests_pb2 import ResponseCreate
+
+BRIDGE: Final = Bridge(ConnectRequest, "message", envelope=REQUEST, arms=REQUESTS)
+_BY_CLASS: Final = {arm.kind: arm for arm in REQUESTS.values()}
+
+
+def request_to_proto(raw: bytes) -> ConnectRequest:
+    """A client event as a message, nothing lost, nothing judged but the JSON itself."""
+    message: ConnectRequest = BRIDGE.to_proto(raw)
+    return message
+
+
+def request_to_json(message: ConnectRequest) -> bytes:
+    """A client event as JSON text: of ``request_to_proto``, JSON equal to the original's."""
+    return BRIDGE.to_json(message)
+
+
+def encode_request(request: Request) -> ConnectRequest:
+    """A client event as a message; one without an arm travels as its JSON."""
+    message = ConnectRequest()
+    REQUEST.write(message, request)
+    arm = _BY_CLASS.get(type(request))
+    if arm is None:
+        message.opaque.type = request.type
+        message.opaque.json = json.encode(request).decode()
+        return message
+    inner = getattr(message, arm.name)
+    inner.SetInParent()
+    arm.spec.write(inner, request)
+    return message
+
+
+def decode_request(message: ConnectRequest) -> Request:
+    """Reads one client event.
+
+    Raises :class:`ApiError` (400): ``invalid_event`` when no arm is set or known,
+    ``invalid_json`` for a broken ``*_json`` field, ``invalid_type`` and its kin for a member.
+    """
+    return RequestDecoder().decode(message)
+
+
+def to_create(create: Create) -> ResponseCreate:
+    """A create as a message, without the members of its envelope."""
+    message = ResponseCreate()
+    CREATE.write(message, create)
+    return message
+
+
+def from_create(message: ResponseCreate) -> Create:
+    """Reads a create; raises as :func:`decode_request` does."""
+    return RequestDecoder().create(message)
+
+
+class RequestEncoder:
+    """Encodes the client events of one line and builds settings that come again only once.
+
+    >>> cancel = requests.Cancel(response_id="resp_1")
+    >>> RequestEncoder().encode(cancel) == encode_request(cancel).SerializeToString()
+    True
+    """
+
+    __slots__ = ("_memory", "work")
+
+    def __init__(self) -> None:
+        self._memory = Memory[bytes]()
+        self.work = 0
+        """Bytes really built, without what was remembered."""
+
+    def encode(self, request: Request) -> bytes:
+        """The client event as a serialized ConnectRequest."""
+        settings = self._settings(request) if isinstance(request, Create) else None
+        message = ResponseCreate()
+        if settings is not None:
+            _NEW.write(message, request)
+        if settings is None or message.extra_json:
+            encoded = encode_request(request).SerializeToString()
+            self.work += len(encoded)
+            return encoded
+        new = message.SerializeToString()
+        envelope = ConnectRequest()
+        REQUEST.write(envelope, request)
+        self.work += len(new)
+        return envelope.SerializeToString() + field(_CREATE, settings + new)
+
+    def _settings(self, request: Create) -> bytes | None:
+        """The settings as fields; None where a member needs ``extra_json``, which is but one."""
+        said = _settings_of(request)
+        built = self._memory.recall(request.stream_id, "settings", said)
+        if built is None:
+            message = ResponseCreate()
+            _SETTINGS.write(message, request)
+            if message.extra_json:
+                return None
+            built = message.SerializeToString()
+            self.work += len(built)
+            self._memory.keep(request.stream_id, "settings", said, built)
+        return built
+
+
+_REPEATED: Final = tuple(
+    sorted({CREATE.slots[name].name for name in NAMES if name in CREATE.slots})
+)
+_settings_of: Final = getter(_REPEATED)
+_SETTINGS: Final = CREATE.only(_REPEATED)
+_NEW: Final = CREATE.without(*_REPEATED)
+_CREATE: Final = REQUESTS["response_create"].number
+
+
+class RequestDecoder:
+    """Reads the client events of one line and remembers their free-form members.
+
+    Tools and instructions come again in full with every create. A field that equals the last one
+    of its name is not turned into JSON again: the same object is handed out.
+    """
+
+    __slots__ = ("_fields", "_json", "_work")
+
+    def __init__(self) -> None:
+        self._json = json.RequestDecoder()
+        self._fields = FieldMemory()
+        self._work = 0
+
+    @property
+    def work(self) -> int:
+        """Bytes really read or built, without what was remembered."""
+        return self._work + self._fields.work + self._json.work
+
+    def decode(self, message: ConnectRequest) -> Request:
+        """Reads one client event; raises as :func:`decode_request` does."""
+        name = message.WhichOneof("message")
+        if name is None:
+            raise json.invalid_event("The message is unset, or of a kind that is not known here.")
+        envelope = REQUEST.read(message) or {}
+        if name == "opaque":
+            request = self._json.decode(message.opaque.json.encode())
+            return _enveloped(request, envelope)
+        arm = REQUESTS[name]
+        lane = message.stream_id
+        values = self._read(arm.spec, getattr(message, name), kind=arm.kind, lane=lane)
+        decoded: Request = _converted(values | envelope, arm.kind)
+        return decoded
+
+    def create(self, message: ResponseCreate) -> Create:
+        """Reads the create of a unary call; raises as :func:`decode_request` does."""
+        created: Create = _converted(self._read(CREATE, message, kind=Create, lane=""), Create)
+        return created
+
+    def _read(self, spec: Spec, message: Any, *, kind: type[Struct], lane: str) -> dict[str, Any]:
+        values = self._fields.read(spec, message, lane)
+        if message.extra_json:
+            self._work += len(message.extra_json)
+            _add_extras(values, extras(message), kind)
+        return values
+
+
+def _add_extras(values: dict[str, Any], given: dict[str, Raw], kind: type[Struct]) -> None:
+    """Members that the typed fields could not say: what they are is judged as in JSON."""
+    raws = raw_members(kind)
+    for name in kind.__struct_fields__:
+        raw = given.get(name)
+        if raw is not None:
+            values.pop(name, None)
+        if raw is not None and raw != NULL:
+            values[name] = raw if name in raws else msgspec.json.decode(raw)
+
+
+def _converted(values: dict[str, Any], kind: type[Struct]) -> Any:
+    """The struct, its bounds checked; raises :class:`ApiError` (400) with the member as param."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise requests.refusal(error) from None
+
+
+def _enveloped(request: Request, envelope: dict[str, Any]) -> Request:
+    """A client event that came as JSON, with what the message says beside it."""
+    known = {name: value for name, value in envelope.items() if hasattr(request, name)}
+    return structs.replace(request, **known) if known else request

@@ -1,0 +1,336 @@
+"""The tables of the proto codec, read off the schema.
+
+A field's name, type and presence say nearly all of how it mirrors a JSON member. What they
+cannot say stands here: which JSON types share an arm, which unset fields are null rather than
+absent, and which of our structs a message stands for. A new event needs nothing here.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from msgspec import Raw, Struct, UnsetType
+
+from tieline import events, requests, responses
+from tieline.codecs.json import check, members, text_of
+from tieline.codecs.proto_fields import (
+    FLAG,
+    JSON_TEXT,
+    JSON_TEXTS,
+    REAL,
+    TEXT,
+    TEXTS,
+    AsRaw,
+    Kind,
+    Mapped,
+    Mode,
+    Nested,
+    Slot,
+    Spec,
+    Whole,
+    array,
+)
+from tieline.errors import ApiError
+from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2, responses_pb2
+
+_PARTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "reasoning_text": "text",
+    "summary_text": "text",
+    "text": "text",
+    "refusal": "refusal",
+}
+"""Type of a content part -> its arm; where none is listed, an arm is named as its type."""
+
+_NULLABLE: Final[dict[str, frozenset[str]]] = {
+    "Response": frozenset(
+        field.name
+        for field in responses_pb2.Response.DESCRIPTOR.fields
+        if field.has_presence and not field.name.endswith("_json") and field.name != "tool_choice"
+    ),
+    "IncompleteDetails": frozenset({"reason"}),
+    "ErrorDetail": frozenset({"code", "param"}),
+}
+"""Message -> its members that JSON writes as null where they are unset (wire.md 6)."""
+
+_CONSTANTS: Final[dict[str, dict[str, bytes]]] = {"Response": {"object": b'"response"'}}
+"""Message -> members that it implies."""
+
+_STRUCTS: Final[dict[str, type[Struct]]] = {
+    kind.__name__: kind
+    for kind in (
+        responses.Response,
+        responses.ResponseError,
+        responses.IncompleteDetails,
+        responses.Usage,
+        responses.InputTokensDetails,
+        responses.OutputTokensDetails,
+        events.ErrorDetail,
+        events.SteerRef,
+    )
+}
+"""Message -> our struct of it."""
+
+_NOT_JSON: Final = frozenset({"extra_json", "absent", "grpc_status"})
+_RENAMED: Final = {"choice": "tool_choice"}
+
+
+class Variant(Kind):
+    """An item, a content part or a tool: a oneof whose arm is the ``type`` of the JSON."""
+
+    def __init__(self, descriptor: Descriptor, default: str | None = None) -> None:
+        self._default = default
+        self._name = descriptor.name
+        (self._oneof,) = [oneof.name for oneof in descriptor.oneofs]
+        arms = descriptor.fields_by_name
+        types = _PARTS if descriptor.name == "ContentPart" else {n: n for n in arms}
+        self._arms = {name: types[name] for name in types if types[name] != "opaque"}
+        self._specs = {
+            arm: spec_of(message_of(field), type_name=arm)
+            for arm, field in arms.items()
+            if arm != "opaque"
+        }
+
+    def fill(self, message: Any, raw: bytes) -> None:
+        """JSON -> message; what has no arm, and what is no object, goes whole to ``opaque``."""
+        given = members(raw)
+        name = self._type(given)
+        arm = self._arms.get(name) if given is not None else None
+        if given is None or arm is None:
+            message.opaque.type = name
+            message.opaque.json = raw.decode()
+            if self._name == "Item" and given is not None:
+                message.opaque.id = text_of(given.get("id"))
+            return
+        inner = getattr(message, arm)
+        inner.SetInParent()
+        self._specs[arm].fill(inner, given)
+
+    def _type(self, given: Mapping[str, Raw] | None) -> str:
+        if given is None:
+            return ""
+        if "type" not in given:
+            return self._default or ""
+        return text_of(given["type"])
+
+    def dump(self, message: Any, param: str) -> bytes:
+        """Message -> JSON; raises 400 ``invalid_type`` when no arm is set."""
+        arm = message.WhichOneof(self._oneof)
+        if arm is None:
+            text = f"Invalid type for '{param}': the {self._oneof} is unset or of an unknown kind."
+            raise ApiError.of("invalid_type", text, param=param)
+        inner = getattr(message, arm)
+        if arm != "opaque":
+            return self._specs[arm].dump(inner, param)
+        raw: bytes = inner.json.encode()
+        check(raw, param=param, outer=2)
+        return raw
+
+    def store(self, message: Any, slot: str, raw: bytes) -> bool:
+        if raw[:1] != b"{":
+            return False
+        self.fill(getattr(message, slot), raw)
+        return True
+
+    def load(self, field: Any, param: str) -> bytes:
+        return self.dump(field, param)
+
+    def write(self, message: Any, slot: str, value: Any) -> bool:
+        return self.store(message, slot, bytes(value))
+
+    def read(self, field: Any, param: str) -> Any:
+        return Raw(self.dump(field, param))
+
+
+class Variants(Kind):
+    """A repeated :class:`Variant`; with ``inner``, inside a message of its own."""
+
+    zero: Any = ()
+
+    def __init__(self, one: Variant, inner: str | None = None) -> None:
+        self._one = one
+        self._inner = inner
+
+    def store(self, message: Any, slot: str, raw: bytes) -> bool:
+        elements = array(raw)
+        return elements is not None and self.write(message, slot, elements)
+
+    def write(self, message: Any, slot: str, value: Any) -> bool:
+        field = getattr(message, slot)
+        if self._inner is not None:
+            field.SetInParent()
+            field = getattr(field, self._inner)
+        for element in value:
+            self._one.fill(field.add(), bytes(element))
+        return True
+
+    def load(self, field: Any, param: str) -> bytes:
+        return b"[" + b",".join(self._dump(field, param)) + b"]"
+
+    def read(self, field: Any, param: str) -> Any:
+        return [Raw(raw) for raw in self._dump(field, param)]
+
+    def _dump(self, field: Any, param: str) -> Iterator[bytes]:
+        elements = field if self._inner is None else getattr(field, self._inner)
+        for index, element in enumerate(elements):
+            yield self._one.dump(element, f"{param}[{index}]")
+
+
+_SCALARS: Final[dict[int, Kind]] = {
+    FieldDescriptor.TYPE_BOOL: FLAG,
+    FieldDescriptor.TYPE_DOUBLE: REAL,
+    FieldDescriptor.TYPE_UINT32: Whole(32),
+    FieldDescriptor.TYPE_UINT64: Whole(64),
+}
+
+
+def _kind(field: FieldDescriptor) -> Kind:
+    """How a field mirrors JSON, by its type."""
+    if field.type == FieldDescriptor.TYPE_STRING:
+        if field.name.endswith("_json"):
+            return JSON_TEXTS if field.is_repeated else JSON_TEXT
+        return TEXTS if field.is_repeated else TEXT
+    if field.type != FieldDescriptor.TYPE_MESSAGE:
+        return _SCALARS[field.type]
+    inner = message_of(field)
+    if inner.GetOptions().map_entry:
+        counted = inner.fields_by_name["value"].type == FieldDescriptor.TYPE_UINT64
+        return Mapped(int if counted else str)
+    return _message_kind(inner, repeated=field.is_repeated)
+
+
+def message_of(field: FieldDescriptor) -> Descriptor:
+    """The descriptor of a message field's type."""
+    message = field.message_type
+    assert message is not None
+    return message
+
+
+def _message_kind(inner: Descriptor, *, repeated: bool) -> Kind:
+    if inner.name in _LISTS:
+        of = message_of(inner.fields_by_name[_LISTS[inner.name]])
+        return Variants(_variant(of), _LISTS[inner.name])
+    if inner.name in _VARIANTS:
+        return Variants(_variant(inner)) if repeated else _variant(inner)
+    return Nested(spec_of(inner))
+
+
+_LISTS: Final = {"ItemList": "items", "ContentList": "parts"}
+_VARIANTS: Final = {"Item": "message", "ContentPart": None, "Tool": None}
+"""Messages that are a oneof by type -> the type of JSON that has none."""
+
+
+@functools.cache
+def _variant(descriptor: Descriptor) -> Variant:
+    return Variant(descriptor, _VARIANTS[descriptor.name])
+
+
+def _name(field: FieldDescriptor) -> str:
+    oneof = field.containing_oneof
+    # An optional field has a oneof of its own, made by the compiler.
+    if oneof is not None and not oneof.name.startswith("_"):
+        return _RENAMED.get(oneof.name, oneof.name)
+    return field.name.removesuffix("_json")
+
+
+def _mode(field: FieldDescriptor) -> Mode:
+    message = field.containing_type
+    assert message is not None
+    if message.file.name == requests_pb2.DESCRIPTOR.name or message.name == "ConnectRequest":
+        return Mode.ASKED
+    if field.name in _NULLABLE.get(message.name, ()):
+        return Mode.NULLABLE
+    return Mode.OPTIONAL if field.has_presence or field.name == "output_omitted" else Mode.ALWAYS
+
+
+def _slot(field: FieldDescriptor, raws: frozenset[str]) -> Slot:
+    name, kind = _name(field), _kind(field)
+    if name in raws and not isinstance(kind, Variant | type(JSON_TEXT)):
+        kind = AsRaw(kind)
+    return Slot(name, kind, _mode(field), not field.has_presence)
+
+
+def spec_of(
+    descriptor: Descriptor, *, type_name: str | None = None, struct: type[Struct] | None = None
+) -> Spec:
+    """The table of one message; ``type_name`` is the ``type`` that its arm implies."""
+    struct = struct or _STRUCTS.get(descriptor.name)
+    constants = dict(_CONSTANTS.get(descriptor.name, {}))
+    if type_name is not None and "type" not in descriptor.fields_by_name:
+        constants = {"type": msgspec.json.encode(type_name), **constants}
+    raws = frozenset[str]() if struct is None else raw_members(struct)
+    fields = [field for field in descriptor.fields if field.name not in _NOT_JSON]
+    slots = {field.name: _slot(field, raws) for field in fields}
+    return Spec(descriptor, slots, constants=constants, struct=struct)
+
+
+def raw_members(struct: type[Struct]) -> frozenset[str]:
+    """The members of a struct that stay JSON text."""
+    fields = msgspec.structs.fields(struct)
+    return frozenset(field.name for field in fields if field.type in (Raw, Raw | UnsetType))
+
+
+class Arm(NamedTuple):
+    """One arm of a oneof of messages: the field, its class in our vocabulary, its table."""
+
+    name: str
+    number: int
+    type: str
+    kind: Any
+    spec: Spec
+    make: Callable[[], Any]
+    """Makes an empty message of the arm."""
+
+
+def _arms(holder: Any, oneof: str, kinds: Mapping[str, Any]) -> dict[str, Arm]:
+    fields = holder.DESCRIPTOR.oneofs_by_name[oneof].fields
+    return {field.name: _arm(holder, field, kinds) for field in fields if field.name != "opaque"}
+
+
+def _arm(holder: Any, field: FieldDescriptor, kinds: Mapping[str, Any]) -> Arm:
+    message = message_of(field)
+    kind = kinds[message.name]
+    tag = str(kind.__struct_config__.tag)
+    spec = spec_of(message, type_name=tag, struct=kind)
+    return Arm(field.name, field.number, tag, kind, spec, type(getattr(holder(), field.name)))
+
+
+ITEM: Final = _variant(items_pb2.Item.DESCRIPTOR)
+RESPONSE: Final = spec_of(responses_pb2.Response.DESCRIPTOR)
+CREATE: Final = spec_of(requests_pb2.ResponseCreate.DESCRIPTOR, struct=requests.Create)
+
+EVENTS: Final = _arms(
+    events_pb2.ServerEvent, "event", {kind.__name__: kind for kind in events.CLASSES}
+)
+"""Arm of ServerEvent -> its class and table."""
+
+REQUESTS: Final = _arms(
+    line_pb2.ConnectRequest,
+    "message",
+    {
+        "ResponseCreate": requests.Create,
+        "ResponseAppend": requests.Append,
+        "ResponseCancel": requests.Cancel,
+        "ResponseSteer": requests.Steer,
+        "SessionStart": requests.SessionStart,
+        "SessionEnd": requests.SessionEnd,
+        "Heartbeat": requests.ClientHeartbeat,
+    },
+)
+"""Arm of ConnectRequest -> its class and table."""
+
+
+def _envelope(holder: Any, struct: type[Struct]) -> Spec:
+    """The table of the members that an event has beside its arm."""
+    raws = raw_members(struct)
+    fields = [field for field in holder.DESCRIPTOR.fields if field.name in _ENVELOPE]
+    slots = {field.name: _slot(field, raws) for field in fields}
+    return Spec(holder.DESCRIPTOR, slots, struct=struct)
+
+
+_ENVELOPE: Final = frozenset({"sequence_number", "stream_id", "event_id", "trace_context"})
+EVENT: Final = _envelope(events_pb2.ServerEvent, events.Event)
+REQUEST: Final = _envelope(line_pb2.ConnectRequest, requests.Create)

@@ -1,0 +1,48 @@
+"""Identifiers: their prefixes, how one is made, and which lane names are legal.
+
+Ids are opaque to clients. Ours are a prefix and 32 hex digits; the first four digits can carry
+a tag of the process that runs the turn, so that whoever meets an id knows where to ask.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+RESPONSE: Final = "resp_"
+MESSAGE: Final = "msg_"
+FUNCTION_CALL: Final = "fc_"
+CALL: Final = "call_"
+CUSTOM_TOOL_CALL: Final = "ctc_"
+REASONING: Final = "rs_"
+STEER: Final = "steer_"
+COMPACTION: Final = "cmp_"
+LINE: Final = "line_"
+
+_STREAM_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
+
+
+def is_stream_id(name: str) -> bool:
+    """Whether ``name`` may name a lane: 1 to 256 of letters, digits, ``_``, ``.``, ``-``."""
+    return _STREAM_ID.match(name) is not None
+
+
+class IdSource:
+    """Makes ids from an entropy source that the caller passes in.
+
+    ``entropy(n)`` returns ``n`` bytes: ``os.urandom`` in service, a seeded generator in tests.
+    ``tag`` is the mark of this process, at most two bytes.
+
+    >>> IdSource(lambda n: bytes(n)).new(RESPONSE)
+    'resp_00000000000000000000000000000000'
+    """
+
+    __slots__ = ("_entropy", "_size", "_tag")
+
+    def __init__(self, entropy: Callable[[int], bytes], tag: bytes = b"") -> None:
+        self._entropy = entropy
+        self._tag = tag.hex()
+        self._size = 16 - len(tag)
+
+    def new(self, prefix: str) -> str:
+        """A new id: ``prefix``, the process tag, then random hex digits."""
+        return prefix + self._tag + self._entropy(self._size).hex()

@@ -1,0 +1,304 @@
+"""Input and output items: the raw JSON of each, and a typed view of it.
+
+What comes from outside keeps its bytes. An :class:`Item` is its raw JSON plus a view that
+``decode`` picks from ``VIEWS`` by ``type``. A missing ``type`` means a message (wire.md 6); a
+type that is not in the table is opaque: carried, echoed, never guessed at. Emitting an item
+again emits its bytes, so a client gets back exactly what it sent.
+"""
+
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from tieline.errors import ApiError
+
+
+class Message(Struct, frozen=True, kw_only=True, tag="message"):
+    """A message: who speaks, and text or content parts (each part stays raw JSON)."""
+
+    role: str
+    content: str | list[Raw] = ""
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class FunctionCall(Struct, frozen=True, kw_only=True, tag="function_call"):
+    """A call of a function tool; ``arguments`` is JSON text, never parsed here."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+    namespace: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class FunctionCallOutput(Struct, frozen=True, kw_only=True, tag="function_call_output"):
+    """What a function returned: text, or a list of content parts."""
+
+    call_id: str
+    output: str | list[Raw]
+    id: str | None = None
+    status: str | None = None
+
+
+class CustomToolCall(Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call of a custom tool; ``input`` is free text."""
+
+    call_id: str
+    name: str
+    input: str = ""
+    namespace: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class CustomToolCallOutput(
+    Struct, frozen=True, kw_only=True, tag="custom_tool_call_output"
+):
+    """What a custom tool returned."""
+
+    call_id: str
+    output: str | list[Raw]
+    id: str | None = None
+    status: str | None = None
+
+
+class Reasoning(Struct, frozen=True, kw_only=True, tag="reasoning"):
+    """What the model thought; parts stay raw JSON."""
+
+    summary: list[Raw] = []
+    content: list[Raw] | None = None
+    encrypted_content: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class Compaction(Struct, frozen=True, kw_only=True, tag="compaction"):
+    """A sealed summary of earlier history."""
+
+    encrypted_content: str
+    id: str | None = None
+
+
+class ItemReference(Struct, frozen=True, kw_only=True, tag="item_reference"):
+    """Stands for an item that the server already knows."""
+
+    id: str
+
+
+class AdditionalTools(Struct, frozen=True, kw_only=True, tag="additional_tools"):
+    """Tools that come with the input rather than with the settings."""
+
+    tools: list[Raw] = []
+    role: str | None = None
+    id: str | None = None
+
+
+class Opaque(Struct, frozen=True, kw_only=True):
+    """An item whose type has no class here: hosted tools, and whatever comes next.
+
+    ``call_id`` is there when the item is a client-run call or its output, so that pairing
+    works for every kind of call (``CALL_KINDS``).
+    """
+
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    approval_request_id: str | None = None
+    execution: str | None = None
+
+
+View = (
+    Message
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | Reasoning
+    | Compaction
+    | ItemReference
+    | AdditionalTools
+    | Opaque
+)
+
+VIEWS: Final[dict[str, type[Struct]]] = {
+    "message": Message,
+    "function_call": FunctionCall,
+    "function_call_output": FunctionCallOutput,
+    "custom_tool_call": CustomToolCall,
+    "custom_tool_call_output": CustomToolCallOutput,
+    "reasoning": Reasoning,
+    "compaction": Compaction,
+    "item_reference": ItemReference,
+    "additional_tools": AdditionalTools,
+}
+"""Item type -> its view. Whatever is not here is :class:`Opaque`."""
+
+CALL_KINDS: Final[dict[str, str]] = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "computer_call": "computer_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "tool_search_call": "tool_search_output",
+    "mcp_approval_request": "mcp_approval_response",
+}
+"""Calls that the client runs -> the item that answers them (wire.md 2.3)."""
+
+OUTPUT_KINDS: Final[dict[str, str]] = {
+    output: call for call, output in CALL_KINDS.items()
+}
+"""Tool outputs -> the kind of call that they answer."""
+
+ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+
+
+class _Probe(Struct, frozen=True):
+    type: str | UnsetType = UNSET
+
+
+_probe: Final = msgspec.json.Decoder(_Probe)
+_decoders: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    name: msgspec.json.Decoder(view) for name, view in VIEWS.items()
+}
+_opaque: Final = msgspec.json.Decoder(Opaque)
+
+
+class Item(Struct, frozen=True, dict=True, eq=True):
+    """One item: its bytes (UTF-8 JSON, exactly as they came) and what we read from them."""
+
+    raw: bytes
+    view: View
+
+    @property
+    def type(self) -> str:
+        """The item's ``type``; ``message`` where the JSON has none."""
+        view = self.view
+        return (
+            view.type if isinstance(view, Opaque) else str(view.__struct_config__.tag)
+        )
+
+    @property
+    def id(self) -> str | None:
+        """The item's id, where it has one."""
+        return self.view.id
+
+    @cached_property
+    def opens(self) -> str | None:
+        """The call_id that this item leaves for the client to answer, or None."""
+        if self.type not in CALL_KINDS:
+            return None
+        view = self.view
+        if isinstance(view, FunctionCall | CustomToolCall):
+            return view.call_id
+        assert isinstance(view, Opaque)
+        if view.type == "tool_search_call" and view.execution != "client":
+            return None
+        return view.id if view.type == "mcp_approval_request" else view.call_id
+
+    @cached_property
+    def answers(self) -> str | None:
+        """The call_id that this item answers, or None when it is no tool output."""
+        view = self.view
+        if isinstance(view, FunctionCallOutput | CustomToolCallOutput):
+            return view.call_id
+        if not isinstance(view, Opaque) or view.type not in OUTPUT_KINDS:
+            return None
+        if view.type == "tool_search_output" and view.execution not in (None, "client"):
+            return None
+        return view.approval_request_id or view.call_id
+
+
+class Part(Struct, frozen=True):
+    """The members of a content part that carry text."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+_part: Final = msgspec.json.Decoder(Part)
+
+
+def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
+    """Reads one item.
+
+    Raises :class:`ApiError` (400 ``invalid_json``, ``invalid_type`` or ``invalid_value``) that
+    names ``param`` when the item is no object or a member that we read has the wrong type.
+
+    >>> decode(b'{"role":"user","content":"hi"}').type
+    'message'
+    """
+    data = bytes(raw)
+    try:
+        kind = _probe.decode(data).type
+        name = "message" if kind is UNSET else kind
+        decoder = _decoders.get(name, _opaque)
+        view = decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _refusal(error, param) from None
+    if isinstance(view, Message) and view.role not in ROLES:
+        raise ApiError.of(
+            "invalid_value",
+            f"Invalid value: '{view.role[:64]}'. Supported values are: 'assistant', 'system', "
+            "'developer', and 'user'.",
+            param=f"{param}.role",
+        )
+    return Item(data, view)
+
+
+def _refusal(error: Exception, param: str) -> ApiError:
+    """A decoder's complaint as the API error that a caller can act on."""
+    if isinstance(error, msgspec.ValidationError):
+        what, _, where = str(error).partition(" - at `$")
+        path = param + where.rstrip("`")
+        return ApiError.of(
+            "invalid_type", f"Invalid type for '{path}': {what}.", param=path
+        )
+    return ApiError.of("invalid_json", "The item is not valid JSON.", param=param)
+
+
+def encode(view: View) -> Item:
+    """An item of our own making: the view and its JSON, members that are None left out."""
+    members = {name: value for name, value in _members(view) if value is not None}
+    return Item(msgspec.json.encode(members), view)
+
+
+def _members(view: View) -> list[tuple[str, Any]]:
+    kind = [] if isinstance(view, Opaque) else [("type", view.__struct_config__.tag)]
+    return [*kind, *((name, getattr(view, name)) for name in view.__struct_fields__)]
+
+
+def text_of(content: str | list[Raw]) -> str:
+    """The text of a message's content or of a tool output, parts joined without a separator."""
+    if isinstance(content, str):
+        return content
+    parts = (_part.decode(part) for part in content)
+    return "".join(part.text or part.refusal or "" for part in parts)
+
+
+_items: Final = msgspec.json.Decoder(list[Raw])
+_string: Final = msgspec.json.Decoder(str)
+
+
+def decode_input(raw: bytes | Raw, *, param: str = "input") -> list[Item]:
+    """Reads ``input``: a string is one user message, a list is items in order.
+
+    >>> [item.type for item in decode_input(b'"hello"')]
+    ['message']
+    """
+    data = bytes(raw).lstrip()
+    try:
+        if data.startswith(b'"'):
+            return [encode(Message(role="user", content=_string.decode(data)))]
+        entries = _items.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _refusal(error, param) from None
+    return [
+        decode(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)
+    ]

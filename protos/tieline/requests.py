@@ -1,0 +1,207 @@
+"""What a client may ask: one frozen class for each client event (wire.md 2).
+
+Members that come again with every create and are free-form (``input``, ``tools``,
+``instructions``, ``text``, ...) stay raw JSON here, so that a line can compare them byte by byte
+with the last ones and do no work where they are equal. Unknown members are ignored, and null
+means absent.
+"""
+
+import re
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from tieline.errors import ApiError
+
+ABSENT: Final = Raw(b"null")
+"""A free-form member that was not given, or given as null."""
+
+Metadata = dict[
+    Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]
+]
+
+
+class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What all client events have. Not made by itself."""
+
+    stream_id: str | None = None
+    event_id: str | None = None
+    trace_context: dict[str, str] | None = None
+    """W3C traceparent, tracestate and baggage."""
+
+    @property
+    def type(self) -> str:
+        """The event's ``type`` on the JSON wire."""
+        return str(self.__struct_config__.tag)
+
+
+class Create(Request, frozen=True, kw_only=True, tag="response.create"):
+    """Asks for one response. ``input`` is text or items; settings are never inherited."""
+
+    model: str | None = None
+    input: Raw | UnsetType = UNSET
+    previous_response_id: str | None = None
+    instructions: Raw = ABSENT
+    tools: Raw = ABSENT
+    tool_choice: Raw = ABSENT
+    parallel_tool_calls: bool | None = None
+    text: Raw = ABSENT
+    reasoning: Raw = ABSENT
+    include: list[str] | None = None
+    metadata: Annotated[Metadata, Meta(max_length=16)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    truncation: str | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    client_metadata: Raw = ABSENT
+    generate: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    conversation: Raw = ABSENT
+    prompt: Raw = ABSENT
+    context_management: Raw = ABSENT
+    # Ours (docs/protocol.md, extensions).
+    append: bool | None = None
+    timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    resumable: bool | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class Append(Request, frozen=True, kw_only=True, tag="response.append"):
+    """Answers the open calls of a held turn, or goes on after the lane's latest response.
+
+    ``tool_choice`` replaces the response's own from here on; all other settings stay.
+    """
+
+    input: Raw | UnsetType = UNSET
+    response_id: str | None = None
+    tool_choice: Raw = ABSENT
+    client_metadata: Raw = ABSENT
+
+
+class Cancel(Request, frozen=True, kw_only=True, tag="response.cancel"):
+    """Ends a turn: by ``response_id``, else the create named by ``event_id``, else the lane's."""
+
+    response_id: str | None = None
+
+
+class Steer(Request, frozen=True, kw_only=True, tag="response.steer"):
+    """New user messages for the response that is running now."""
+
+    previous_response_id: str | None = None
+    input: Raw | UnsetType = UNSET
+
+
+class Processed(Request, frozen=True, kw_only=True, tag="response.processed"):
+    """A short-lived acknowledgement of one client; accepted and ignored (wire.md 2)."""
+
+    response_id: str | None = None
+
+
+class SessionStart(Request, frozen=True, kw_only=True, tag="tieline.session.start"):
+    """Optional first message of a line: what the client can take."""
+
+    max_receive_bytes: Annotated[int, Meta(ge=0)] | None = None
+    merge: str | None = None
+    extensions: list[str] | None = None
+
+
+class SessionEnd(Request, frozen=True, kw_only=True, tag="tieline.session.end"):
+    """Goodbye: running turns end, then the line closes."""
+
+
+class ClientHeartbeat(Request, frozen=True, kw_only=True, tag="tieline.heartbeat"):
+    """Proof of life of the client."""
+
+    phase: str | None = None
+
+
+class Opaque(Request, frozen=True, kw_only=True, tag="tieline.opaque"):
+    """A client event of a type that has no class here."""
+
+    name: str
+    raw: Raw
+
+    @property
+    def type(self) -> str:
+        """The event's own ``type``."""
+        return self.name
+
+
+CLASSES: Final[tuple[type[Request], ...]] = (
+    Create,
+    Append,
+    Cancel,
+    Steer,
+    Processed,
+    SessionStart,
+    SessionEnd,
+    ClientHeartbeat,
+)
+
+BY_TYPE: Final[dict[str, type[Request]]] = {
+    str(kind.__struct_config__.tag): kind for kind in CLASSES
+}
+"""Client event type -> its class."""
+
+_WORDS: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+
+_BOUNDS: Final[tuple[tuple[str, str], ...]] = (
+    (r"Expected `int` >=? ", "integer_below_min_value"),
+    (r"Expected `int` <=? ", "integer_above_max_value"),
+    (r"Expected `float` >=? ", "decimal_below_min_value"),
+    (r"Expected `float` <=? ", "decimal_above_max_value"),
+    (r"Expected `str` of length <=", "string_above_max_length"),
+    (r"Expected `(array|object)` of length <=", "array_above_max_length"),
+)
+
+
+def refusal(error: Exception) -> ApiError:
+    """A decoder's complaint about a request as OpenAI's 400 with ``param`` and ``code``.
+
+    >>> refusal(msgspec.ValidationError("Expected `float`, got `str` - at `$.top_p`")).param
+    'top_p'
+    """
+    if not isinstance(error, msgspec.ValidationError):
+        return ApiError.of("invalid_json", "The message is not valid JSON.")
+    what, _, where = str(error).partition(" - at `$")
+    param = where.rstrip("`").lstrip(".") or None
+    for pattern, code in _BOUNDS:
+        if re.match(pattern, what):
+            return ApiError.of(code, f"Invalid '{param}': {_plain(what)}.", param=param)
+    return ApiError.of(
+        "invalid_type", f"Invalid type for '{param}': {_plain(what)}.", param=param
+    )
+
+
+def _plain(complaint: str) -> str:
+    text = re.sub(
+        r"`(\w+)( \| null)?`", lambda match: _WORDS.get(match[1], match[1]), complaint
+    )
+    return text[:1].lower() + text[1:]
+
+
+def decode(raw: bytes | Raw, kind: type[Request]) -> Any:
+    """Reads the members of one client event; raises :class:`ApiError` (400) on a wrong one."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise refusal(error) from None

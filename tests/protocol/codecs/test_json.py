@@ -1,0 +1,250 @@
+"""The JSON codec: what it reads, what it carries, and what it refuses."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from tests.support.event_samples import NUMBERED
+from tests.support.json_values import dumps, fixture, value
+from tieline import events, requests
+from tieline.codecs import json
+from tieline.errors import ApiError
+from tieline.events import Event
+
+DEEP = b"[" * json.MAX_DEPTH + b"]" * json.MAX_DEPTH
+BRACKETS_IN_TEXT = b'["' + b"[{" * 600 + b'"]'
+
+
+def refusal(raw: bytes) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        json.decode_request(raw)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{}",
+        DEEP,
+        BRACKETS_IN_TEXT,
+        b"[" + b"9" * 308 + b"]",
+        b'["' + b"9" * 400 + b'"]',
+        b"[1.7976931348623157e308, 1e-400, -0.0, 123456789012345678901234567890]",
+        '["\U0001f33f", "\\ud83c\\udf3f", "\u2028\x85"]'.encode(),
+        b"[" + b"[]," * 999 + b"[]]",
+    ],
+)
+def test_sound_json_passes(raw: bytes) -> None:
+    json.check(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"nope",
+        b"[1,]",
+        b"{} {}",
+        b"[NaN]",
+        b"[01]",
+        b'["\x01"]',
+        b'["\xff"]',
+        b'["\xed\xa0\x80"]',
+        b'["\\ud800"]',
+        b'["\\ud800\\u0041"]',
+        b'["\\udc00"]',
+        b'{"\\ud800":1}',
+        b"[1e309]",
+        b"[-1e309]",
+        b"[" + b"9" * 309 + b"]",
+        b"[" + b"9" * 5000 + b"]",
+        b'{"a":"' + b"[" * 700 + b'","b":-' + b"1" * 700 + b"}",
+        b"[" + DEEP + b"]",
+        b'{"a":' * 257 + b"1" + b"}" * 257,
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_hostile_json_is_refused(raw: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        json.check(raw, param="p")
+    error = caught.value
+    assert (error.status, error.code, error.param) == (400, "invalid_json", "p")
+
+
+@pytest.mark.parametrize("event", NUMBERED, ids=lambda event: event.type)
+def test_an_event_that_we_make_reads_as_itself(event: Event) -> None:
+    assert json.decode_event(json.encode(event)) == event
+
+
+@pytest.mark.parametrize("row", fixture("events"), ids=lambda row: row["json"]["type"])
+def test_every_event_of_the_wire_is_read_by_its_type(row: dict[str, Any]) -> None:
+    event = json.decode_event(dumps(row["json"]))
+    kind = events.BY_TYPE.get(row["json"]["type"], events.Opaque)
+    assert type(event) is kind
+    assert event.type == row["json"]["type"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        (b'{"type":"vendor:x","sequence_number":null}', "vendor:x"),
+        (b'{"type":"response.output_item.added","output_index":0,"item":null}', None),
+        (b'{"type":"response.output_item.done","output_index":0}', None),
+        (b'{"type":"response.output_text.delta","delta":5}', None),
+        (b'{"type":"response.created","response":[]}', None),
+        (b'{"type":5}', ""),
+        (b"{}", ""),
+        (b"[1]", ""),
+        (b"null", ""),
+    ],
+)
+def test_an_event_that_fits_no_class_is_opaque(raw: bytes, name: str | None) -> None:
+    event = json.decode_event(raw)
+    assert isinstance(event, events.Opaque)
+    assert bytes(event.raw) == raw == json.encode(event)
+    assert event.type == (msgspec.json.decode(raw)["type"] if name is None else name)
+
+
+def test_a_wrong_member_that_no_class_needs_does_not_hide_the_event() -> None:
+    raw = (
+        b'{"type":"response.completed","sequence_number":null,"response":{"id":"r","output":null,'
+        b'"status":"completed","usage":{"input_tokens":3,"output_tokens":null}}}'
+    )
+    event = json.decode_event(raw)
+    assert isinstance(event, events.ResponseCompleted)
+    assert (event.response.id, event.response.status, event.response.output) == (
+        "r",
+        "completed",
+        [],
+    )
+    assert event.response.usage is not None
+    assert event.response.usage.input_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"type":"error","sequence_number":7,"code":"c","message":"m","param":"p"}',
+        b'{"type":"error","sequence_number":7,"error":{"code":"c","message":"m","param":"p"}}',
+        b'{"type":"error","sequence_number":7,"status":"?","error":{"code":"c","message":"m",'
+        b'"param":"p","event_id":5}}',
+    ],
+)
+def test_the_flat_the_nested_and_the_odd_error_read_alike(raw: bytes) -> None:
+    detail = events.ErrorDetail(code="c", message="m", param="p")
+    assert json.decode_event(raw) == events.ErrorEvent(sequence_number=7, error=detail)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"type":"\xff"}', b'{"a":1'])
+def test_an_event_that_is_no_json_is_refused(raw: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        json.decode_event(raw)
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize("row", fixture("requests"), ids=lambda row: row["json"]["type"])
+def test_every_client_event_is_read_by_its_type(row: dict[str, Any]) -> None:
+    kind = requests.BY_TYPE.get(row["json"]["type"])
+    if kind is None:
+        assert refusal(dumps(row["json"])).code == "invalid_event"
+    else:
+        assert type(json.decode_request(dumps(row["json"]))) is kind
+
+
+def test_an_encoded_client_event_has_no_empty_members_and_reads_as_itself() -> None:
+    create = requests.Create(model="m", input=Raw(b'"hi"'), store=False, tools=Raw(b"[]"))
+    raw = json.encode(create)
+    assert value(raw) == value(
+        b'{"type":"response.create","model":"m","input":"hi","store":false,"tools":[]}'
+    )
+    assert json.decode_request(raw) == create
+
+
+def test_an_opaque_client_event_is_its_own_bytes() -> None:
+    raw = b'{ "type":"response.inject" }'
+    assert json.encode(requests.Opaque(name="response.inject", raw=Raw(raw))) == raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "param"),
+    [
+        (b"{", "invalid_json", None),
+        (b'{"type":"response.create","input":"\\ud800"}', "invalid_json", None),
+        (b'{"type":"response.create","input":1e999}', "invalid_json", "input"),
+        (b'{"type":"response.create","zz":"\xff"}', "invalid_json", "zz"),
+        (b'{"type":"response.create","zz":' + DEEP + b"}", "invalid_json", "zz"),
+        (b'{"type":"response.create","tools":' + b"[" * 9999, "invalid_json", None),
+        (b"[]", "invalid_event", "type"),
+        (b'"response.create"', "invalid_event", "type"),
+        (b'{"input":"x"}', "invalid_event", "type"),
+        (b'{"type":null}', "invalid_event", "type"),
+        (b'{"type":["response.create"]}', "invalid_event", "type"),
+        (b'{"type":"response.frobnicate"}', "invalid_event", "type"),
+        (b'{"type":"tieline.opaque"}', "invalid_event", "type"),
+        (b'{"type":"response.create","temperature":"hot"}', "invalid_type", "temperature"),
+        (b'{"type":"response.create","top_p":7}', "decimal_above_max_value", "top_p"),
+        (b'{"type":"response.cancel","response_id":5}', "invalid_type", "response_id"),
+    ],
+)
+def test_a_wrong_client_event_is_refused_with_its_code(
+    raw: bytes, code: str, param: str | None
+) -> None:
+    error = refusal(raw)
+    assert (error.status, error.code, error.param) == (400, code, param)
+
+
+def test_of_equal_names_the_last_counts() -> None:
+    request = json.decode_request(
+        b'{"type":"x","model":5,"type":"response.create","model":"a","tools":[1],"tools":[2]}'
+    )
+    assert request == requests.Create(model="a", tools=Raw(b"[2]"))
+
+
+def test_null_members_are_absent() -> None:
+    raw = b'{"type":"response.create","tools":null,"input":null,"reasoning":null,"store":null}'
+    assert json.decode_request(raw) == requests.Create()
+
+
+def _create(tools: bytes, text: str, lane: str | None = None) -> bytes:
+    named = f'"stream_id":"{lane}",'.encode() if lane else b""
+    return b'{"type":"response.create",%s"input":"%s","tools":%s}' % (named, text.encode(), tools)
+
+
+def test_tools_that_come_again_cost_nothing_and_are_the_same_object() -> None:
+    decoder = json.RequestDecoder()
+    tools = dumps([{"type": "function", "name": f"f{number}"} for number in range(500)])
+    first = decoder.decode(_create(tools, "one"))
+    before = decoder.work
+    again = decoder.decode(_create(tools, "two"))
+    assert isinstance(first, requests.Create)
+    assert isinstance(again, requests.Create)
+    assert again.tools is first.tools
+    assert before > len(tools)
+    assert decoder.work - before < 100
+
+
+def test_what_is_remembered_does_not_hide_what_changed() -> None:
+    decoder = json.RequestDecoder()
+    for tools in (b"[1]", b"[2]", b"[1]", b"[1e400]"):
+        if tools == b"[1e400]":
+            with pytest.raises(ApiError):
+                decoder.decode(_create(tools, "x"))
+        else:
+            assert decoder.decode(_create(tools, "x")) == json.decode_request(_create(tools, "x"))
+
+
+def test_each_lane_has_its_own_memory_and_shares_what_is_equal() -> None:
+    decoder = json.RequestDecoder()
+    a, b = (dumps([{"type": "function", "name": name * 400}]) for name in "ab")
+    decoder.decode(_create(a, "x", "one"))
+    decoder.decode(_create(b, "x", "two"))
+    before = decoder.work
+    for _ in range(3):
+        decoder.decode(_create(a, "x", "one"))
+        decoder.decode(_create(b, "x", "two"))
+        decoder.decode(_create(b, "x", "three"))
+    assert decoder.work - before < 9 * 60

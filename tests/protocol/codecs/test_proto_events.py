@@ -1,0 +1,321 @@
+"""Events as messages, and as the bytes that a stream writes."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+from msgspec import UNSET, Raw
+
+from tests.support.event_samples import CALL, MESSAGE, NUMBERED, TOOLS, USAGE, response
+from tests.support.json_values import dumps, fixture, value
+from tieline import events, responses
+from tieline.codecs import json, proto
+from tieline.errors import ApiError
+from tieline.events import Event, LifecycleEvent
+from tieline.v1.events_pb2 import OpaqueEvent, OutputTextDelta, ServerEvent
+from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item
+from tieline.v1.line_pb2 import ConnectResponse, StreamResponseResponse
+
+ROWS = fixture("events")
+
+
+def same(one: Event, other: Event) -> bool:
+    """Whether two events are equal, raw members by their JSON rather than by their bytes."""
+    return type(one) is type(other) and value(json.encode(one)) == value(json.encode(other))
+
+
+def sent(event: Event) -> ServerEvent:
+    (message,) = ConnectResponse.FromString(proto.encode_event(event)).events
+    return message
+
+
+def test_each_class_has_an_arm_and_each_arm_a_class() -> None:
+    fields = ServerEvent.DESCRIPTOR.oneofs_by_name["event"].fields
+    arms = {field.message_type.name for field in fields if field.message_type is not None}
+    assert arms == {kind.__name__ for kind in events.CLASSES} | {"OpaqueEvent"}
+
+
+def test_deltas_and_items_have_tags_of_one_byte() -> None:
+    fields = ServerEvent.DESCRIPTOR.oneofs_by_name["event"].fields
+    numbers = {field.message_type.name: field.number for field in fields if field.message_type}
+    hot = {kind.__name__ for kind in events.MERGEABLE} | {"OutputItemAdded", "OutputItemDone"}
+    assert all(numbers[name] < 16 for name in hot)
+
+
+@pytest.mark.parametrize("event", NUMBERED, ids=lambda event: event.type)
+def test_an_event_that_we_make_comes_back_as_itself(event: Event) -> None:
+    assert same(proto.decode_event(sent(event)), event)
+
+
+@pytest.mark.parametrize("event", NUMBERED, ids=lambda event: event.type)
+def test_an_event_that_we_make_has_no_extras_and_reads_as_its_json(event: Event) -> None:
+    message = sent(event)
+    assert "extra_json" not in str(message)
+    assert "absent" not in str(message)
+    assert value(proto.proto_to_json(message)) == value(json.encode(event))
+    assert proto.json_to_proto(json.encode(event)) == message
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["json"]["type"])
+def test_every_event_of_the_wire_has_its_arm_and_its_json_back(row: dict[str, Any]) -> None:
+    raw = dumps(row["json"])
+    message = proto.json_to_proto(raw)
+    assert message.WhichOneof("event") == row["arm"]
+    again = ServerEvent.FromString(message.SerializeToString())
+    assert value(proto.proto_to_json(again)) == value(raw)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["json"]["type"])
+def test_an_event_from_outside_means_the_same_over_both_codecs(row: dict[str, Any]) -> None:
+    raw = dumps(row["json"])
+    by_proto, by_json = proto.decode_event(proto.json_to_proto(raw)), json.decode_event(raw)
+    assert same(by_proto, by_json)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"type":"response.output_text.delta","delta":"x","output_index":-1,"logprobs":{}}',
+        b'{"type":"response.output_text.delta","sequence_number":4294967296}',
+        b'{"type":"response.output_text.delta","sequence_number":1.0,"stream_id":null}',
+        b'{"type":"response.created","response":{"temperature":0.70000000000000000001}}',
+        b'{"type":"response.created","response":{"temperature":1e-400,"top_p":1E+2}}',
+        b'{"type":"response.created","response":{"created_at":9007199254740993}}',
+        b'{"type":"response.created","response":{"usage":{"input_tokens":18446744073709551616}}}',
+        b'{"type":"response.created","response":{"object":"other","tools":null,"metadata":[]}}',
+        b'{"type":"response.completed","output_omitted":false,"response":{"output":[null,5,{}]}}',
+        b'{"type":"respons\\u0065.created","response":{"id":"\\ud83c\\udf3f\\u0000"}}',
+        b'{"type":"error","error":null,"status":"400"}',
+        b'{"type":"response.output_item.added","item":"text","output_index":true}',
+    ],
+)
+def test_odd_members_of_known_events_survive(raw: bytes) -> None:
+    again = ServerEvent.FromString(proto.json_to_proto(raw).SerializeToString())
+    assert value(proto.proto_to_json(again)) == value(raw)
+
+
+@pytest.mark.parametrize("raw", [b"{", b'{"type":"x","a":1e999}', b'{"a":"\\ud800"}', b"[" * 9999])
+def test_hostile_json_becomes_no_message(raw: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        proto.json_to_proto(raw)
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (ServerEvent(), "invalid_event"),
+        (ServerEvent(opaque=OpaqueEvent(type="x", json="{")), "invalid_json"),
+        (ServerEvent(output_text_delta=OutputTextDelta(extra_json="[]")), "invalid_json"),
+        (ServerEvent(output_text_delta=OutputTextDelta(extra_json='{"a":1')), "invalid_json"),
+        (ServerEvent(output_text_delta=OutputTextDelta(logprobs_json=['1,"x":2'])), "invalid_json"),
+    ],
+)
+def test_a_message_that_says_no_json_is_refused(message: ServerEvent, code: str) -> None:
+    for read in (proto.proto_to_json, proto.decode_event):
+        with pytest.raises(ApiError) as caught:
+            read(message)
+        assert caught.value.code == code
+
+
+def test_an_event_without_what_its_class_needs_is_opaque() -> None:
+    message = ServerEvent()
+    message.output_item_done.output_index = 1
+    event = proto.decode_event(message)
+    assert isinstance(event, events.Opaque)
+    assert event.type == "response.output_item.done"
+
+
+def test_an_opaque_arm_is_read_as_its_json() -> None:
+    raw = json.encode(NUMBERED[11])
+    message = ServerEvent(opaque=OpaqueEvent(type=NUMBERED[11].type, json=raw.decode()))
+    assert proto.decode_event(message) == NUMBERED[11]
+
+
+def test_an_opaque_event_travels_as_its_bytes() -> None:
+    raw = b'{"type":"vendor:x", "a":1.50}'
+    event = json.decode_event(raw)
+    assert bytes(sent(event).opaque.json.encode()) == raw
+    assert proto.decode_event(sent(event)) == event
+
+
+def test_encoded_events_concatenate_on_both_streaming_calls() -> None:
+    raw = b"".join(proto.encode_event(event) for event in NUMBERED)
+    for kind in (ConnectResponse, StreamResponseResponse):
+        read = [proto.decode_event(message) for message in kind.FromString(raw).events]
+        assert len(read) == len(NUMBERED)
+        assert all(map(same, read, NUMBERED))
+
+
+def test_an_error_event_carries_the_status_of_its_error() -> None:
+    event = next(event for event in NUMBERED if isinstance(event, events.ErrorEvent))
+    for message in (sent(event), proto.json_to_proto(json.encode(event))):
+        status = message.error.grpc_status
+        info = ErrorInfo()
+        assert status.details[0].Unpack(info)
+        assert (status.code, status.message) == (5, event.error.message)
+        assert info.reason == "MODEL_NOT_FOUND"
+
+
+def test_a_response_comes_back_as_itself() -> None:
+    made = response(output=[MESSAGE], usage=USAGE, text=Raw(b'{"format":{"type":"text"}}'))
+    back = proto.from_response(proto.to_response(made))
+    assert value(responses.encode(back)) == value(responses.encode(made))
+
+
+def test_an_odd_response_is_read_leniently() -> None:
+    message = proto.to_response(response())
+    message.extra_json = '{"status":5,"zz":1,"top_logprobs":3}'
+    back = proto.from_response(message)
+    assert (back.status, back.top_logprobs, back.id) == (None, 3, "resp_1")
+
+
+def test_an_omitted_output_is_said_in_both_forms() -> None:
+    event = events.ResponseCompleted(response=response(output=[MESSAGE]), sequence_number=3)
+    for encode in (proto.encode_event, proto.EventEncoder().encode):
+        (message,) = ConnectResponse.FromString(encode(event, output_omitted=True)).events
+        assert message.response_completed.output_omitted
+        assert not message.response_completed.response.output
+        assert value(proto.proto_to_json(message)) == value(
+            json.encode(events.ResponseCompleted(response=response(), sequence_number=3))[:-1]
+            + b',"output_omitted":true}'
+        )
+        back = proto.decode_event(message)
+        assert isinstance(back, events.ResponseCompleted)
+        assert value(responses.encode(back.response)) == value(responses.encode(response()))
+
+
+def test_the_encoder_of_a_line_says_what_the_function_says() -> None:
+    encoder = proto.EventEncoder()
+    for event in (*NUMBERED, *NUMBERED):
+        raw = encoder.encode(event)
+        assert ConnectResponse.FromString(raw) == ConnectResponse.FromString(
+            proto.encode_event(event)
+        )
+
+
+def _delta(number: int, text: str, **members: Any) -> events.OutputTextDelta:
+    return events.OutputTextDelta(
+        sequence_number=number, output_index=0, content_index=0, delta=text, **members
+    )
+
+
+def test_deltas_of_all_sizes_numbers_parts_and_lanes_are_framed_rightly() -> None:
+    encoder = proto.EventEncoder()
+    for number in (0, 1, 127, 128, 4095, 4096, 16384, 2**32 - 1):
+        for size in (0, 1, 100, 127, 128, 5000, 70_000):
+            for item_id, lane in (("m", UNSET), ("m" * 200, UNSET), ("m", "lane.2")):
+                event = _delta(number, "é" * size, item_id=item_id, stream_id=lane)
+                (message,) = ConnectResponse.FromString(encoder.encode(event)).events
+                assert proto.decode_event(message) == event
+
+
+def test_a_delta_with_logprobs_or_without_a_number_keeps_them() -> None:
+    encoder = proto.EventEncoder()
+    event = _delta(1, "a", item_id="m")
+    for odd in (
+        msgspec.structs.replace(event, logprobs=[Raw(b'{"token":"a"}')]),
+        msgspec.structs.replace(event, sequence_number=UNSET),
+    ):
+        encoder.encode(event)
+        (message,) = ConnectResponse.FromString(encoder.encode(odd)).events
+        assert proto.decode_event(message) == odd
+
+
+def _turn(number: int, tools: Raw, lane: str) -> list[LifecycleEvent]:
+    whole = response(id=f"resp_{number}", tools=tools)
+    done = msgspec.structs.replace(whole, status="completed", output=[MESSAGE, CALL], usage=USAGE)
+    return [
+        events.ResponseCreated(response=whole, sequence_number=0, stream_id=lane),
+        events.ResponseInProgress(response=whole, sequence_number=1, stream_id=lane),
+        events.ResponseCompleted(response=done, sequence_number=2, stream_id=lane),
+    ]
+
+
+def test_settings_that_are_echoed_again_are_built_once_for_all_lanes() -> None:
+    encoder = proto.EventEncoder()
+    tools = Raw(b"[" + b",".join([bytes(TOOLS)[1:-1]] * 100) + b"]")
+    works = []
+    for number in range(40):
+        before = encoder.work
+        for event in _turn(number, Raw(bytes(tools)), f"lane{number % 4}"):
+            assert len(encoder.encode(event)) > 10_000
+        works.append(encoder.work - before)
+    assert works[0] > 10_000
+    assert max(works[1:]) < 1_500
+    assert works[39] == works[10]
+
+
+def test_an_output_item_is_built_once_for_its_event_and_the_terminal_one() -> None:
+    encoder = proto.EventEncoder()
+    item = Raw(dumps({"type": "message", "role": "assistant", "id": "m", "content": "x" * 5000}))
+    encoder.encode(events.OutputItemDone(output_index=0, item=item, sequence_number=1))
+    before = encoder.work
+    done = response(output=[item], status="completed", tools=Raw(b"[]"))
+    encoder.encode(events.ResponseCompleted(response=done, sequence_number=2))
+    assert encoder.work - before < 1_000
+
+
+def test_output_items_are_forgotten_when_their_turn_ends_and_in_a_flood() -> None:
+    encoder = proto.EventEncoder()
+    for event in _turn(1, TOOLS, "a"):
+        encoder.encode(event)
+    assert not encoder._items
+    for number in range(3000):
+        item = Raw(dumps({"type": "item_reference", "id": str(number)}))
+        encoder.encode(events.OutputItemDone(output_index=0, item=item, sequence_number=1))
+    assert len(encoder._items) <= 1024
+
+
+def test_the_decoder_of_a_line_says_what_the_function_says() -> None:
+    decoder = proto.EventDecoder()
+    for event in (*NUMBERED, *NUMBERED):
+        assert same(decoder.decode(sent(event)), event)
+    for row in ROWS:
+        message = proto.json_to_proto(dumps(row["json"]))
+        assert same(decoder.decode(message), proto.decode_event(message))
+
+
+def test_an_odd_lifecycle_event_is_judged_as_json_by_the_decoder_too() -> None:
+    for raw in (
+        b'{"type":"response.created"}',
+        b'{"type":"response.created","response":null}',
+        b'{"type":"response.created","response":{"id":5}}',
+        b'{"type":"response.created","response":{"id":"r"},"zz":1}',
+    ):
+        message = proto.json_to_proto(raw)
+        assert same(proto.EventDecoder().decode(message), json.decode_event(raw))
+
+
+def test_settings_that_are_echoed_again_are_read_once() -> None:
+    decoder = proto.EventDecoder()
+    works, tools = [], []
+    for number in range(20):
+        before = decoder.work
+        for event in _turn(number, TOOLS, f"lane{number % 4}"):
+            read = decoder.decode(sent(event))
+            assert isinstance(read, LifecycleEvent)
+            tools.append(read.response.tools)
+        works.append(decoder.work - before)
+    assert all(one is tools[0] for one in tools)
+    assert works[0] - works[1] > len(bytes(TOOLS))
+    assert works[19] == works[15]
+
+
+def test_items_and_parts_of_unknown_arms_are_refused() -> None:
+    with pytest.raises(ApiError) as caught:
+        proto.item_to_json(Item())
+    assert (caught.value.code, caught.value.param) == ("invalid_type", "item")
+    message = proto.item_to_proto(bytes(MESSAGE))
+    message.message.parts.parts.append(ContentPart())
+    with pytest.raises(ApiError) as caught:
+        proto.item_to_json(message, param="input[3]")
+    assert caught.value.param == "input[3].content[1]"
+
+
+def test_a_typed_item_reads_as_an_item() -> None:
+    message = Item(function_call=FunctionCall(call_id="c", name="f", arguments="{}"))
+    item = proto.from_item(message)
+    assert (item.type, item.opens) == ("function_call", "c")
+    assert proto.to_item(item) == message
