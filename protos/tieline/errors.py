@@ -164,9 +164,7 @@ class ApiError(TielineError):
         request_id: str | None = None,
     ) -> None:
         super().__init__(message)
-        row = (
-            ERRORS.get(code) or ERRORS[BY_STATUS.get(status or 400, "invalid_request")]
-        )
+        row = ERRORS.get(code) or ERRORS[BY_STATUS.get(status or 400, "invalid_request")]
         self.code = code
         self.message = message
         self.param = param

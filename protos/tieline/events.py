@@ -41,9 +41,7 @@ class LifecycleEvent(Event, frozen=True, kw_only=True):
     response: Response
 
 
-class ResponseCreated(
-    LifecycleEvent, frozen=True, kw_only=True, tag="response.created"
-):
+class ResponseCreated(LifecycleEvent, frozen=True, kw_only=True, tag="response.created"):
     """The request was accepted and the response has an id. ``event_id`` echoes the create's."""
 
     event_id: str | UnsetType = UNSET
@@ -53,9 +51,7 @@ class ResponseQueued(LifecycleEvent, frozen=True, kw_only=True, tag="response.qu
     """It waits for an active place."""
 
 
-class ResponseInProgress(
-    LifecycleEvent, frozen=True, kw_only=True, tag="response.in_progress"
-):
+class ResponseInProgress(LifecycleEvent, frozen=True, kw_only=True, tag="response.in_progress"):
     """It runs."""
 
 
@@ -63,9 +59,7 @@ class ResponseDone(LifecycleEvent, frozen=True, kw_only=True, tag="response.done
     """Append shape: sampling stopped at client tool calls; the turn is held (design: append)."""
 
 
-class ResponseCompleted(
-    LifecycleEvent, frozen=True, kw_only=True, tag="response.completed"
-):
+class ResponseCompleted(LifecycleEvent, frozen=True, kw_only=True, tag="response.completed"):
     """It ended well."""
 
     TERMINAL: ClassVar[bool] = True
@@ -77,17 +71,13 @@ class ResponseFailed(LifecycleEvent, frozen=True, kw_only=True, tag="response.fa
     TERMINAL: ClassVar[bool] = True
 
 
-class ResponseIncomplete(
-    LifecycleEvent, frozen=True, kw_only=True, tag="response.incomplete"
-):
+class ResponseIncomplete(LifecycleEvent, frozen=True, kw_only=True, tag="response.incomplete"):
     """It ended early, by a limit, a steer or a cancel."""
 
     TERMINAL: ClassVar[bool] = True
 
 
-class OutputItemAdded(
-    Event, frozen=True, kw_only=True, tag="response.output_item.added"
-):
+class OutputItemAdded(Event, frozen=True, kw_only=True, tag="response.output_item.added"):
     """A new output item begins."""
 
     output_index: int
@@ -101,9 +91,7 @@ class OutputItemDone(Event, frozen=True, kw_only=True, tag="response.output_item
     item: Raw
 
 
-class ContentPartAdded(
-    Event, frozen=True, kw_only=True, tag="response.content_part.added"
-):
+class ContentPartAdded(Event, frozen=True, kw_only=True, tag="response.content_part.added"):
     """A new part of a message or of raw reasoning begins."""
 
     item_id: str
@@ -112,9 +100,7 @@ class ContentPartAdded(
     part: Raw
 
 
-class ContentPartDone(
-    Event, frozen=True, kw_only=True, tag="response.content_part.done"
-):
+class ContentPartDone(Event, frozen=True, kw_only=True, tag="response.content_part.done"):
     """A part is whole."""
 
     item_id: str
@@ -123,9 +109,7 @@ class ContentPartDone(
     part: Raw
 
 
-class OutputTextDelta(
-    Event, frozen=True, kw_only=True, tag="response.output_text.delta"
-):
+class OutputTextDelta(Event, frozen=True, kw_only=True, tag="response.output_text.delta"):
     """The next piece of text."""
 
     item_id: str
@@ -260,9 +244,7 @@ class ReasoningSummaryTextDone(
     text: str
 
 
-class ReasoningTextDelta(
-    Event, frozen=True, kw_only=True, tag="response.reasoning_text.delta"
-):
+class ReasoningTextDelta(Event, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
     """The next piece of raw reasoning."""
 
     item_id: str
@@ -271,9 +253,7 @@ class ReasoningTextDelta(
     delta: str
 
 
-class ReasoningTextDone(
-    Event, frozen=True, kw_only=True, tag="response.reasoning_text.done"
-):
+class ReasoningTextDone(Event, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
     """A part of raw reasoning, whole."""
 
     item_id: str
@@ -365,9 +345,7 @@ class SessionStarted(Event, frozen=True, kw_only=True, tag="tieline.session.star
     limits: dict[str, int]
 
 
-class SessionGoingAway(
-    Event, frozen=True, kw_only=True, tag="tieline.session.going_away"
-):
+class SessionGoingAway(Event, frozen=True, kw_only=True, tag="tieline.session.going_away"):
     """The server is about to close: finish within ``seconds``, send new work elsewhere."""
 
     reason: str
@@ -423,9 +401,7 @@ CLASSES: Final[tuple[type[Event], ...]] = (
     SessionGoingAway,
 )
 
-BY_TYPE: Final[dict[str, type[Event]]] = {
-    str(kind.__struct_config__.tag): kind for kind in CLASSES
-}
+BY_TYPE: Final[dict[str, type[Event]]] = {str(kind.__struct_config__.tag): kind for kind in CLASSES}
 """Event type -> its class. A type that is not here is :class:`Opaque`."""
 
 EXTENSIONS: Final = frozenset(

@@ -56,9 +56,7 @@ class CustomToolCall(Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
     status: str | None = None
 
 
-class CustomToolCallOutput(
-    Struct, frozen=True, kw_only=True, tag="custom_tool_call_output"
-):
+class CustomToolCallOutput(Struct, frozen=True, kw_only=True, tag="custom_tool_call_output"):
     """What a custom tool returned."""
 
     call_id: str
@@ -150,9 +148,7 @@ CALL_KINDS: Final[dict[str, str]] = {
 }
 """Calls that the client runs -> the item that answers them (wire.md 2.3)."""
 
-OUTPUT_KINDS: Final[dict[str, str]] = {
-    output: call for call, output in CALL_KINDS.items()
-}
+OUTPUT_KINDS: Final[dict[str, str]] = {output: call for call, output in CALL_KINDS.items()}
 """Tool outputs -> the kind of call that they answer."""
 
 ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -179,9 +175,7 @@ class Item(Struct, frozen=True, dict=True, eq=True):
     def type(self) -> str:
         """The item's ``type``; ``message`` where the JSON has none."""
         view = self.view
-        return (
-            view.type if isinstance(view, Opaque) else str(view.__struct_config__.tag)
-        )
+        return view.type if isinstance(view, Opaque) else str(view.__struct_config__.tag)
 
     @property
     def id(self) -> str | None:
@@ -257,9 +251,7 @@ def _refusal(error: Exception, param: str) -> ApiError:
     if isinstance(error, msgspec.ValidationError):
         what, _, where = str(error).partition(" - at `$")
         path = param + where.rstrip("`")
-        return ApiError.of(
-            "invalid_type", f"Invalid type for '{path}': {what}.", param=path
-        )
+        return ApiError.of("invalid_type", f"Invalid type for '{path}': {what}.", param=path)
     return ApiError.of("invalid_json", "The item is not valid JSON.", param=param)
 
 
@@ -299,6 +291,4 @@ def decode_input(raw: bytes | Raw, *, param: str = "input") -> list[Item]:
         entries = _items.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _refusal(error, param) from None
-    return [
-        decode(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)
-    ]
+    return [decode(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)]

@@ -17,9 +17,7 @@ from tieline.errors import ApiError
 ABSENT: Final = Raw(b"null")
 """A free-form member that was not given, or given as null."""
 
-Metadata = dict[
-    Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]
-]
+Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
 
 
 class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -187,15 +185,11 @@ def refusal(error: Exception) -> ApiError:
     for pattern, code in _BOUNDS:
         if re.match(pattern, what):
             return ApiError.of(code, f"Invalid '{param}': {_plain(what)}.", param=param)
-    return ApiError.of(
-        "invalid_type", f"Invalid type for '{param}': {_plain(what)}.", param=param
-    )
+    return ApiError.of("invalid_type", f"Invalid type for '{param}': {_plain(what)}.", param=param)
 
 
 def _plain(complaint: str) -> str:
-    text = re.sub(
-        r"`(\w+)( \| null)?`", lambda match: _WORDS.get(match[1], match[1]), complaint
-    )
+    text = re.sub(r"`(\w+)( \| null)?`", lambda match: _WORDS.get(match[1], match[1]), complaint)
     return text[:1].lower() + text[1:]
 
 

@@ -51,7 +51,6 @@ class Usage(Struct, frozen=True, kw_only=True):
             total_tokens=input + output,
         )
 
-
     def plus(self, other: "Usage") -> "Usage":
         """The sum of two usages, as of a rollout of several samplings."""
         details, more = self.input_tokens_details, other.input_tokens_details

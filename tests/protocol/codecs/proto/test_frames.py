@@ -2,7 +2,7 @@
 
 import pytest
 
-from tieline.codecs.proto_frames import field, varint
+from tieline.codecs.proto.frames import field, varint
 from tieline.v1.events_pb2 import OpaqueEvent, ServerEvent
 
 

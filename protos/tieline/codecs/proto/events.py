@@ -9,12 +9,12 @@ from msgspec import UNSET, Raw, UnsetType
 from tieline import events
 from tieline.codecs import json
 from tieline.codecs.memory import MAX_LANES, Memory
-from tieline.codecs.proto_bridge import Bridge
-from tieline.codecs.proto_errors import error_status
-from tieline.codecs.proto_fields import getter
-from tieline.codecs.proto_frames import field, tag, varint
-from tieline.codecs.proto_memory import FieldMemory
-from tieline.codecs.proto_schema import EVENT, EVENTS, ITEM, RESPONSE, Arm
+from tieline.codecs.proto.bridge import Bridge
+from tieline.codecs.proto.errors import error_status
+from tieline.codecs.proto.fields import getter
+from tieline.codecs.proto.frames import field, tag, varint
+from tieline.codecs.proto.memory import FieldMemory
+from tieline.codecs.proto.schema import EVENT, EVENTS, ITEM, RESPONSE, Arm
 from tieline.errors import ApiError
 from tieline.events import ErrorEvent, Event, LifecycleEvent
 from tieline.responses import Response

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tieline.codecs.proto_fields import (
+from tieline.codecs.proto.fields import (
     FLAG,
     JSON_TEXT,
     JSON_TEXTS,

@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import Raw
 
 from tieline.codecs.json import check, invalid_event, join, members, text_of
-from tieline.codecs.proto_fields import Spec
-from tieline.codecs.proto_schema import Arm
+from tieline.codecs.proto.fields import Spec
+from tieline.codecs.proto.schema import Arm
 
 
 class Bridge:

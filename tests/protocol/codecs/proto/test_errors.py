@@ -4,7 +4,7 @@ import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from tieline.codecs.proto_errors import MAX_TEXT, error_of_status, error_status
+from tieline.codecs.proto.errors import MAX_TEXT, error_of_status, error_status
 from tieline.errors import DOMAIN, ERRORS, ApiError, Grpc
 
 

@@ -7,8 +7,8 @@ of a line owns an encoder and a decoder, which remember what comes again.
 
 from tieline import items
 from tieline.codecs.json import check
-from tieline.codecs.proto_errors import error_of_status, error_status
-from tieline.codecs.proto_events import (
+from tieline.codecs.proto.errors import error_of_status, error_status
+from tieline.codecs.proto.events import (
     EventDecoder,
     EventEncoder,
     decode_event,
@@ -19,7 +19,7 @@ from tieline.codecs.proto_events import (
     to_response,
     to_server_event,
 )
-from tieline.codecs.proto_requests import (
+from tieline.codecs.proto.requests import (
     RequestDecoder,
     RequestEncoder,
     decode_request,
@@ -29,7 +29,7 @@ from tieline.codecs.proto_requests import (
     request_to_proto,
     to_create,
 )
-from tieline.codecs.proto_schema import ITEM
+from tieline.codecs.proto.schema import ITEM
 from tieline.items import Item
 from tieline.v1 import items_pb2
 

@@ -2,8 +2,8 @@
 
 from msgspec import Raw
 
-from tieline.codecs.proto_memory import NAMES, FieldMemory
-from tieline.codecs.proto_schema import CREATE, RESPONSE, raw_members
+from tieline.codecs.proto.memory import NAMES, FieldMemory
+from tieline.codecs.proto.schema import CREATE, RESPONSE, raw_members
 from tieline.requests import Create
 from tieline.v1.items_pb2 import CustomTool, Tool
 from tieline.v1.requests_pb2 import ResponseCreate

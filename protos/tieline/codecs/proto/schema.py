@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, UnsetType
 
 from tieline import events, requests, responses
 from tieline.codecs.json import check, members, text_of
-from tieline.codecs.proto_fields import (
+from tieline.codecs.proto.fields import (
     FLAG,
     JSON_TEXT,
     JSON_TEXTS,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from tieline.codecs.memory import Memory
-from tieline.codecs.proto_fields import Slot, Spec
+from tieline.codecs.proto.fields import Slot, Spec
 
 NAMES: Final = frozenset(
     {

@@ -8,11 +8,11 @@ from msgspec import Raw, Struct, structs
 from tieline import requests
 from tieline.codecs import json
 from tieline.codecs.memory import Memory
-from tieline.codecs.proto_bridge import Bridge
-from tieline.codecs.proto_fields import NULL, Spec, extras, getter
-from tieline.codecs.proto_frames import field
-from tieline.codecs.proto_memory import NAMES, FieldMemory
-from tieline.codecs.proto_schema import CREATE, REQUEST, REQUESTS, raw_members
+from tieline.codecs.proto.bridge import Bridge
+from tieline.codecs.proto.fields import NULL, Spec, extras, getter
+from tieline.codecs.proto.frames import field
+from tieline.codecs.proto.memory import NAMES, FieldMemory
+from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS, raw_members
 from tieline.requests import Create, Request
 from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import ResponseCreate

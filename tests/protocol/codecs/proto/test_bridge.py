@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.json_values import value
-from tieline.codecs.proto_events import BRIDGE
-from tieline.codecs.proto_requests import BRIDGE as REQUEST_BRIDGE
+from tieline.codecs.proto.events import BRIDGE
+from tieline.codecs.proto.requests import BRIDGE as REQUEST_BRIDGE
 from tieline.errors import ApiError
 from tieline.v1.events_pb2 import Heartbeat, ServerEvent
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tieline import responses
-from tieline.codecs.proto_schema import CREATE, EVENTS, REQUESTS, RESPONSE, Arm
+from tieline.codecs.proto.schema import CREATE, EVENTS, REQUESTS, RESPONSE, Arm
 from tieline.requests import Create, Request
 
 ENVELOPE = {"sequence_number", "stream_id"}
