@@ -1,0 +1,96 @@
+"""What an engine says while it samples: small frozen pieces, in order.
+
+An engine yields steps, a step being a list of deltas that became known together. Text of one
+kind may follow text of another; a change of kind closes the item before it. ``tokens`` on a
+delta is how many tokens it stands for, so that a turn that is cut knows what was really used.
+"""
+
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+CallKind = Literal["function_call", "custom_tool_call"]
+FinishReason = Literal["stop", "length", "content_filter"]
+
+
+class Accepted(Struct, frozen=True, kw_only=True, gc=False):
+    """The engine took the prompt: its size in tokens, and how many it did not have to compute."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class TextDelta(Struct, frozen=True, gc=False):
+    """Visible text. Whole code points only: an engine holds back a partial one (RFC 3629)."""
+
+    text: str
+    tokens: int = 1
+    logprobs: tuple[Raw, ...] = ()
+
+
+class RefusalDelta(Struct, frozen=True, gc=False):
+    """Text of a refusal."""
+
+    text: str
+    tokens: int = 1
+
+
+class ReasoningDelta(Struct, frozen=True, gc=False):
+    """Raw reasoning text."""
+
+    text: str
+    tokens: int = 1
+
+
+class SummaryDelta(Struct, frozen=True, gc=False):
+    """Text of a reasoning summary."""
+
+    text: str
+    tokens: int = 0
+
+
+class CallStart(Struct, frozen=True, kw_only=True, gc=False):
+    """A tool call begins; its arguments or input follow as :class:`CallDelta`."""
+
+    kind: CallKind
+    name: str
+    namespace: str | None = None
+    tokens: int = 0
+
+
+class CallDelta(Struct, frozen=True, gc=False):
+    """The next piece of a call's arguments (JSON text) or input (free text)."""
+
+    text: str
+    tokens: int = 1
+
+
+class ItemEnd(Struct, frozen=True, gc=False):
+    """The open item is whole; the next delta begins another, even of the same kind."""
+
+    tokens: int = 0
+
+
+class Finish(Struct, frozen=True, kw_only=True, gc=False):
+    """Sampling ended by itself. Counts that are given replace what the deltas added up to."""
+
+    reason: FinishReason = "stop"
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    phases: dict[str, int] | None = None
+    """Engine phases in microseconds: render, queue, prefill, decode."""
+
+
+Delta = (
+    Accepted
+    | TextDelta
+    | RefusalDelta
+    | ReasoningDelta
+    | SummaryDelta
+    | CallStart
+    | CallDelta
+    | ItemEnd
+    | Finish
+)

@@ -1,0 +1,178 @@
+"""What the rules ask of the runtime, and what the runtime may answer.
+
+The core never waits: it returns effects, and whoever drives it carries them out and reports
+back through the methods of :class:`~tieline_server.core.line.Line`. Docstrings tell the driver
+what it must call next.
+"""
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from msgspec import Struct
+
+from tieline.errors import ApiError
+from tieline.responses import Response, Usage
+from tieline_server.core.history import Segment, Tip
+
+if TYPE_CHECKING:
+    from tieline_server.core.settings import Settings
+    from tieline_server.core.turn import Turn
+
+Outcome = Literal["completed", "incomplete", "cancelled", "failed", "disconnected", "refused"]
+
+
+class Work(Struct):
+    """Bytes handled so far on a line, by stage: what "a turn costs what is new" is proved with.
+
+    ``decode``: request bytes parsed. ``validate``: settings and items checked. ``render``: JSON
+    of items turned into tokens or fragments. ``encode``: bytes of events built.
+    What is reused counts nowhere.
+    """
+
+    decode: int = 0
+    validate: int = 0
+    render: int = 0
+    encode: int = 0
+
+    @property
+    def total(self) -> int:
+        """All stages together."""
+        return self.decode + self.validate + self.render + self.encode
+
+    def copy(self) -> "Work":
+        """The counters as they stand."""
+        return Work(self.decode, self.validate, self.render, self.encode)
+
+    def since(self, before: "Work") -> "Work":
+        """What was done after ``before`` was copied."""
+        return Work(
+            self.decode - before.decode,
+            self.validate - before.validate,
+            self.render - before.render,
+            self.encode - before.encode,
+        )
+
+
+class Principal(Struct, frozen=True, kw_only=True):
+    """Who asks: the owner of chains, and the models that the key may use (None: all)."""
+
+    owner: str = "local"
+    models: frozenset[str] | None = None
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """A model name resolved: the public name, its engine, and what it can do."""
+
+    model: str
+    engine: str
+    steering: bool = True
+
+
+class Catalog(Protocol):
+    """Which models there are. Pure: a table lookup."""
+
+    def resolve(self, name: str | None) -> Resolved | None:
+        """The model of this name, the default one for None, or None when there is no such."""
+        ...
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """What an engine is asked to sample from."""
+
+    response_id: str
+    model: str
+    tip: Segment
+    """The effective input: the chain that ends here."""
+    settings: "Settings"
+    session: str
+    """Names the line and lane: the same lane may reuse the same KV slot."""
+    max_output_tokens: int | None
+    """What is left of the turn's budget, or None."""
+    work: Work
+
+
+class Load(Struct, frozen=True):
+    """Find a stored response and items of this owner, then call ``line.loaded``.
+
+    ``response_id`` is None where only items are asked for.
+    """
+
+    turn: "Turn"
+    response_id: str | None
+    item_ids: tuple[str, ...]
+    owner: str
+
+
+class Sample(Struct, frozen=True):
+    """Start sampling; feed ``line.deltas``, then stop; on an error call ``line.engine_failed``.
+
+    With ``settings.generate`` false the engine only counts the prompt.
+    """
+
+    turn: "Turn"
+    engine: str
+    prompt: Prompt
+
+
+class Stop(Struct, frozen=True):
+    """Close the turn's sampling at once. Nothing need be reported."""
+
+    turn: "Turn"
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A response as a store keeps it."""
+
+    response: Response
+    tip: Tip
+    owner: str
+    input_from: Segment | None
+    """The link before the response's own input; None for the first of a chain."""
+
+
+class Save(Struct, frozen=True):
+    """Make it durable, then call ``line.saved(turn, error or None)``; the terminal event waits."""
+
+    turn: "Turn"
+    record: Saved
+
+
+class TurnRecord(Struct, frozen=True, kw_only=True):
+    """What one turn was: for the log, the ledger, metrics and spans. Never content."""
+
+    response_id: str
+    previous_response_id: str | None
+    owner: str
+    model: str
+    lane: str | None
+    outcome: Outcome
+    kind: Literal["turn", "prewarm"]
+    reason: str | None
+    error_code: str | None
+    usage: Usage
+    phases: dict[str, int]
+    """Microseconds by phase (design: timing)."""
+    started_at: float
+    """Seconds on the driver's clock at which the create was received."""
+    ended_at: float
+    first_token_at: float | None
+    trace_context: dict[str, str] | None
+    work: Work
+    """The line's work during this turn; what of its events is encoded later is not in it."""
+    store: bool
+    events: int
+    """Events of the response, merged ones counted once."""
+
+
+class Record(Struct, frozen=True):
+    """A turn ended: write it down. Exactly one for each response id."""
+
+    record: TurnRecord
+
+
+class Close(Struct, frozen=True):
+    """End the line once what is queued is written; with an error, as that error."""
+
+    error: ApiError | None = None
+
+
+Effect = Load | Sample | Stop | Save | Record | Close

@@ -1,0 +1,71 @@
+"""One lane: a first-in first-out queue of turns (wire.md 5; the LANES table)."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from tieline.requests import Append, Create
+from tieline_server.core.effects import Principal
+from tieline_server.core.settings import Recall
+from tieline_server.core.transitions import LANES, LaneInput, LaneState, TurnInput
+from tieline_server.core.turn import Host, Turn
+
+
+class Lane:
+    """A first-in first-out queue of turns, and what it recalls between them."""
+
+    def __init__(self, host: Host, name: str | None) -> None:
+        self.name = name
+        self.state = LaneState.IDLE
+        self.current: Turn | None = None
+        self.queue: deque[Turn] = deque()
+        self.recall = Recall(host.work)
+        self._host = host
+
+    def handle(self, what: LaneInput, *args: object) -> None:
+        """Runs the row of (state, ``what``)."""
+        action, self.state = LANES[self.state, what]
+        getattr(self, action)(*args)
+
+    def turns(self) -> Iterator[Turn]:
+        """The running turn, then those that wait."""
+        if self.current is not None:
+            yield self.current
+        yield from self.queue
+
+    # Actions of the table.
+
+    def ignore(self, *_: object) -> None:
+        """Only the state changes."""
+
+    def enqueue(self, turn: Turn) -> None:
+        """The create takes its place in the queue."""
+        self.queue.append(turn)
+
+    def begin(self) -> None:
+        """The first in the queue has the lane now."""
+        self.current = self.queue.popleft()
+        self.current.handle(TurnInput.HEAD)
+
+    def supersede(self, turn: Turn) -> None:
+        """A create behind a held turn ends that turn, then runs (design: held table)."""
+        self.queue.append(turn)
+        assert self.current is not None
+        self.current.handle(TurnInput.CUT, "superseded")
+
+    def follow_latest(self, append: Append, principal: Principal) -> None:
+        """Nothing is held: create after the lane's latest response, with its settings."""
+        create = Create(
+            stream_id=append.stream_id,
+            event_id=append.event_id,
+            input=append.input,
+            tool_choice=append.tool_choice,
+            trace_context=append.trace_context,
+        )
+        turn = Turn(self._host, create, principal=principal, recall=self.recall)
+        turn.follows_latest = True
+        self.queue.append(turn)
+
+    def answer(self, append: Append, _principal: Principal) -> None:
+        """The held turn gets its tool outputs, or an error and stays held."""
+        assert self.current is not None
+        self.current.answer(append)

@@ -1,0 +1,89 @@
+"""Admission: how much a line may ask for at once (wire.md 5; design: lanes).
+
+Numbers are settings; the rules that use them are here and nowhere else.
+"""
+
+from msgspec import Struct
+
+from tieline.errors import ApiError
+from tieline.ids import is_stream_id
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one line may use. Times are seconds."""
+
+    active: int = 16
+    """Responses that sample side by side; further ones wait."""
+    lanes: int = 32
+    """Distinct lane names in the life of a line; the default lane is not counted."""
+    queue: int = 64
+    """Creates that may wait behind another on one lane."""
+    steers: int = 8
+    """Steers that one response may collect."""
+    held_timeout: float = 900.0
+    """How long a held turn waits for its tool outputs."""
+    announce_after: float = 0.5
+    """How long ``response.created`` waits for the engine's acceptance."""
+    merge_from: int = 16
+    """Unsent events on a lane from which on a delta joins the one before it."""
+    message_bytes: int = 32 * 1024 * 1024
+    """Largest message that a client may send (HTTP and gRPC)."""
+    outbox: int = 1024
+    """Unsent events on a lane at which the engine is paused."""
+
+
+class Admission:
+    """Counts lanes and active places of one line."""
+
+    __slots__ = ("_active", "_limits", "_names")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._names: set[str] = set()
+        self._active = 0
+
+    def lane(self, name: str | None) -> None:
+        """Admits a lane name; raises :class:`ApiError` 400 for a bad one or one too many.
+
+        Names are never freed before the line ends (wire.md 5).
+        """
+        if name is None or name in self._names:
+            return
+        if not is_stream_id(name):
+            raise ApiError.of(
+                "invalid_stream_id",
+                "Invalid 'stream_id': expected 1 to 256 of letters, digits, '_', '.', '-'.",
+                param="stream_id",
+            )
+        if len(self._names) >= self._limits.lanes:
+            raise ApiError.of(
+                "websocket_stream_limit_reached",
+                f"This connection already has {self._limits.lanes} distinct stream ids.",
+                param="stream_id",
+            )
+        self._names.add(name)
+
+    def queue(self, waiting: int) -> None:
+        """Admits one more create behind ``waiting`` others; raises :class:`ApiError` 429."""
+        if waiting >= self._limits.queue:
+            raise ApiError.of(
+                "queue_full", f"This lane already has {waiting} requests waiting.", retry_after=1.0
+            )
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one more response may sample now."""
+        return self._active < self._limits.active
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing samples."""
+        return self._active == 0
+
+    def enter(self) -> None:
+        """A response takes an active place."""
+        self._active += 1
+
+    def leave(self) -> None:
+        """A response gives its active place back."""
+        self._active -= 1

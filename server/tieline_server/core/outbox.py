@@ -1,0 +1,125 @@
+"""Events on their way out: numbered as they enter, lanes taking turns, slow readers merged.
+
+An event gets its sequence number when it enters (wire.md 3.3), so that every reader and every
+replay sees the same numbers. Only when a lane already has ``merge_from`` unsent events does a
+delta join the last unsent one of the same part; it then takes no number of its own. A reader
+that keeps up gets every event alone.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import UNSET, UnsetType
+
+from tieline.events import MERGEABLE, Event, merged
+
+MERGE_CHARACTERS: Final = 16 * 1024
+"""A delta of this size joins no further: each join copies it, and ``limits.outbox`` must bite."""
+
+
+class Outgoing:
+    """What a line has not yet sent: its own events first, then the lanes one event in turn."""
+
+    __slots__ = ("_closed", "_lanes", "_line", "_ready", "merge_from", "wake")
+
+    def __init__(self, *, merge_from: int | None, wake: Callable[[], None]) -> None:
+        self.merge_from = merge_from
+        """Unsent events from which on deltas merge; None: never."""
+        self.wake = wake
+        """Called when there is something to send."""
+        self._line: deque[Event] = deque()
+        self._lanes: dict[str | None, deque[Event]] = {}
+        self._ready: deque[str | None] = deque()
+        self._closed = False
+
+    def put_line(self, event: Event) -> None:
+        """Queues an event that belongs to no response; it goes out before all others."""
+        if self._closed:
+            return
+        self._line.append(event)
+        self.wake()
+
+    def put(self, lane: str | None, event: Event) -> bool:
+        """Queues an event of a lane; False when it joined the one before it."""
+        if self._closed:
+            return True
+        unsent = self._lanes.get(lane)
+        if unsent is None:
+            unsent = self._lanes[lane] = deque()
+        if unsent:
+            if self._joins(unsent, event):
+                return False
+        else:
+            self._ready.append(lane)
+        unsent.append(event)
+        self.wake()
+        return True
+
+    def _joins(self, unsent: deque[Event], event: Event) -> bool:
+        if self.merge_from is None or len(unsent) < self.merge_from:
+            return False
+        last = unsent[-1]
+        if type(event) not in MERGEABLE or len(getattr(last, "delta", "")) >= MERGE_CHARACTERS:
+            return False
+        joined = merged(last, event)
+        if joined is None:
+            return False
+        unsent[-1] = joined
+        return True
+
+    def next(self) -> Event | None:
+        """Takes the next event to send, or None."""
+        if self._line:
+            return self._line.popleft()
+        if not self._ready:
+            return None
+        lane = self._ready.popleft()
+        unsent = self._lanes[lane]
+        event = unsent.popleft()
+        if unsent:
+            self._ready.append(lane)
+        return event
+
+    def unsent(self, lane: str | None) -> int:
+        """How many events of a lane wait to be sent."""
+        return len(self._lanes.get(lane, ()))
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is sent."""
+        return not self._line and not self._ready
+
+    def close(self, last: Event | None = None) -> None:
+        """The peer is gone: what was not sent never will be, except ``last``."""
+        self._closed = True
+        self._line.clear()
+        self._lanes.clear()
+        self._ready.clear()
+        if last is not None:
+            self._line.append(last)
+            self.wake()
+
+
+class Outbox:
+    """The events of one response: numbers them and hands them to the line."""
+
+    __slots__ = ("_lane", "_outgoing", "_stream_id", "count")
+
+    def __init__(self, outgoing: Outgoing, lane: str | None) -> None:
+        self._outgoing = outgoing
+        self._lane = lane
+        self._stream_id: str | UnsetType = UNSET if lane is None else lane
+        self.count = 0
+        """Events so far: the next sequence number."""
+
+    def push(self, kind: type[Event], **members: Any) -> None:
+        """Numbers an event of this class and queues it."""
+        event = kind(sequence_number=self.count, stream_id=self._stream_id, **members)
+        if self._outgoing.put(self._lane, event):
+            self.count += 1
+
+    @property
+    def unsent(self) -> int:
+        """How many events of the lane wait to be sent."""
+        return self._outgoing.unsent(self._lane)

@@ -1,0 +1,122 @@
+"""Steers of one response: new user messages while it runs (wire.md 2.3).
+
+An accepted steer acts at the end of the open item: the response ends and a successor with the
+steer's messages starts by itself. If the response leaves tool calls open, the steer waits for
+the create (or, in append shape, the append) that answers them, and joins it once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from tieline import events, ids
+from tieline.errors import ApiError
+from tieline.items import CALL_KINDS, FunctionCall, Item, Message, decode_input
+from tieline.requests import Steer
+from tieline_server.core.outbox import Outbox
+
+
+def read(steer: Steer) -> tuple[Item, ...]:
+    """The user messages of a steer; raises :class:`ApiError` 400 ``invalid_input``."""
+    if steer.input is UNSET:
+        raise ApiError.of("invalid_input", "Missing required parameter: 'input'.", param="input")
+    try:
+        items = decode_input(steer.input)
+    except ApiError as error:
+        raise ApiError.of("invalid_input", error.message, param=error.param) from None
+    if not items or not all(_is_user(item) for item in items):
+        raise ApiError.of(
+            "invalid_input", "A steer takes text or user messages only.", param="input"
+        )
+    return tuple(items)
+
+
+def _is_user(item: Item) -> bool:
+    return isinstance(item.view, Message) and item.view.role == "user"
+
+
+def ref(steer: Steer) -> events.SteerRef:
+    """A refused steer as its failure echoes it."""
+    return events.SteerRef(previous_response_id=steer.previous_response_id or "", input=steer.input)
+
+
+def failed(
+    steer: events.SteerRef, code: str, message: str, *, stream_id: str | None
+) -> events.SteerFailed:
+    """The event of a refused steer; it takes no number of the response's."""
+    return events.SteerFailed(
+        sequence_number=0,
+        stream_id=UNSET if stream_id is None else stream_id,
+        error=events.ErrorDetail(code=code, message=message),
+        steer=steer,
+    )
+
+
+class Steers:
+    """The steers that one response has accepted and not yet used."""
+
+    __slots__ = ("_accepted", "_new_id", "_outbox", "_response_id")
+
+    def __init__(
+        self,
+        response_id: str,
+        outbox: Outbox,
+        *,
+        new_id: Callable[[str], str],
+    ) -> None:
+        self._response_id = response_id
+        self._outbox = outbox
+        self._new_id = new_id
+        self._accepted: list[tuple[events.SteerRef, tuple[Item, ...]]] = []
+
+    def __len__(self) -> int:
+        return len(self._accepted)
+
+    def accept(self, items: Sequence[Item]) -> None:
+        """Takes a steer and says so."""
+        taken = events.SteerRef(previous_response_id=self._response_id, id=self._new_id(ids.STEER))
+        self._accepted.append((taken, tuple(items)))
+        self._outbox.push(events.SteerAccepted, steer=taken)
+
+    def take(self) -> list[Item]:
+        """The messages of all accepted steers, in order; they are used now."""
+        items = [item for _, own in self._accepted for item in own]
+        self._accepted.clear()
+        return items
+
+    def conclude(self, *, goes_on: bool, open_calls: Mapping[str, Item]) -> None:
+        """The response ended: tells what becomes of the steers that are still unused."""
+        if goes_on and open_calls:
+            required = [_stub(call_id, call) for call_id, call in open_calls.items()]
+            for steer, _ in self._accepted:
+                self._outbox.push(
+                    events.SteerPending,
+                    reason="waiting_for_required_input",
+                    required_input=required,
+                    steer=steer,
+                )
+        elif not goes_on:
+            message = "The response did not end in a state that a steer can follow."
+            for steer, _ in self._accepted:
+                self._outbox.push(
+                    events.SteerFailed,
+                    error=events.ErrorDetail(code="successor_creation_failed", message=message),
+                    steer=steer,
+                )
+            self._accepted.clear()
+
+
+_APPROVAL: Final = "mcp_approval_request"
+
+
+def _stub(call_id: str, call: Item) -> Raw:
+    """What the client still owes for one open call."""
+    stub: dict[str, str] = {"type": CALL_KINDS[call.type]}
+    stub["approval_request_id" if call.type == _APPROVAL else "call_id"] = call_id
+    if isinstance(call.view, FunctionCall):
+        stub["name"] = call.view.name
+    elif call.type == "tool_search_call":
+        stub["execution"] = "client"
+    return Raw(msgspec.json.encode(stub))

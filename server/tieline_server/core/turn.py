@@ -1,0 +1,568 @@
+"""The life of one response: carries out the actions of the turn table.
+
+``Turn.handle`` is the one funnel: it looks up the row, takes the next state, then runs the
+action. Actions never wait; what must be done outside becomes an effect of the line.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from msgspec import UNSET, Raw
+
+from tieline import events, ids
+from tieline.errors import ApiError
+from tieline.items import Item, decode_input
+from tieline.requests import Append, Create, Steer
+from tieline.responses import IncompleteDetails, Response, ResponseError, Usage
+from tieline_server.core import intake, steering
+from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish, ReasoningDelta
+from tieline_server.core.effects import (
+    Effect,
+    Load,
+    Outcome,
+    Principal,
+    Prompt,
+    Record,
+    Resolved,
+    Sample,
+    Save,
+    Saved,
+    Stop,
+    Work,
+)
+from tieline_server.core.history import NO_CALLS, Memory, Segment, Tip
+from tieline_server.core.limits import Admission, Limits
+from tieline_server.core.outbox import Outbox, Outgoing
+from tieline_server.core.output import Output
+from tieline_server.core.record import Marks, record_of
+from tieline_server.core.settings import Recall, Settings, settle
+from tieline_server.core.steering import Steers
+from tieline_server.core.transitions import TURNS, TurnInput, TurnState
+
+CANCELLED: Final = "cancelled"
+"""The cut reason whose response has status cancelled and no incomplete_details."""
+
+
+DRAINED: Final = "server_draining"
+"""The cut reason of a turn that a drain's deadline met."""
+
+
+class Host(Protocol):
+    """What a turn needs of its line."""
+
+    admission: Admission
+    effects: list[Effect]
+    extensions: frozenset[str]
+    limits: Limits
+    memory: Memory
+    now: float
+    outgoing: Outgoing
+    unix_time: int
+    waiting: deque["Turn"]
+    work: Work
+
+    def new_id(self, prefix: str) -> str:
+        """A fresh id."""
+        ...
+
+    def resolve(self, model: str | None, principal: Principal) -> Resolved:
+        """The model of this name; raises :class:`ApiError` 404 or 403."""
+        ...
+
+    def session(self, lane: str | None) -> str:
+        """Names the line and lane for engines."""
+        ...
+
+
+class Turn:
+    """One response. ``parent`` is the link that its input follows, once that is known."""
+
+    def __init__(
+        self, host: Host, request: Create, *, principal: Principal, recall: Recall
+    ) -> None:
+        self.host = host
+        self.request = request
+        self.principal = principal
+        self.recall = recall
+        self.lane = request.stream_id
+        self.id = host.new_id(ids.RESPONSE)
+        self.state = TurnState.QUEUED
+        self.outbox = Outbox(host.outgoing, self.lane)
+        self.output = Output(self.outbox.push, host.new_id)
+        self.steers = Steers(self.id, self.outbox, new_id=host.new_id)
+        self.resolved: Resolved | None = None
+        self.settings: Settings | None = None
+        self.pinned: Tip | None = None
+        """The parent, held from the moment the create was accepted."""
+        self.follows_latest = False
+        """Whether it continues the lane's latest response with that one's settings."""
+        self.extra: tuple[Item, ...] = ()
+        """Input that a steer adds behind the create's own."""
+        self.parent: Segment | None = None
+        self.tip: Segment | None = None
+        self.announced = False
+        self.running = False
+        self.placed = False
+        self.status = "in_progress"
+        self.reason: str | None = None
+        self.failure: ApiError | None = None
+        self.created_at = host.unix_time
+        self.completed_at: int | None = None
+        self.usage = Usage()
+        self.marks = Marks(host.now)
+        self.wake_at: float | None = None
+        """When the line should look at it again: announce or held time-out."""
+        self.expires_at = host.now + request.timeout_ms / 1000 if request.timeout_ms else None
+        self.work_before = host.work.copy()
+        self._leg = Accepted()
+        self._leg_output = 0
+        self._leg_reasoning = 0
+
+    def handle(self, what: TurnInput, *args: Any) -> None:
+        """Runs the row of (state, ``what``)."""
+        action, self.state = TURNS[self.state, what]
+        getattr(self, action)(*args)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be sent."""
+        return self.state is TurnState.ENDED
+
+    @property
+    def follows(self) -> str | None:
+        """The response that it continues, by name or as the lane's latest."""
+        if self.follows_latest and self.pinned is not None:
+            return self.pinned.response_id
+        return self.request.previous_response_id
+
+    # Inputs that are weighed before they enter the table.
+
+    def answer(self, append: Append) -> bool:
+        """A held turn gets an append; False when it was refused and the turn stays held."""
+        assert self.tip is not None
+        assert self.settings is not None
+        try:
+            if append.input is UNSET:
+                raise ApiError.of(
+                    "missing_required_parameter",
+                    "Missing required parameter: 'input'.",
+                    param="input",
+                )
+            items = intake.dereference(self._decode(append.input), self.tip, {})
+            intake.check(items, self.tip)
+            settings = self.settings.choosing(append.tool_choice, self.recall)
+        except ApiError as error:
+            self.push_error(error, append.event_id)
+            return False
+        self.settings = settings
+        self.handle(TurnInput.APPEND, items)
+        return True
+
+    def sampled(self, delta: Delta) -> None:
+        """The engine said something."""
+        kind = type(delta)
+        if kind is Accepted:
+            self.handle(TurnInput.ACCEPT, delta)
+        elif kind is Finish:
+            held = self._must_hold(delta)  # type: ignore[arg-type]
+            self.handle(TurnInput.HOLD if held else TurnInput.FINISH, delta)
+        else:
+            self.handle(TurnInput.OUTPUT, delta)
+
+    def broke(self, error: ApiError) -> None:
+        """The engine refused or failed."""
+        self.handle(TurnInput.FAIL if self.announced else TurnInput.REFUSE, error)
+
+    # Actions of the table.
+
+    def ignore(self, *_: object) -> None:
+        """The input is late or cannot matter here."""
+
+    def resolve(self, tip: Tip | None = None, found: Mapping[str, Item] | None = None) -> None:
+        """Settles settings, parent and input; asks the store for what the line does not know."""
+        loaded = found is not None
+        if not loaded:
+            self.marks.set("head", self.host.now)
+        try:
+            self._settle()
+            parent = tip or self._parent()
+            named = self.request.previous_response_id
+            if parent is None and named is not None and loaded:
+                raise ApiError.of(
+                    "previous_response_not_found",
+                    f"Previous response with id '{named[:128]}' not found.",
+                    param="previous_response_id",
+                )
+            items = self._input()
+            self.parent = parent.segment if parent else None
+            missing = intake.references(items, self.parent)
+            if not loaded and (missing or (parent is None and named is not None)):
+                self.handle(TurnInput.LOAD, None if parent else named, tuple(missing))
+                return
+            items = intake.dereference(items, self.parent, found or {})
+            intake.check(items, self.parent)
+        except ApiError as error:
+            self.handle(TurnInput.REFUSE, error)
+            return
+        number = self.parent.turn + 1 if self.parent else 1
+        self.tip = Segment(self.parent, tuple(items), turn=number)
+        self.marks.set("resolved", self.host.now)
+        self._go()
+
+    def ask_store(self, response_id: str | None, item_ids: Sequence[str]) -> None:
+        """The parent, or items that the input names, are not on the line."""
+        self.host.effects.append(Load(self, response_id, tuple(item_ids), self.principal.owner))
+
+    def wait(self) -> None:
+        """No active place: a client sees created and queued (design: lanes)."""
+        self.host.waiting.append(self)
+        if not self.announced:
+            self._push_created("queued")
+            self.outbox.push(events.ResponseQueued, response=self.snapshot("queued"))
+
+    def ask_engine(self) -> None:
+        """Takes a place and has the engine asked."""
+        host = self.host
+        assert self.settings is not None
+        assert self.tip is not None
+        assert self.resolved is not None
+        host.admission.enter()
+        self.placed = True
+        self._leg, self._leg_output, self._leg_reasoning = Accepted(), 0, 0
+        self.marks.set("asked", host.now)
+        self.wake_at = None if self.running else host.now + host.limits.announce_after
+        prompt = Prompt(
+            response_id=self.id,
+            model=self.settings.model,
+            tip=self.tip,
+            settings=self.settings,
+            session=host.session(self.lane),
+            max_output_tokens=self._budget(),
+            work=host.work,
+        )
+        host.effects.append(Sample(self, self.resolved.engine, prompt))
+
+    def announce(self) -> None:
+        """Says created and in_progress, once."""
+        self.wake_at = None
+        if not self.announced:
+            self._push_created("in_progress")
+        if not self.running:
+            self.running = True
+            self.outbox.push(events.ResponseInProgress, response=self.snapshot("in_progress"))
+
+    def run(self, accepted: Accepted) -> None:
+        """The engine took the prompt."""
+        self._leg = accepted
+        self.marks.set("accepted", self.host.now)
+        self.announce()
+
+    def take(self, delta: Any) -> None:
+        """One delta becomes events."""
+        if (type(delta) is CallStart or self.state is TurnState.STEERED) and self._stops_at(delta):
+            return
+        self._leg_output += delta.tokens
+        if type(delta) is ReasoningDelta:
+            self._leg_reasoning += delta.tokens
+        self.marks.first_token(self.host.now)
+        self.output.feed(delta)
+
+    def finish(self, finish: Finish) -> None:
+        """Sampling ended by itself."""
+        self._end_leg(finish)
+        if finish.reason == "stop":
+            self._conclude("completed")
+        else:
+            reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+            self._conclude("incomplete", reasons[finish.reason])
+
+    def hold(self, finish: Finish) -> None:
+        """Append shape: gives its place back and waits for the client's tool outputs."""
+        self._end_leg(finish)
+        self.output.close("completed")
+        self._link()
+        self.marks.set("held", self.host.now)
+        self.wake_at = self.host.now + self.host.limits.held_timeout
+        self._push_timing()
+        self.outbox.push(events.ResponseDone, response=self.snapshot("in_progress"))
+
+    def extend(self, items: Sequence[Item]) -> None:
+        """The client answered: the outputs join the context and sampling goes on."""
+        assert self.tip is not None
+        self.wake_at = None
+        self.marks.resume(self.host.now)
+        joined = (*items, *self.steers.take())
+        self.tip = Segment(self.tip, joined, turn=self.tip.turn)
+        self._go()
+
+    def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
+        """It acts at the end of the open item, or joins the next append."""
+        self.steers.accept(items)
+
+    def decline(self, steer: Steer, _items: Sequence[Item]) -> None:
+        """It is not running (any more)."""
+        over = self.state in (TurnState.SAVING, TurnState.ENDED)
+        code = "response_already_completed" if over else "response_not_active"
+        words = f"Response '{self.id}' {'has already ended' if over else 'is not active yet'}."
+        refusal = steering.failed(steering.ref(steer), code, words, stream_id=self.lane)
+        self.host.outgoing.put(self.lane, refusal)
+
+    def doom(self, reason: str) -> None:
+        """Cut while queued: says so when its turn comes, to keep the lane's order."""
+        self.reason = reason
+
+    def confess(self) -> None:
+        """The turn of a doomed one has come."""
+        self._conclude_cut(self.reason or CANCELLED)
+
+    def yield_to_steer(self) -> None:
+        """The open item is whole and a steer waits (wire.md 2.3)."""
+        self.cut("steered")
+
+    def cut(self, reason: str) -> None:
+        """Ends early, with what there is and what it really used."""
+        if self in self.host.waiting:
+            self.host.waiting.remove(self)
+        if self.placed:
+            self.host.effects.append(Stop(self))
+            self._end_leg(None)
+        self._conclude_cut(reason)
+
+    def fail(self, error: ApiError) -> None:
+        """It broke after response.created."""
+        self.failure = error
+        if self.placed:
+            self.host.effects.append(Stop(self))
+            self._end_leg(None)
+        self._conclude("failed")
+
+    def refuse(self, error: ApiError) -> None:
+        """It cannot run: one error event, no response."""
+        self.failure = error
+        self.status = "refused"
+        self.push_error(error, self.request.event_id)
+        self._evict_parent()
+        self._leave()
+        self._record("refused")
+
+    def abandon(self) -> None:
+        """The line is gone."""
+        if self.placed:
+            self.host.effects.append(Stop(self))
+            self._end_leg(None)
+        self.status = CANCELLED
+        self._record("disconnected")
+
+    def end(self) -> None:
+        """The store has it, or need not: the terminal event goes out."""
+        self.marks.set("saved", self.host.now)
+        response = self.snapshot(self.status)
+        if self.status == "failed":
+            self._evict_parent()
+        elif self.tip is not None:
+            tip = Tip(self.id, self.tip, owner=self.principal.owner, settings=self.settings)
+            self.host.memory.advance(self.lane, tip)
+        self._push_timing()
+        self.outbox.push(_TERMINAL[self.status], response=response)
+        outcome: Outcome = self.status  # type: ignore[assignment]
+        self._record(outcome)
+        goes_on = self.tip is not None and self.status in ("completed", "incomplete")
+        # Past a drain's deadline nothing begins.
+        goes_on = goes_on and self.reason != DRAINED
+        calls = self.tip.open_calls if self.tip is not None else NO_CALLS
+        self.steers.conclude(goes_on=goes_on, open_calls=calls)
+
+    def end_unsaved(self, error: ApiError) -> None:
+        """A failed commit is a failed response (design: store)."""
+        self.status, self.reason, self.failure = "failed", None, error
+        self.completed_at = None
+        self.end()
+
+    # Snapshots and events.
+
+    def snapshot(self, status: str) -> Response:
+        """The response as it stands."""
+        echo = self.settings.echo if self.settings else {"model": self.request.model or ""}
+        failure = self.failure if status == "failed" else None
+        reason = self.reason if status == "incomplete" else None
+        started = self.usage.total_tokens or status not in ("queued", "in_progress")
+        return Response(
+            **echo,
+            id=self.id,
+            created_at=self.created_at,
+            completed_at=self.completed_at,
+            status=status,
+            output=list(self.output.raws),
+            error=ResponseError(code=failure.code, message=failure.message) if failure else None,
+            incomplete_details=IncompleteDetails(reason=reason) if reason else None,
+            usage=self.usage if started else None,
+        )
+
+    def push_error(self, error: ApiError, event_id: str | None) -> None:
+        """An error event on this turn's lane, with the response's next number."""
+        self.outbox.push(
+            events.ErrorEvent, status=error.status, error=events.ErrorDetail.of(error, event_id)
+        )
+
+    def _push_created(self, status: str) -> None:
+        self.announced = True
+        event_id = self.request.event_id
+        self.outbox.push(
+            events.ResponseCreated,
+            response=self.snapshot(status),
+            event_id=UNSET if event_id is None else event_id,
+        )
+
+    # Steps that actions share.
+
+    def _settle(self) -> None:
+        if self.settings is not None:
+            self.resolved = self.host.resolve(self.settings.model, self.principal)
+        elif self.follows_latest:
+            self._follow_latest()
+        else:
+            self.resolved = self.host.resolve(self.request.model, self.principal)
+            self.settings = settle(self.request, self.recall, model=self.resolved.model)
+
+    def _follow_latest(self) -> None:
+        tip = self.host.memory.latest(self.lane)
+        if (
+            tip is None
+            or tip.owner != self.principal.owner
+            or not isinstance(tip.settings, Settings)
+        ):
+            raise ApiError.of("nothing_to_append", "This lane has no response to append to.")
+        self.pinned = tip
+        settings = tip.settings.following(tip.response_id)
+        self.settings = settings.choosing(self.request.tool_choice, self.recall)
+        self.resolved = self.host.resolve(self.settings.model, self.principal)
+
+    def _parent(self) -> Tip | None:
+        named = self.request.previous_response_id
+        if self.pinned is not None or named is None:
+            return self.pinned
+        tip = self.host.memory.find(named)
+        if tip is not None and tip.owner == self.principal.owner:
+            # Held from here on: its lane may go on while the store is asked for items.
+            self.pinned = tip
+        return self.pinned
+
+    def _input(self) -> list[Item]:
+        own = [] if self.request.input is UNSET else self._decode(self.request.input)
+        return [*own, *self.extra]
+
+    def _decode(self, raw: Raw) -> list[Item]:
+        items = decode_input(raw)
+        self.host.work.validate += sum(len(item.raw) for item in items)
+        return items
+
+    def _go(self) -> None:
+        """Ready to sample: with a place at once, else in line for one."""
+        if self._budget() == 0:
+            self.handle(TurnInput.CUT, "max_output_tokens")
+        elif self.host.admission.has_place and not self.host.waiting:
+            self.handle(TurnInput.START)
+        else:
+            self.handle(TurnInput.WAIT)
+
+    def _budget(self) -> int | None:
+        """Output tokens left for the whole rollout, or None."""
+        assert self.settings is not None
+        limit = self.settings.max_output_tokens
+        return None if limit is None else max(0, limit - self.usage.output_tokens)
+
+    def _stops_at(self, delta: Delta) -> bool:
+        """Whether the turn ends here, where ``delta`` would begin one item more."""
+        steered = self.state is TurnState.STEERED
+        if not self.output.goes_past_an_item(delta) or not (steered or self._calls_used_up()):
+            return False
+        self.output.close("completed")
+        if steered:
+            self.handle(TurnInput.BOUNDARY)
+        else:
+            self.handle(TurnInput.CUT, "max_tool_calls")
+        return True
+
+    def _calls_used_up(self) -> bool:
+        limit = self.settings.max_tool_calls if self.settings else None
+        return limit is not None and self.output.calls >= limit
+
+    def _must_hold(self, finish: Finish) -> bool:
+        append = self.settings is not None and self.settings.append
+        return append and finish.reason == "stop" and self.output.has_open_calls
+
+    def _end_leg(self, finish: Finish | None) -> None:
+        """Books what one sampling used; a cut one what its deltas added up to."""
+        leg, end = self._leg, finish or Finish()
+        used = Usage.of(
+            input=_first(end.input_tokens, leg.input_tokens),
+            cached=_first(end.cached_tokens, leg.cached_tokens),
+            output=_first(end.output_tokens, self._leg_output),
+            reasoning=_first(end.reasoning_tokens, self._leg_reasoning),
+        )
+        self.usage = self.usage.plus(used)
+        self.marks.sampled(self.host.now, end.phases)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.placed:
+            self.placed = False
+            self.host.admission.leave()
+
+    def _link(self) -> None:
+        """What the chain has not got yet becomes its next link."""
+        kept = self.output.take_kept()
+        if kept and self.tip is not None:
+            self.tip = Segment(self.tip, kept, turn=self.tip.turn)
+
+    def _conclude_cut(self, reason: str) -> None:
+        if reason == CANCELLED:
+            self._conclude(CANCELLED)
+        else:
+            self._conclude("incomplete", reason)
+
+    def _conclude(self, status: str, reason: str | None = None) -> None:
+        """Output is whole: closes what is open, then has it saved."""
+        self.announce()
+        self.output.close("completed" if status == "completed" else "incomplete")
+        self._link()
+        self.status, self.reason = status, reason
+        self.completed_at = self.host.unix_time if status == "completed" else None
+        self.marks.set("concluded", self.host.now)
+        if self.settings is None or not self.settings.store or self.tip is None:
+            self.handle(TurnInput.SAVED)
+            return
+        owner = self.principal.owner
+        tip = Tip(self.id, self.tip, owner=owner, settings=self.settings)
+        record = Saved(response=self.snapshot(status), tip=tip, owner=owner, input_from=self.parent)
+        self.host.effects.append(Save(self, record))
+
+    def _evict_parent(self) -> None:
+        """A failed continuation drops its parent if that is this lane's (wire.md 4.4)."""
+        if self.follows is not None:
+            self.host.memory.evict(self.lane, self.follows)
+
+    def _record(self, outcome: Outcome) -> None:
+        self.host.effects.append(Record(record_of(self, outcome)))
+
+    def _push_timing(self) -> None:
+        """Where the time went so far, for a client that asked for it."""
+        if "timing" in self.host.extensions:
+            stream_id = UNSET if self.lane is None else self.lane
+            phases = self.marks.phases(self.host.now)
+            timing = events.Timing(stream_id=stream_id, response_id=self.id, phases=phases)
+            self.host.outgoing.put(self.lane, timing)
+
+
+_TERMINAL: Final[dict[str, type[events.LifecycleEvent]]] = {
+    "completed": events.ResponseCompleted,
+    "incomplete": events.ResponseIncomplete,
+    # A cancelled response ends as response.incomplete with status cancelled (design: cancel).
+    CANCELLED: events.ResponseIncomplete,
+    "failed": events.ResponseFailed,
+}
+
+
+def _first(stated: int | None, counted: int) -> int:
+    return counted if stated is None else stated

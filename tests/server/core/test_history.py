@@ -1,0 +1,243 @@
+"""Chains of segments: forks, ids, open calls, values computed once; and what a line remembers."""
+
+import gc
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieline.items import Item, decode
+from tieline_server.core.history import Memory, Segment, Tip
+
+
+def message(item_id: str, text: str = "hi") -> Item:
+    return decode(msgspec.json.encode({"id": item_id, "role": "user", "content": text}))
+
+
+def call(call_id: str) -> Item:
+    body = {"type": "function_call", "id": "fc" + call_id, "call_id": call_id, "name": "f"}
+    return decode(msgspec.json.encode(body))
+
+
+def output(call_id: str) -> Item:
+    body = {"type": "function_call_output", "call_id": call_id, "output": "x"}
+    return decode(msgspec.json.encode(body))
+
+
+def link(parent: Segment | None, *items: Item) -> Segment:
+    return Segment(parent, items, turn=parent.turn + 1 if parent else 1)
+
+
+class TestSegment:
+    def test_a_link_knows_its_depth_its_turn_and_its_bytes(self) -> None:
+        first = link(None, message("a"), message("b"))
+        second = link(first, message("c"))
+        assert (first.depth, second.depth) == (1, 2)
+        assert second.turn == 2
+        assert first.size == len(message("a").raw) * 2
+
+    def test_path_and_items_run_from_the_first_link_to_this_one(self) -> None:
+        first = link(None, message("a"))
+        second = link(first, message("b"), message("c"))
+        assert list(second.path()) == [first, second]
+        assert [item.id for item in second.items_of_chain()] == ["a", "b", "c"]
+
+    def test_find_sees_the_chain_and_nothing_beside_it(self) -> None:
+        root = link(None, message("a"))
+        left = link(root, message("b"))
+        right = link(root, message("c"))
+        assert left.find("a") is root.items[0]
+        assert left.find("b") is left.items[0]
+        assert left.find("c") is None
+        assert right.find("b") is None
+        assert root.find("b") is None, "what came after is not in the chain"
+
+    def test_an_id_may_be_in_two_forks_as_two_items(self) -> None:
+        root = link(None, message("a"))
+        left, right = link(root, message("x", "left")), link(root, message("x", "right"))
+        assert left.find("x") is left.items[0]
+        assert right.find("x") is right.items[0]
+
+    def test_open_calls_are_those_without_an_output_in_the_chain(self) -> None:
+        asked = link(None, call("1"), call("2"))
+        assert list(asked.open_calls) == ["1", "2"]
+        half = link(asked, output("1"))
+        assert list(half.open_calls) == ["2"]
+        assert half.answered("1")
+        assert not half.answered("2")
+        assert not asked.answered("1")
+        assert list(asked.open_calls) == ["1", "2"], "a link never changes"
+
+    def test_a_fork_answers_a_call_for_itself_alone(self) -> None:
+        asked = link(None, call("1"))
+        answered, fork = link(asked, output("1")), link(asked, message("m"))
+        assert answered.answered("1")
+        assert not fork.answered("1")
+        assert list(fork.open_calls) == ["1"]
+
+    def test_a_call_id_is_not_mistaken_for_an_item_id(self) -> None:
+        chain = link(link(None, call("1")), output("1"))
+        assert chain.find("1") is None
+        assert not link(None, message("1")).answered("1")
+
+    def test_links_without_calls_share_one_mapping(self) -> None:
+        asked = link(None, call("1"))
+        assert link(asked, message("m")).open_calls is asked.open_calls
+
+
+class TestDerive:
+    def test_each_link_is_computed_once_whoever_asks(self) -> None:
+        steps: list[Segment] = []
+
+        def step(total: int, each: Segment) -> int:
+            steps.append(each)
+            return total + each.size
+
+        root = link(None, message("a"))
+        left, right = link(root, message("b")), link(root, message("c"), message("d"))
+        assert left.derive("size", 0, step) == root.size + left.size
+        assert right.derive("size", 0, step) == root.size + right.size
+        assert left.derive("size", 0, step) == root.size + left.size
+        assert steps == [root, left, right]
+
+    def test_a_turn_pays_for_its_new_links_only(self) -> None:
+        counted = 0
+
+        def step(total: int, each: Segment) -> int:
+            nonlocal counted
+            counted += 1
+            return total + 1
+
+        tip = link(None, message("0"))
+        for number in range(1, 200):
+            tip = link(tip, message(str(number)))
+            before = counted
+            assert tip.derive("depth", 0, step) == tip.depth
+            assert counted - before == (2 if number == 1 else 1)
+
+    def test_keys_do_not_meet(self) -> None:
+        chain = link(None, message("a"))
+        assert chain.derive("one", 0, lambda value, _: value + 1) == 1
+        assert chain.derive("two", 10, lambda value, _: value + 1) == 11
+
+
+def test_a_chain_of_5000_links_works_and_dies_without_recursion() -> None:
+    tip = link(None, call("0"))
+    for number in range(1, 5000):
+        tip = link(tip, message(str(number)))
+    assert tip.find("fc0") is not None
+    assert tip.derive("depth", 0, lambda value, _: value + 1) == 5000
+    assert sum(1 for _ in tip.items_of_chain()) == 5000
+    del tip
+    gc.collect()
+
+
+def test_5000_forks_of_forks_find_their_root() -> None:
+    tip = link(None, message("root"))
+    for number in range(5000):
+        link(tip, message(f"left-{number}"))
+        tip = link(tip, message(f"right-{number}"))
+    assert tip.find("root") is not None
+    assert tip.find("right-0") is not None
+    assert tip.find("left-4999") is None
+
+
+class Naive:
+    """The model: a chain is a list of items, copied at each link."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self.items = items
+
+    def find(self, item_id: str) -> Item | None:
+        return next((item for item in self.items if item.id == item_id), None)
+
+    def answered(self, call_id: str) -> bool:
+        return any(item.answers == call_id for item in self.items)
+
+    def open_calls(self) -> list[str]:
+        opened = [item.opens for item in self.items if item.opens]
+        return [call_id for call_id in opened if not self.answered(call_id)]
+
+
+KEYS = [str(number) for number in range(4)]
+
+
+def _allowed(chain: Naive, wanted: list[tuple[str, str]]) -> Iterator[Item]:
+    """The wanted items that may follow: an id once, an output after its call."""
+    made: dict[str, Callable[[str], Item]] = {"message": message, "call": call, "output": output}
+    grown = Naive(list(chain.items))
+    for kind, key in wanted:
+        item = made[kind](key)
+        known = grown.find(item.id) if item.id else None
+        unasked = item.answers and item.answers not in grown.open_calls()
+        if known is None and not unasked:
+            grown.items.append(item)
+            yield item
+
+
+_items = st.lists(
+    st.tuples(st.sampled_from(["message", "call", "output"]), st.sampled_from(KEYS)), max_size=3
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), _items), min_size=1, max_size=30))
+def test_forks_of_forks_answer_like_a_copy(plan: list[tuple[int, list[tuple[str, str]]]]) -> None:
+    """Whatever is forked from wherever, each chain knows exactly its own items."""
+    chains: list[tuple[Segment | None, Naive]] = [(None, Naive([]))]
+    for where, wanted in plan:
+        parent, model = chains[where % len(chains)]
+        new = tuple(_allowed(model, wanted))
+        chains.append((link(parent, *new), Naive([*model.items, *new])))
+    for segment, model in chains[1:]:
+        assert segment is not None
+        assert list(segment.items_of_chain()) == model.items
+        assert list(segment.open_calls) == model.open_calls()
+        for key in KEYS:
+            assert segment.find(key) is model.find(key)
+            assert segment.find("fc" + key) is model.find("fc" + key)
+            assert segment.answered(key) == model.answered(key)
+
+
+def tip(response_id: str) -> Tip:
+    return Tip(response_id, link(None, message("m")), owner="local", settings=None)
+
+
+class TestMemory:
+    def test_a_lane_has_its_latest_response_only(self) -> None:
+        memory = Memory()
+        first, second = tip("r1"), tip("r2")
+        memory.advance("a", first)
+        assert memory.latest("a") is memory.find("r1") is first
+        memory.advance("a", second)
+        assert memory.latest("a") is second
+        assert memory.find("r1") is None
+
+    def test_lanes_do_not_touch_each_other(self) -> None:
+        memory = Memory()
+        memory.advance(None, tip("r1"))
+        memory.advance("a", tip("r2"))
+        memory.forget_lane("a")
+        assert memory.find("r1") is not None
+        assert memory.latest("a") is None
+
+    def test_evict_takes_the_parent_of_its_own_lane_only(self) -> None:
+        """wire.md 4.4: a failed fork on another lane leaves the parent alone."""
+        memory = Memory()
+        memory.advance("a", tip("r1"))
+        memory.evict("b", "r1")
+        memory.evict("a", "other")
+        assert memory.find("r1") is not None
+        memory.evict("a", "r1")
+        assert memory.find("r1") is None
+        assert memory.latest("a") is None
+
+    @pytest.mark.parametrize("lane", [None, "a"])
+    def test_forget_finds_the_lane_by_itself(self, lane: str | None) -> None:
+        memory = Memory()
+        memory.advance(lane, tip("r1"))
+        memory.forget("unknown")
+        assert memory.find("r1") is not None
+        memory.forget("r1")
+        assert memory.find("r1") is memory.latest(lane) is None

@@ -1,0 +1,157 @@
+"""New input against the history before it: pairing, double ids, references."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from tieline.errors import ApiError
+from tieline.items import CALL_KINDS, Item, decode
+from tieline_server.core import intake
+from tieline_server.core.history import Segment
+
+
+def item(**members: Any) -> Item:
+    return decode(msgspec.json.encode(members))
+
+
+def chain(*items: Item) -> Segment:
+    return Segment(None, items, turn=1)
+
+
+def refusal(new: list[Item], before: Segment | None) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        intake.check(new, before)
+    assert refused.value.status == 400
+    assert refused.value.type == "invalid_request_error"
+    assert refused.value.param == "input"
+    return refused.value
+
+
+def call_of(kind: str) -> Item:
+    """A call of this kind as a client or a model would write it."""
+    if kind == "mcp_approval_request":
+        return item(type=kind, id="ct_1", name="n", arguments="{}", server_label="s")
+    if kind == "tool_search_call":
+        return item(type=kind, id="i_1", call_id="ct_1", execution="client")
+    return item(type=kind, id="i_1", call_id="ct_1", name="n")
+
+
+def output_of(kind: str) -> Item:
+    """The item that answers a call of this kind."""
+    if kind == "mcp_approval_request":
+        return item(type=CALL_KINDS[kind], approval_request_id="ct_1", approve=True)
+    if kind == "tool_search_call":
+        return item(type=CALL_KINDS[kind], call_id="ct_1", execution="client", tools=[])
+    return item(type=CALL_KINDS[kind], call_id="ct_1", output="x")
+
+
+USER = item(role="user", content="hi")
+
+
+class TestPairing:
+    @pytest.mark.parametrize("kind", CALL_KINDS)
+    def test_tl_03_a_call_without_its_output_is_named_with_its_kind(self, kind: str) -> None:
+        error = refusal([USER], chain(call_of(kind)))
+        assert error.code == "tool_output_missing"
+        assert error.message == f"No tool output found for {kind.replace('_', ' ')} ct_1."
+
+    @pytest.mark.parametrize("kind", CALL_KINDS)
+    def test_tl_03_a_call_with_its_output_passes(self, kind: str) -> None:
+        intake.check([output_of(kind), USER], chain(call_of(kind)))
+        intake.check([call_of(kind), output_of(kind)], None)
+
+    @pytest.mark.parametrize("kind", CALL_KINDS)
+    def test_an_output_without_its_call_is_refused(self, kind: str) -> None:
+        error = refusal([output_of(kind)], chain(USER))
+        assert error.code == "tool_call_not_found"
+        assert error.message.endswith("output with call_id ct_1.")
+
+    @pytest.mark.parametrize("kind", CALL_KINDS)
+    def test_a_second_output_is_refused(self, kind: str) -> None:
+        before = Segment(chain(call_of(kind)), (output_of(kind),), turn=2)
+        assert refusal([output_of(kind)], before).code == "duplicate_item"
+        twice = [output_of(kind), output_of(kind)]
+        assert refusal(twice, chain(call_of(kind))).code == "duplicate_item"
+
+    def test_an_output_of_another_kind_does_not_answer(self) -> None:
+        wrong = output_of("custom_tool_call")
+        assert refusal([wrong], chain(call_of("function_call"))).code == "tool_call_not_found"
+
+    def test_an_output_before_its_call_does_not_answer(self) -> None:
+        new = [output_of("function_call"), call_of("function_call")]
+        assert refusal(new, None).code == "tool_call_not_found"
+
+    def test_each_of_several_calls_needs_its_output(self) -> None:
+        calls = [item(type="function_call", call_id=f"c{n}", name="f") for n in range(3)]
+        outputs = [item(type="function_call_output", call_id=f"c{n}", output="") for n in range(3)]
+        intake.check(list(reversed(outputs)), chain(*calls))
+        assert "c1" in refusal([outputs[0], outputs[2]], chain(*calls)).message
+
+    def test_a_hosted_tool_search_waits_for_nobody(self) -> None:
+        hosted = item(type="tool_search_call", call_id="ct_1", execution="server")
+        intake.check([USER], chain(hosted))
+
+    def test_an_item_of_an_unknown_kind_is_carried(self) -> None:
+        intake.check([item(type="telepathy_call", call_id="ct_1"), USER], None)
+
+
+class TestDoubles:
+    def test_st_06_b_an_item_that_the_chain_has_is_refused_by_its_id(self) -> None:
+        before = chain(item(type="function_call", id="fc_1", call_id="call_1", name="f"))
+        again = item(type="function_call", id="fc_1", call_id="call_1", name="f", arguments="{}")
+        out = item(type="function_call_output", call_id="call_1", output="ok")
+        error = refusal([again, out], before)
+        assert error.code == "duplicate_item"
+        assert "fc_1" in error.message
+
+    def test_st_06_b_a_call_that_comes_again_without_its_item_id_is_still_a_double(self) -> None:
+        before = chain(item(type="function_call", id="fc_1", call_id="call_1", name="f"))
+        again = item(type="function_call", call_id="call_1", name="f", arguments="{}")
+        out = item(type="function_call_output", call_id="call_1", output="ok")
+        assert "call_1" in refusal([again, out], before).message
+        answered = Segment(before, (out,), turn=2)
+        assert refusal([again, out], answered).code == "duplicate_item"
+
+    def test_an_id_twice_in_one_input_is_refused(self) -> None:
+        twice = [item(role="user", content=text, id="msg_1") for text in ("a", "b")]
+        assert "msg_1" in refusal(twice, None).message
+
+    def test_st_06_a_outputs_without_ids_never_collide(self) -> None:
+        before = chain(item(type="function_call", id="fc_1", call_id="call_1", name="f"))
+        intake.check([item(type="function_call_output", call_id="call_1", output="ok")], before)
+
+    def test_a_sibling_fork_may_have_the_same_id(self) -> None:
+        root = chain(USER)
+        Segment(root, (item(role="user", content="left", id="msg_1"),), turn=2)
+        intake.check([item(role="user", content="right", id="msg_1")], root)
+
+
+class TestReferences:
+    known = item(role="user", content="known", id="msg_1")
+    ref = item(type="item_reference", id="msg_1")
+
+    def test_only_what_the_chain_lacks_is_asked_for(self) -> None:
+        other = item(type="item_reference", id="msg_2")
+        assert intake.references([self.ref, other, USER], chain(self.known)) == ["msg_2"]
+        assert intake.references([self.ref], None) == ["msg_1"]
+
+    @pytest.mark.parametrize("found", [{}, {"msg_1": known}])
+    def test_what_the_chain_has_adds_nothing(self, found: Mapping[str, Item]) -> None:
+        """Also when the store, asked before the chain was loaded, knows the item as well."""
+        assert intake.dereference([self.ref, USER], chain(self.known), found) == [USER]
+
+    def test_what_the_store_found_takes_the_place_of_its_name(self) -> None:
+        new = intake.dereference([USER, self.ref], None, {"msg_1": self.known})
+        assert new == [USER, self.known]
+
+    def test_what_nobody_knows_is_refused(self) -> None:
+        with pytest.raises(ApiError) as refused:
+            intake.dereference([self.ref], chain(USER), {})
+        assert (refused.value.code, refused.value.param) == ("item_not_found", "input")
+        assert "msg_1" in refused.value.message
+
+    def test_a_reference_twice_is_a_double(self) -> None:
+        new = intake.dereference([self.ref, self.ref], None, {"msg_1": self.known})
+        assert refusal(new, None).code == "duplicate_item"

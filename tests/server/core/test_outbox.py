@@ -1,0 +1,184 @@
+"""Events on their way out: numbers, turns between lanes, merging for slow readers."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieline import events
+from tieline.responses import Response
+from tieline_server.core.outbox import Outbox, Outgoing
+
+BEAT = events.Heartbeat(phase="idle")
+
+
+def outgoing(merge_from: int | None = None) -> Outgoing:
+    return Outgoing(merge_from=merge_from, wake=lambda: None)
+
+
+def text(outbox: Outbox, delta: str, *, item: str = "msg_1", part: int = 0) -> None:
+    outbox.push(
+        events.OutputTextDelta, item_id=item, output_index=0, content_index=part, delta=delta
+    )
+
+
+def taken(out: Outgoing) -> list[Any]:
+    every = []
+    while (event := out.next()) is not None:
+        every.append(event)
+    return every
+
+
+class TestNumbers:
+    def test_a_response_counts_from_zero_without_gaps(self) -> None:
+        """wire.md 3.3."""
+        out = outgoing()
+        for lane in ("a", "b"):
+            outbox = Outbox(out, lane)
+            for _ in range(3):
+                text(outbox, "x")
+        numbers = [event.sequence_number for event in taken(out) if event.stream_id == "b"]
+        assert numbers == [0, 1, 2]
+
+    def test_two_responses_of_one_lane_count_each_for_itself(self) -> None:
+        out = outgoing()
+        text(Outbox(out, None), "x")
+        text(Outbox(out, None), "y")
+        assert [event.sequence_number for event in taken(out)] == [0, 0]
+
+    def test_only_a_named_lane_is_named(self) -> None:
+        out = outgoing()
+        text(Outbox(out, None), "x")
+        text(Outbox(out, "a"), "y")
+        assert [event.stream_id or None for event in taken(out)] == [None, "a"]
+
+
+class TestTurns:
+    def test_lanes_take_turns_event_by_event(self) -> None:
+        out = outgoing()
+        for lane, count in (("a", 3), ("b", 1), ("c", 2)):
+            outbox = Outbox(out, lane)
+            for number in range(count):
+                text(outbox, f"{lane}{number}")
+        assert [event.delta for event in taken(out)] == ["a0", "b0", "c0", "a1", "c1", "a2"]
+
+    def test_what_belongs_to_the_line_goes_first(self) -> None:
+        out = outgoing()
+        text(Outbox(out, None), "x")
+        out.put_line(BEAT)
+        assert [event.type for event in taken(out)] == [BEAT.type, "response.output_text.delta"]
+
+    def test_each_event_wakes_the_writer(self) -> None:
+        woken = []
+        out = Outgoing(merge_from=None, wake=lambda: woken.append(1))
+        text(Outbox(out, None), "x")
+        out.put_line(BEAT)
+        assert len(woken) == 2
+
+    def test_unsent_counts_a_lane_and_empty_all(self) -> None:
+        out = outgoing()
+        outbox = Outbox(out, "a")
+        assert out.empty
+        assert outbox.unsent == 0
+        text(outbox, "x")
+        text(outbox, "y")
+        assert (outbox.unsent, out.unsent("b"), out.empty) == (2, 0, False)
+        out.next()
+        assert outbox.unsent == 1
+        taken(out)
+        assert out.empty
+
+    def test_after_the_drop_nothing_is_sent_any_more(self) -> None:
+        out = outgoing()
+        outbox = Outbox(out, None)
+        text(outbox, "x")
+        out.put_line(BEAT)
+        out.close()
+        text(outbox, "y")
+        out.put_line(BEAT)
+        assert out.next() is None
+        assert out.empty
+
+    def test_the_last_word_of_an_expelled_peer_is_sent(self) -> None:
+        out = outgoing()
+        text(Outbox(out, None), "x")
+        out.close(BEAT)
+        out.put_line(BEAT)
+        assert taken(out) == [BEAT]
+
+
+class TestMerging:
+    def test_below_sixteen_unsent_every_event_goes_alone(self) -> None:
+        out = outgoing(16)
+        outbox = Outbox(out, None)
+        for number in range(16):
+            text(outbox, str(number))
+        assert [event.delta for event in taken(out)] == [str(number) for number in range(16)]
+
+    def test_from_sixteen_unsent_on_a_delta_joins_the_last_of_its_part(self) -> None:
+        out = outgoing(16)
+        outbox = Outbox(out, None)
+        for number in range(20):
+            text(outbox, f"{number} ")
+        sent = taken(out)
+        assert [event.sequence_number for event in sent] == list(range(16))
+        assert sent[-1].delta == "15 16 17 18 19 "
+        text(outbox, "next")
+        assert taken(out)[0].sequence_number == 16, "what joined took no number"
+
+    @pytest.mark.parametrize("other", [{"item": "msg_2"}, {"part": 1}])
+    def test_another_part_does_not_join(self, other: dict[str, Any]) -> None:
+        out = outgoing(1)
+        outbox = Outbox(out, None)
+        text(outbox, "x")
+        text(outbox, "y", **other)
+        assert [event.sequence_number for event in taken(out)] == [0, 1]
+
+    def test_an_event_that_is_no_delta_never_joins(self) -> None:
+        out = outgoing(1)
+        outbox = Outbox(out, None)
+        for _ in range(3):
+            outbox.push(events.ResponseInProgress, response=Response(id="r"))
+        assert len(taken(out)) == 3
+
+    def test_another_lane_that_is_slow_does_not_matter(self) -> None:
+        out = outgoing(2)
+        slow, quick = Outbox(out, "slow"), Outbox(out, "quick")
+        for _ in range(5):
+            text(slow, "x")
+        text(quick, "y")
+        text(quick, "z")
+        deltas = [event.delta for event in taken(out) if event.stream_id == "quick"]
+        assert deltas == ["y", "z"]
+
+    def test_merge_never_sends_every_event_however_slow_the_reader(self) -> None:
+        out = outgoing(None)
+        outbox = Outbox(out, None)
+        for _ in range(100):
+            text(outbox, "x")
+        assert len(taken(out)) == 100
+
+    @given(
+        st.lists(st.one_of(st.text(max_size=3), st.just(None)), max_size=60),
+        st.integers(1, 5),
+    )
+    def test_whatever_is_merged_the_text_and_the_numbers_are_whole(
+        self, plan: list[str | None], merge_from: int
+    ) -> None:
+        """A None in the plan is the reader taking one event."""
+        out = outgoing(merge_from)
+        outbox = Outbox(out, None)
+        said = ""
+        sent: list[Any] = []
+        for step in plan:
+            if step is None:
+                sent += [event for event in [out.next()] if event is not None]
+            else:
+                text(outbox, step)
+                said += step
+            assert outbox.unsent <= merge_from
+        sent += taken(out)
+        assert "".join(event.delta for event in sent) == said
+        assert [event.sequence_number for event in sent] == list(range(len(sent)))
+        assert outbox.count == len(sent)

@@ -1,0 +1,283 @@
+"""From deltas to events: the order of wire.md 3.2, and what stays in the chain."""
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from tieline import events
+from tieline_server.core.deltas import (
+    CallDelta,
+    CallStart,
+    Delta,
+    ItemEnd,
+    ReasoningDelta,
+    RefusalDelta,
+    SummaryDelta,
+    TextDelta,
+)
+from tieline_server.core.output import Output
+
+
+class Written:
+    """An output and the events it has made."""
+
+    def __init__(self, *step: Delta) -> None:
+        self.events: list[events.Event] = []
+        numbers = itertools.count()
+        self.output = Output(self.push, lambda prefix: f"{prefix}{next(numbers)}")
+        for delta in step:
+            self.output.feed(delta)
+
+    def push(self, kind: type[events.Event], **members: Any) -> None:
+        self.events.append(kind(sequence_number=len(self.events), **members))
+
+    def end(self, status: str = "completed") -> "Written":
+        self.output.close(status)
+        return self
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type.removeprefix("response.") for event in self.events]
+
+    def only(self, kind: type[events.Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The whole items, as a client reads them."""
+        return [msgspec.json.decode(raw) for raw in self.output.raws]
+
+
+FUNCTION = CallStart(kind="function_call", name="look")
+CUSTOM = CallStart(kind="custom_tool_call", name="patch", namespace="n")
+
+
+class TestOrder:
+    def test_text(self) -> None:
+        assert Written(TextDelta("a"), TextDelta("b")).end().types == [
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+        ]
+
+    def test_refusal_after_text_is_a_second_part_of_the_same_message(self) -> None:
+        written = Written(TextDelta("a"), RefusalDelta("no")).end()
+        assert written.types == [
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "content_part.added",
+            "refusal.delta",
+            "refusal.done",
+            "content_part.done",
+            "output_item.done",
+        ]
+        assert [event.content_index for event in written.only(events.ContentPartAdded)] == [0, 1]
+        assert [part["type"] for part in written.items[0]["content"]] == ["output_text", "refusal"]
+
+    def test_reasoning_with_raw_text(self) -> None:
+        assert Written(ReasoningDelta("hm")).end().types == [
+            "output_item.added",
+            "content_part.added",
+            "reasoning_text.delta",
+            "reasoning_text.done",
+            "content_part.done",
+            "output_item.done",
+        ]
+
+    def test_reasoning_with_a_summary(self) -> None:
+        written = Written(SummaryDelta("in "), SummaryDelta("short")).end()
+        assert written.types == [
+            "output_item.added",
+            "reasoning_summary_part.added",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.done",
+            "reasoning_summary_part.done",
+            "output_item.done",
+        ]
+        assert written.items[0]["summary"] == [{"type": "summary_text", "text": "in short"}]
+
+    def test_thought_and_summary_are_one_item(self) -> None:
+        written = Written(ReasoningDelta("hm"), SummaryDelta("s"), ReasoningDelta("ah")).end()
+        (item,) = written.items
+        assert [part["text"] for part in item["content"]] == ["hm", "ah"]
+        assert [part["text"] for part in item["summary"]] == ["s"]
+        deltas = written.only(events.ReasoningTextDelta)
+        assert [event.content_index for event in deltas] == [0, 1]
+
+    def test_function_call(self) -> None:
+        written = Written(FUNCTION, CallDelta('{"a"'), CallDelta(":1}")).end()
+        assert written.types == [
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+        ]
+        (item,) = written.items
+        assert item["arguments"] == '{"a":1}'
+        assert (item["name"], item["status"]) == ("look", "completed")
+        assert item["id"].startswith("fc_")
+        assert item["call_id"].startswith("call_")
+
+    def test_custom_tool_call(self) -> None:
+        written = Written(CUSTOM, CallDelta("*** begin")).end()
+        assert written.types == [
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done",
+        ]
+        (item,) = written.items
+        assert (item["input"], item["namespace"]) == ("*** begin", "n")
+        assert item["id"].startswith("ctc_")
+
+    def test_a_call_without_arguments_still_has_its_done(self) -> None:
+        assert Written(FUNCTION).end().types == [
+            "output_item.added",
+            "function_call_arguments.done",
+            "output_item.done",
+        ]
+
+    def test_a_change_of_kind_closes_the_item_before_it(self) -> None:
+        written = Written(ReasoningDelta("hm"), TextDelta("a"), FUNCTION, FUNCTION).end()
+        done = written.only(events.OutputItemDone)
+        assert [event.output_index for event in done] == [0, 1, 2, 3]
+        kinds = ["reasoning", "message", "function_call", "function_call"]
+        assert [item["type"] for item in written.items] == kinds
+        added = [index for index, name in enumerate(written.types) if name == "output_item.added"]
+        ended = [index for index, name in enumerate(written.types) if name == "output_item.done"]
+        assert all(end < begin for end, begin in zip(ended, added[1:], strict=False))
+
+    def test_an_item_end_parts_two_messages(self) -> None:
+        written = Written(TextDelta("a"), ItemEnd(), TextDelta("b")).end()
+        assert [item["content"][0]["text"] for item in written.items] == ["a", "b"]
+
+    def test_empty_text_says_nothing(self) -> None:
+        nothing: list[Delta] = [
+            TextDelta(""),
+            RefusalDelta(""),
+            ReasoningDelta(""),
+            SummaryDelta(""),
+            ItemEnd(),
+        ]
+        assert Written(*nothing).end().events == []
+
+
+class TestBytes:
+    def test_an_item_starts_empty_and_in_progress(self) -> None:
+        written = Written(TextDelta("a"), FUNCTION)
+        starts = [msgspec.json.decode(event.item) for event in written.only(events.OutputItemAdded)]
+        assert [start["status"] for start in starts] == ["in_progress", "in_progress"]
+        assert (starts[0]["content"], starts[1]["arguments"]) == ([], "")
+
+    def test_a_text_part_has_annotations_and_logprobs(self) -> None:
+        token = Raw(b'{"token":"a","logprob":-0.5}')
+        written = Written(TextDelta("a", logprobs=(token,))).end()
+        (start,) = written.only(events.ContentPartAdded)
+        assert msgspec.json.decode(start.part) == {
+            "type": "output_text",
+            "text": "",
+            "annotations": [],
+            "logprobs": [],
+        }
+        (part,) = written.items[0]["content"]
+        assert part["logprobs"] == [msgspec.json.decode(token)]
+        (done,) = written.only(events.OutputTextDone)
+        assert done.logprobs == [token]
+
+    def test_the_event_the_snapshot_and_the_chain_share_the_very_bytes(self) -> None:
+        written = Written(TextDelta("a"), FUNCTION, CallDelta("{}")).end()
+        events_of_end = written.only(events.OutputItemDone)
+        kept = written.output.take_kept()
+        for event, raw, item in zip(events_of_end, written.output.raws, kept, strict=True):
+            assert bytes(event.item) == bytes(raw) == item.raw
+
+    def test_ids_are_the_same_from_the_first_to_the_last_event_of_an_item(self) -> None:
+        written = Written(TextDelta("a"), FUNCTION, CallDelta("{}")).end()
+        for index, item in enumerate(written.items):
+            own = [event for event in written.events if getattr(event, "output_index", 0) == index]
+            named = {event.item_id for event in own if hasattr(event, "item_id")}
+            assert named == {item["id"]}
+
+
+class TestChain:
+    def test_of_a_cut_response_the_message_stays(self) -> None:
+        written = Written(TextDelta("half")).end("incomplete")
+        (kept,) = written.output.take_kept()
+        assert msgspec.json.decode(kept.raw)["status"] == "incomplete"
+
+    @pytest.mark.parametrize(
+        "step", [[FUNCTION, CallDelta('{"a')], [CUSTOM], [ReasoningDelta("h")]]
+    )
+    def test_of_a_cut_response_half_a_call_or_thought_does_not(self, step: list[Delta]) -> None:
+        written = Written(*step).end("incomplete")
+        assert written.output.take_kept() == ()
+        assert written.items[0]["status"] == "incomplete", "the client sees it all the same"
+        assert written.types[-1] == "output_item.done"
+
+    def test_what_was_whole_before_the_cut_stays(self) -> None:
+        written = Written(FUNCTION, CallDelta("{}"), FUNCTION, CallDelta("{")).end("incomplete")
+        assert [item.type for item in written.output.take_kept()] == ["function_call"]
+        assert len(written.items) == 2
+
+    def test_kept_items_are_taken_once(self) -> None:
+        written = Written(TextDelta("a"), ItemEnd(), TextDelta("b")).end()
+        assert len(written.output.take_kept()) == 2
+        assert written.output.take_kept() == ()
+        assert len(written.output.done) == 2
+
+    def test_open_calls_are_seen_before_and_after_they_are_whole(self) -> None:
+        written = Written(TextDelta("a"))
+        assert not written.output.has_open_calls
+        written.output.feed(FUNCTION)
+        assert written.output.has_open_calls
+        written.end()
+        assert written.output.has_open_calls
+        written.output.take_kept()
+        assert not written.output.has_open_calls
+
+    def test_closing_nothing_says_nothing(self) -> None:
+        assert Written().end().events == []
+
+
+class TestGoesPastAnItem:
+    @pytest.mark.parametrize(
+        ("first", "delta", "expected"),
+        [
+            (TextDelta("a"), TextDelta("b"), False),
+            (TextDelta("a"), RefusalDelta("b"), False),
+            (TextDelta("a"), ReasoningDelta("b"), True),
+            (TextDelta("a"), ReasoningDelta(""), False),
+            (TextDelta("a"), FUNCTION, True),
+            (TextDelta("a"), ItemEnd(), False),
+            (ReasoningDelta("a"), SummaryDelta("b"), False),
+            (FUNCTION, CallDelta("b"), False),
+            (FUNCTION, FUNCTION, True),
+            (FUNCTION, TextDelta("b"), True),
+        ],
+    )
+    def test_it_tells_beforehand_what_would_begin_another_item(
+        self, first: Delta, delta: Delta, expected: bool
+    ) -> None:
+        written = Written(first)
+        assert written.output.goes_past_an_item(delta) is expected
+
+    def test_between_items_only_a_beginning_goes_past(self) -> None:
+        written = Written(TextDelta("a"), ItemEnd())
+        assert written.output.goes_past_an_item(TextDelta("b"))
+        assert not written.output.goes_past_an_item(ItemEnd())
+
+    @pytest.mark.parametrize("delta", [TextDelta("a"), FUNCTION, ItemEnd()])
+    def test_the_first_item_goes_past_nothing(self, delta: Delta) -> None:
+        assert not Written().output.goes_past_an_item(delta)

@@ -1,0 +1,317 @@
+"""What a create asks for: checked with OpenAI's codes, remembered by its bytes."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.core import create_of, raw
+from tieline.errors import ApiError
+from tieline.responses import Response
+from tieline_server.core.effects import Work
+from tieline_server.core.settings import Recall, Settings, Tool, ToolChoice, settle
+
+
+def settled(**members: Any) -> Settings:
+    """The settings of a create with some input."""
+    return settle(create_of(**{"input": "hi", **members}), Recall(Work()), model="m")
+
+
+def refusal(**members: Any) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        settled(**members)
+    assert refused.value.status == 400
+    assert refused.value.type == "invalid_request_error"
+    return refused.value
+
+
+def tool(name: str, kind: str = "function", **members: Any) -> dict[str, Any]:
+    return {"type": kind, "name": name, **members}
+
+
+def echoed(settings: Settings) -> dict[str, Any]:
+    """The Response members that repeat the settings, as a client reads them."""
+    whole: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(Response(**settings.echo)))
+    return whole
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("member", "value", "code"),
+        [
+            ("temperature", "warm", "invalid_type"),
+            ("temperature", 2.1, "decimal_above_max_value"),
+            ("temperature", -0.1, "decimal_below_min_value"),
+            ("top_p", 1.5, "decimal_above_max_value"),
+            ("top_logprobs", 21, "integer_above_max_value"),
+            ("max_output_tokens", 0, "integer_below_min_value"),
+            ("max_output_tokens", 1.5, "invalid_type"),
+            ("max_tool_calls", 0, "integer_below_min_value"),
+            ("timeout_ms", 0, "integer_below_min_value"),
+            ("store", "yes", "invalid_type"),
+            ("parallel_tool_calls", 1, "invalid_type"),
+            ("include", "all", "invalid_type"),
+            ("previous_response_id", 7, "invalid_type"),
+            ("safety_identifier", "x" * 129, "string_above_max_length"),
+            ("tools", "all", "invalid_type"),
+            ("instructions", ["be", "terse"], "invalid_type"),
+            ("text", "plain", "invalid_type"),
+            ("reasoning", 3, "invalid_type"),
+            ("tool_choice", 3, "invalid_type"),
+            ("tool_choice", "some", "invalid_value"),
+            ("truncation", "always", "invalid_value"),
+        ],
+    )
+    def test_a_wrong_member_is_named(self, member: str, value: object, code: str) -> None:
+        error = refusal(**{member: value})
+        assert (error.code, error.param) == (code, member)
+        assert f"'{member}'" in error.message or code == "invalid_value"
+
+    @pytest.mark.parametrize(
+        ("members", "code", "param"),
+        [
+            ({"tools": [{"name": "f"}]}, "invalid_type", "tools[0]"),
+            ({"tools": [tool("f"), 7]}, "invalid_type", "tools[1]"),
+            ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
+            ({"tools": [{"type": "custom", "name": ""}]}, "missing_required_parameter",
+             "tools[0].name"),
+            ({"tools": [tool("f", strict="no")]}, "invalid_type", "tools[0].strict"),
+            ({"tools": [tool("f", parameters=[])]}, "invalid_function_parameters",
+             "tools[0].parameters"),
+            ({"tools": [tool("n", "namespace", tools=[{"type": "function"}])]},
+             "missing_required_parameter", "tools[0].tools[0].name"),
+            ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+            ({"tool_choice": {"type": "function"}}, "missing_required_parameter",
+             "tool_choice.name"),
+            ({"tool_choice": tool("f")}, "invalid_value", "tool_choice"),
+            ({"tool_choice": {"type": "allowed_tools", "mode": "never", "tools": []}},
+             "invalid_value", "tool_choice.mode"),
+            ({"tool_choice": {"type": "allowed_tools", "tools": [{"type": "function"}]}},
+             "missing_required_parameter", "tool_choice.tools[0].name"),
+            ({"text": {"format": {"type": "xml"}}}, "invalid_value", "text.format.type"),
+            ({"text": {"format": {"type": "json_schema", "name": "n"}}},
+             "missing_required_parameter", "text.format.schema"),
+            ({"text": {"format": {"type": 1}}}, "invalid_type", "text.format.type"),
+            ({"reasoning": {"effort": 1}}, "invalid_type", "reasoning.effort"),
+        ],
+    )  # fmt: skip
+    def test_a_wrong_member_inside_another_is_named_by_its_path(
+        self, members: dict[str, Any], code: str, param: str
+    ) -> None:
+        error = refusal(**members)
+        assert (error.code, error.param) == (code, param)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("conversation", "conv_1"),
+            ("conversation", {"id": "conv_1"}),
+            ("prompt", {"id": "pmpt_1"}),
+            ("background", True),
+        ],
+    )
+    def test_what_does_not_exist_yet_is_refused(self, name: str, value: object) -> None:
+        error = refusal(**{name: value})
+        assert (error.code, error.param) == ("unsupported_parameter", name)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("conversation", None), ("prompt", None), ("background", None), ("background", False)],
+    )
+    def test_asking_for_none_of_it_is_fine(self, name: str, value: object) -> None:
+        assert settled(**{name: value}).model == "m"
+
+    def test_input_is_required_where_there_is_nothing_to_go_on_from(self) -> None:
+        with pytest.raises(ApiError) as refused:
+            settle(create_of(), Recall(Work()), model="m")
+        assert refused.value.code == "missing_required_parameter"
+        assert refused.value.param == "input"
+
+    @pytest.mark.parametrize("members", [{"generate": False}, {"previous_response_id": "r"}])
+    def test_input_may_be_missing_elsewhere(self, members: dict[str, Any]) -> None:
+        assert settle(create_of(**members), Recall(Work()), model="m").model == "m"
+
+    def test_an_unknown_member_is_ignored(self) -> None:
+        assert settled(telepathy=True).model == "m"
+
+    def test_a_long_value_is_not_echoed_whole(self) -> None:
+        assert len(refusal(truncation="x" * 5000).message) < 200
+
+
+class TestTools:
+    def test_functions_customs_and_those_in_namespaces_are_offered(self) -> None:
+        schema = {"type": "object", "properties": {}}
+        offered = settled(
+            tools=[
+                tool("f", parameters=schema, strict=True, description="d"),
+                tool("c", "custom", format={"type": "grammar"}),
+                tool("n", "namespace", tools=[tool("g", parameters=None)]),
+                {"type": "web_search"},
+            ]
+        ).tools.offered
+        assert offered == (
+            Tool(
+                type="function",
+                name="f",
+                description="d",
+                parameters=msgspec.json.encode(schema),
+                strict=True,
+            ),
+            Tool(type="custom", name="c", format=b'{"type":"grammar"}'),
+            Tool(type="function", name="g", namespace="n"),
+            Tool(type="web_search"),
+        )
+
+    def test_the_echo_of_a_function_has_all_four_members(self) -> None:
+        """wire.md 6: name, description, parameters and strict, null where absent."""
+        (echo,) = echoed(settled(tools=[tool("f", extra=[1])]))["tools"]
+        assert echo == {
+            "type": "function",
+            "name": "f",
+            "description": None,
+            "parameters": None,
+            "strict": None,
+            "extra": [1],
+        }
+
+    def test_what_is_no_function_is_echoed_as_it_came(self) -> None:
+        hosted = [{"type": "web_search", "size": "low"}, tool("n", "namespace", tools=[tool("g")])]
+        assert echoed(settled(tools=hosted))["tools"] == hosted
+
+
+class TestToolChoice:
+    function = Tool(type="function", name="f")
+    other = Tool(type="function", name="g")
+    hosted = Tool(type="web_search")
+
+    def choice(self, value: object) -> ToolChoice:
+        offered = [tool("f"), tool("g"), {"type": "web_search"}]
+        return settled(tool_choice=value, tools=offered).tool_choice
+
+    def test_without_one_the_model_decides(self) -> None:
+        assert self.choice(None) == ToolChoice(mode="auto")
+        assert echoed(settled())["tool_choice"] == "auto"
+
+    @pytest.mark.parametrize("word", ["auto", "none", "required"])
+    def test_a_word_is_the_mode(self, word: str) -> None:
+        choice = self.choice(word)
+        assert choice.mode == word
+        assert choice.admits(self.function) is (word != "none")
+
+    def test_a_named_tool_is_required_and_alone(self) -> None:
+        choice = self.choice(tool("f"))
+        assert choice.mode == "required"
+        assert choice.admits(self.function)
+        assert not choice.admits(self.other)
+
+    def test_allowed_tools_narrow_what_is_offered(self) -> None:
+        named = {"type": "allowed_tools", "mode": "auto", "tools": [tool("g")]}
+        choice = self.choice(named)
+        assert choice.mode == "auto"
+        assert [choice.admits(each) for each in (self.function, self.other)] == [False, True]
+
+    def test_a_hosted_tool_is_chosen_by_its_type(self) -> None:
+        choice = self.choice({"type": "web_search"})
+        assert choice.admits(self.hosted)
+        assert not choice.admits(self.function)
+
+
+class TestValues:
+    def test_defaults_are_openais(self) -> None:
+        settings = settled()
+        assert settings.store
+        assert settings.generate
+        assert settings.parallel_tool_calls
+        assert not settings.append
+        assert settings.truncation == "disabled"
+        assert settings.instructions is None
+
+    def test_the_echo_of_nothing_has_no_null_where_a_client_needs_a_value(self) -> None:
+        """wire.md 6."""
+        echo = echoed(settled())
+        assert echo["text"] == {"format": {"type": "text"}}
+        assert echo["reasoning"] == {"effort": None, "summary": None}
+        assert echo["service_tier"] == "default"
+        assert echo["metadata"] == {}
+        assert (echo["temperature"], echo["top_p"], echo["top_logprobs"]) == (1.0, 1.0, 0)
+
+    def test_what_was_asked_for_is_echoed(self) -> None:
+        asked = {
+            "instructions": "be terse",
+            "temperature": 0.0,
+            "max_output_tokens": 9,
+            "max_tool_calls": 2,
+            "metadata": {"k": "v"},
+            "previous_response_id": "resp_1",
+            "store": False,
+            "parallel_tool_calls": False,
+            "service_tier": "flex",
+            "prompt_cache_key": "key",
+            "safety_identifier": "me",
+            "truncation": "auto",
+            "reasoning": {"effort": "low", "summary": "auto"},
+            "text": {"format": {"type": "json_object"}, "verbosity": "low"},
+        }
+        echo = echoed(settled(**asked))
+        assert {name: echo[name] for name in asked} == asked
+
+    def test_a_schema_stays_the_bytes_that_came(self) -> None:
+        schema = {"type": "object", "properties": {"a": {"const": 1.0}}}
+        form = settled(
+            text={"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}}
+        ).format
+        assert (form.type, form.name, form.strict) == ("json_schema", "n", True)
+        assert form.schema == msgspec.json.encode(schema)
+
+    def test_text_with_a_verbosity_alone_still_names_a_format(self) -> None:
+        echo = echoed(settled(text={"verbosity": "low"}))["text"]
+        assert echo == {"format": {"type": "text"}, "verbosity": "low"}
+
+    def test_effort_is_read_from_reasoning(self) -> None:
+        assert settled(reasoning={"effort": "high"}).reasoning_effort == "high"
+
+    def test_following_settings_name_the_response_they_follow(self) -> None:
+        """A steer's successor samples, whatever its response's own deadline was."""
+        settings = settled(timeout_ms=5, generate=False).following("resp_9")
+        assert settings.echo["previous_response_id"] == "resp_9"
+        assert settings.timeout_ms is None
+        assert settings.generate
+
+
+class TestRecall:
+    def test_equal_bytes_are_not_read_again(self) -> None:
+        work = Work()
+        recall = Recall(work)
+        tools = [tool("f", description="x" * 20_000)]
+        create = create_of(input="hi", tools=tools, instructions="be terse")
+        first = settle(create, recall, model="m")
+        assert work.validate > 20_000
+        before = work.validate
+        again = create_of(input="other", tools=tools, instructions="be terse", temperature=0.5)
+        second = settle(again, recall, model="m")
+        assert work.validate == before
+        assert second.tools is first.tools
+        assert second.instructions is first.instructions
+
+    def test_other_bytes_are_read_and_take_the_place_of_the_last(self) -> None:
+        recall = Recall(Work())
+        parsed: list[bytes] = []
+
+        def parse(data: bytes) -> int:
+            parsed.append(data)
+            return len(parsed)
+
+        assert [recall.read("tools", raw([n]), parse) for n in (1, 1, 2, 2, 1)] == [1, 1, 2, 2, 3]
+
+    def test_what_was_refused_is_not_remembered(self) -> None:
+        work = Work()
+        recall = Recall(work)
+        for _ in range(2):
+            with pytest.raises(ApiError):
+                settle(create_of(input="hi", tools=[{"type": "function"}]), recall, model="m")
+        assert work.validate == 2 * len(msgspec.json.encode([{"type": "function"}]))
+
+    def test_one_member_does_not_answer_for_another(self) -> None:
+        recall = Recall(Work())
+        assert recall.read("text", raw(None), lambda data: "text") == "text"
+        assert recall.read("tools", raw(None), lambda data: "tools") == "tools"

@@ -1,0 +1,424 @@
+"""A line under a test's hand: a clock that stands still, seeded ids, effects carried out at once.
+
+:class:`Lockstep` drives a real ``Line``. What an engine says, the test says; a store is a
+dictionary. Every event goes through an :class:`Audit`, so that each test of the core also proves
+the rules that hold for all streams: numbers without gaps, one end, nothing after it.
+"""
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from tieline import events, ids
+from tieline.codecs.json import decode_request
+from tieline.errors import ApiError
+from tieline.ids import IdSource
+from tieline.items import CustomToolCall, FunctionCall, Item, Message, text_of
+from tieline.requests import Append, Create, Request
+from tieline.responses import Response
+from tieline_server.core import effects
+from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
+from tieline_server.core.effects import Principal, Resolved, Saved, TurnRecord
+from tieline_server.core.history import Segment
+from tieline_server.core.limits import Limits
+from tieline_server.core.line import Line
+from tieline_server.core.turn import Turn
+from tieline_server.routing import ModelCatalog
+
+MODEL: Final = "m"
+STUBBORN: Final = "stubborn"
+"""A model that cannot be steered."""
+
+LOCAL: Final = Principal()
+TEN: Final = Accepted(input_tokens=10, cached_tokens=4)
+
+_STEERS: Final = (events.SteerAccepted, events.SteerPending, events.SteerFailed)
+
+
+def catalog() -> ModelCatalog:
+    """Two models of one engine."""
+    return ModelCatalog(
+        [
+            Resolved(model=MODEL, engine="e"),
+            Resolved(model=STUBBORN, engine="e", steering=False),
+        ]
+    )
+
+
+def user(text: str) -> dict[str, Any]:
+    """A user message."""
+    return {"type": "message", "role": "user", "content": text}
+
+
+def output(call_id: str, text: str = "done") -> dict[str, Any]:
+    """A function's output."""
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def raw(value: object) -> Raw:
+    """A value as raw JSON."""
+    return Raw(msgspec.json.encode(value))
+
+
+def words(segment: Segment | None) -> list[str]:
+    """A chain in short: ``user: hi``, ``assistant: hello``, ``call look``, ``output done``."""
+    return [] if segment is None else [word(item) for item in segment.items_of_chain()]
+
+
+def word(item: Item) -> str:
+    """An item in short."""
+    view: Any = item.view
+    if isinstance(view, Message):
+        return f"{view.role}: {text_of(view.content)}"
+    if isinstance(view, FunctionCall | CustomToolCall):
+        return f"call {view.name}"
+    return f"output {text_of(view.output)}" if hasattr(view, "output") else item.type
+
+
+class Audit:
+    """Checks what every reader of a line may rely on, event by event, and sorts the events."""
+
+    def __init__(self) -> None:
+        self.by_response: dict[str, list[events.Event]] = {}
+        self.loose: list[events.Event] = []
+        """Events that belong to no response, in order."""
+        self._current: dict[str | None, str] = {}
+        self._open_items: dict[str, set[int]] = {}
+
+    def take(self, event: events.Event) -> None:
+        """One more event, as it was sent."""
+        lane = None if event.stream_id is UNSET else event.stream_id
+        if isinstance(event, events.ResponseCreated):
+            self._begin(lane, event)
+            return
+        if not event.sequence_number:  # UNSET is false as well.
+            # Only created is number 0 of a response: this one is an error of the line or lane.
+            assert not isinstance(event, events.LifecycleEvent), event
+            self.loose.append(event)
+            return
+        own = self.by_response[self._current[lane]]
+        assert event.sequence_number == own[-1].sequence_number + 1, (own, event)  # type: ignore[operator]
+        assert not self.ended(self._current[lane]) or isinstance(event, _STEERS), (own, event)
+        own.append(event)
+        self._check(self._current[lane], event)
+
+    def ended(self, response_id: str) -> bool:
+        """Whether the terminal event of a response has been sent."""
+        return any(event.TERMINAL for event in self.by_response.get(response_id, ()))
+
+    def _begin(self, lane: str | None, event: events.ResponseCreated) -> None:
+        before = self._current.get(lane)
+        assert before is None or self.ended(before), "one response at a time on a lane"
+        assert event.sequence_number == 0
+        assert event.response.id not in self.by_response
+        self._current[lane] = event.response.id
+        self.by_response[event.response.id] = [event]
+        self._open_items[event.response.id] = set()
+
+    def _check(self, response_id: str, event: events.Event) -> None:
+        still_open = self._open_items[response_id]
+        if isinstance(event, events.LifecycleEvent):
+            assert event.response.id == response_id
+        if isinstance(event, events.OutputItemAdded):
+            still_open.add(event.output_index)
+        if isinstance(event, events.OutputItemDone):
+            still_open.remove(event.output_index)
+        if event.TERMINAL:
+            assert not still_open, "items are closed before the end"
+            assert sum(each.TERMINAL for each in self.by_response[response_id]) == 1
+
+
+class Lockstep:
+    """Drives one line. ``store_answers`` False leaves loads and saves to the test."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        merge: bool = False,
+        store_answers: bool = True,
+        seed: int = 1,
+    ) -> None:
+        self.made: list[str] = []
+        """Every id that was made, in order."""
+        self._source = IdSource(random.Random(seed).randbytes)
+        self.line = Line(
+            limits=limits or Limits(),
+            catalog=catalog(),
+            new_id=self._new_id,
+            merge=merge,
+        )
+        self.now = 100.0
+        self.unix_time = 1_700_000_000.0
+        self.audit = Audit()
+        self.reading = True
+        """Whether events are taken as they come."""
+        self.turns: dict[str, Turn] = {}
+        self.asked: list[effects.Sample] = []
+        """What the engine was asked, in order."""
+        self.stopped: list[str] = []
+        self.loads: list[effects.Load] = []
+        self.saves: list[effects.Save] = []
+        self.stored: dict[tuple[str, str], Saved] = {}
+        self.records: list[TurnRecord] = []
+        self.closed: effects.Close | None = None
+        self._store_answers = store_answers
+        self._at()
+
+    # What a client does.
+
+    def receive(self, request: Request, principal: Principal = LOCAL) -> None:
+        """One client event."""
+        self._at()
+        self.line.receive(request, principal)
+        self.settle()
+
+    def send(self, kind: str, *, principal: Principal = LOCAL, **members: Any) -> str:
+        """A client event as JSON; returns the id of the response that it makes, or ""."""
+        known = len(self.made)
+        body = {"type": kind, **members}
+        self.receive(decode_request(msgspec.json.encode(body)), principal)
+        made = self.made[known:]
+        return next((each for each in made if each.startswith(ids.RESPONSE)), "")
+
+    def create(self, input: object = UNSET, *, lane: str | None = None, **members: Any) -> str:
+        """A create, ``store`` false unless said; returns the response's id."""
+        body = {"model": MODEL, "store": False, **members}
+        if input is not UNSET:
+            body["input"] = input
+        if lane is not None:
+            body["stream_id"] = lane
+        return self.send("response.create", **body)
+
+    def append(self, *items: object, lane: str | None = None, **members: Any) -> str:
+        """An append of these items; returns the id of a response that it makes, or ""."""
+        if lane is not None:
+            members["stream_id"] = lane
+        return self.send("response.append", input=list(items), **members)
+
+    def steer(self, response_id: str, input: object = "shorter", **members: Any) -> None:
+        """A steer of the response that is running."""
+        self.send("response.steer", previous_response_id=response_id, input=input, **members)
+
+    def cancel(self, **members: Any) -> None:
+        """A cancel."""
+        self.send("response.cancel", **members)
+
+    # What an engine does.
+
+    def say(self, response_id: str, *step: Delta) -> None:
+        """One step of the engine that samples this response."""
+        self._at()
+        self.line.deltas(self.turns[response_id], step)
+        self.settle()
+
+    def answer(self, response_id: str, text: str = "ok", **finish: Any) -> None:
+        """A whole answer of text."""
+        self.say(response_id, TEN, TextDelta(text), Finish(**finish))
+
+    def call(self, response_id: str, *names: str) -> list[str]:
+        """A whole answer of function calls; returns their call ids."""
+        known = len(self.made)
+        step: list[Delta] = [TEN]
+        for name in names or ("look",):
+            step += [CallStart(kind="function_call", name=name), CallDelta("{}")]
+        self.say(response_id, *step, Finish())
+        return [each for each in self.made[known:] if each.startswith(ids.CALL)]
+
+    def fail(self, response_id: str, code: str = "server_error") -> None:
+        """The engine breaks."""
+        self._at()
+        self.line.engine_failed(self.turns[response_id], ApiError.of(code, "It broke."))
+        self.settle()
+
+    # Time and ends.
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass, then ticks once."""
+        self.now += seconds
+        self.unix_time += seconds
+        self._at()
+        self.line.tick()
+        self.settle()
+
+    def half_close(self) -> None:
+        """The client says no more."""
+        self._at()
+        self.line.half_close()
+        self.settle()
+
+    def drain(self, seconds: float = 30.0) -> None:
+        """The server is about to stop."""
+        self._at()
+        self.line.drain(seconds)
+        self.settle()
+
+    def drop(self) -> None:
+        """The peer is gone."""
+        self._at()
+        self.line.drop()
+        self.settle()
+
+    # Effects and events.
+
+    def settle(self) -> None:
+        """Carries out what the line asks for and reads what it sends, until it is quiet."""
+        self._note_turns()
+        while taken := self.line.take_effects():
+            for effect in taken:
+                self._carry_out(effect)
+            self._note_turns()
+        if self.reading:
+            self.read()
+
+    def read(self) -> list[events.Event]:
+        """Takes all events that are unsent."""
+        taken = []
+        while (event := self.line.outgoing.next()) is not None:
+            self.audit.take(event)
+            taken.append(event)
+        return taken
+
+    def loaded(self, load: effects.Load) -> None:
+        """The store answers."""
+        saved = self.stored.get((load.owner, load.response_id or ""))
+        every = [each for (owner, _), each in self.stored.items() if owner == load.owner]
+        found = {
+            item.id: item
+            for each in every
+            for item in each.tip.segment.items_of_chain()
+            if item.id in load.item_ids and item.id is not None
+        }
+        self._at()
+        self.line.loaded(load.turn, saved, found)
+
+    def saved(self, save: effects.Save, error: ApiError | None = None) -> None:
+        """The store commits, or fails to."""
+        if error is None:
+            self.stored[save.record.owner, save.record.response.id] = save.record
+        self._at()
+        self.line.saved(save.turn, error)
+
+    def _carry_out(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Sample):
+            self.asked.append(effect)
+            self.turns[effect.turn.id] = effect.turn
+        elif isinstance(effect, effects.Stop):
+            self.stopped.append(effect.turn.id)
+        elif isinstance(effect, effects.Record):
+            self.records.append(effect.record)
+        elif isinstance(effect, effects.Close):
+            assert self.closed is None, "a line closes once"
+            self.closed = effect
+        elif isinstance(effect, effects.Load):
+            self.loads.append(effect)
+            if self._store_answers:
+                self.loaded(effect)
+        else:
+            self.saves.append(effect)
+            if self._store_answers:
+                self.saved(effect)
+
+    # What a test looks at.
+
+    def response(self, response_id: str) -> Response:
+        """The last snapshot of a response that was sent."""
+        own = self.audit.by_response[response_id]
+        return [each for each in own if isinstance(each, events.LifecycleEvent)][-1].response
+
+    def types(self, response_id: str) -> list[str]:
+        """The types of a response's events so far, without the ``response.`` before them."""
+        own = self.audit.by_response.get(response_id, [])
+        return [event.type.removeprefix("response.") for event in own]
+
+    def status(self, response_id: str) -> tuple[str | None, str | None]:
+        """Status and incomplete reason of a response's last snapshot."""
+        response = self.response(response_id)
+        details = response.incomplete_details
+        return response.status, details.reason if details else None
+
+    @property
+    def errors(self) -> list[tuple[str | None, str | None]]:
+        """(code, param) of every error event, in order."""
+        return [(each.error.code, each.error.param) for each in self.error_events]
+
+    @property
+    def error_events(self) -> list[events.ErrorEvent]:
+        """Every error event, those of the line first."""
+        own = [event for each in self.audit.by_response.values() for event in each]
+        every = [*self.audit.loose, *own]
+        return [event for event in every if isinstance(event, events.ErrorEvent)]
+
+    def loose(self, kind: type[events.Event]) -> list[Any]:
+        """Events of this class that belong to no response."""
+        return [event for event in self.audit.loose if isinstance(event, kind)]
+
+    def of(self, response_id: str, kind: type[events.Event]) -> list[Any]:
+        """A response's events of this class."""
+        own = self.audit.by_response.get(response_id, [])
+        return [event for event in own if isinstance(event, kind)]
+
+    def prompt(self, response_id: str) -> effects.Prompt:
+        """What the engine was last asked for a response."""
+        return [each.prompt for each in self.asked if each.turn.id == response_id][-1]
+
+    def context(self, response_id: str) -> list[str]:
+        """The chain that the engine was last asked to continue, in short."""
+        return words(self.prompt(response_id).tip)
+
+    def record(self, response_id: str) -> TurnRecord:
+        """The one record of a response."""
+        (own,) = [each for each in self.records if each.response_id == response_id]
+        return own
+
+    @property
+    def sampling(self) -> list[str]:
+        """The responses that have an active place."""
+        return [each.id for each in self.turns.values() if each.placed]
+
+    def lanes(self) -> Mapping[str | None, Iterable[Turn]]:
+        """The turns of each lane, the running one first."""
+        return {name: list(lane.turns()) for name, lane in self.line._lanes.items()}
+
+    def check(self) -> None:
+        """What holds between any two inputs."""
+        limits = self.line.limits
+        placed = self.sampling
+        assert self.line.admission._active == len(placed) <= limits.active
+        for lane in self.line._lanes.values():
+            assert all(turn.state in ("queued", "doomed") for turn in lane.queue)
+            assert len(lane.queue) <= limits.queue + 1, "one more than asked for: a successor"
+        recorded = [each.response_id for each in self.records]
+        assert len(recorded) == len(set(recorded)), "one record a response"
+        for response_id in self.audit.by_response:
+            if self.audit.ended(response_id):
+                assert response_id in recorded
+
+    def _at(self) -> None:
+        self.line.at(self.now, self.unix_time)
+
+    def _new_id(self, prefix: str) -> str:
+        self.made.append(self._source.new(prefix))
+        return self.made[-1]
+
+    def _note_turns(self) -> None:
+        for turns in self.lanes().values():
+            self.turns.update({turn.id: turn for turn in turns})
+
+
+def create_of(**members: Any) -> Create:
+    """A create as a door would hand it over; raises :class:`ApiError` as the codec does."""
+    request = decode_request(msgspec.json.encode({"type": "response.create", **members}))
+    assert isinstance(request, Create)
+    return request
+
+
+def append_of(*items: object, **members: Any) -> Append:
+    """An append as a door would hand it over."""
+    body = {"type": "response.append", "input": list(items), **members}
+    request = decode_request(msgspec.json.encode(body))
+    assert isinstance(request, Append)
+    return request
