@@ -1,0 +1,110 @@
+"""The calls of a door that make responses: how many there may be, and the goodbye to them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from tieline.errors import ApiError
+from tieline_server.runtime import LineRuntime
+
+RETRY_AFTER: Final = 1.0
+"""Seconds after which another server, or this one, may well have room."""
+
+
+FAREWELL: Final = 1.0
+"""Seconds that a line's last events have to leave once its time to drain is over."""
+
+
+class LiveLine:
+    """The line of one call while it is open."""
+
+    __slots__ = ("error", "line")
+
+    def __init__(self, line: LineRuntime) -> None:
+        self.line = line
+        self.error: ApiError | None = None
+        """Why the door ended it, or None."""
+
+    def end(self, error: ApiError) -> None:
+        """Ends the line now, whatever runs on it; the call ends with ``error``."""
+        self.error = error
+        self.line.drop()
+
+
+class LiveCalls:
+    """Counts calls against ``most``, and knows their lines."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._lines: set[LiveLine] = set()
+        self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place for one call, held until its very end; raises :class:`ApiError` 429 or 503.
+
+        A caller that does not even take its error keeps its place: what it holds is bounded.
+        """
+        if self._draining:
+            raise draining()
+        if self._count >= self._most:
+            raise ApiError.of(
+                "too_many_connections",
+                f"This server already has {self._most} calls open.",
+                retry_after=RETRY_AFTER,
+            )
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+
+    @asynccontextmanager
+    async def opened(self, line: LineRuntime) -> AsyncIterator[LiveLine]:
+        """Keeps a line's place among the living, and ends the line in any case."""
+        live = LiveLine(line)
+        self._lines.add(live)
+        self._empty.clear()
+        try:
+            yield live
+        finally:
+            try:
+                if not line.closed:
+                    line.drop()
+                await line.close()
+            finally:
+                self._lines.discard(live)
+                if not self._lines:
+                    self._empty.set()
+
+    async def empty(self) -> None:
+        """Returns when no line is open."""
+        await self._empty.wait()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuses new calls, tells every line, and waits until they have ended.
+
+        After ``seconds`` a line ends its turns by itself, with what they have. One that still
+        has not said all of it after ``FAREWELL`` ends with ``server_draining``.
+        """
+        self._draining = True
+        for live in list(self._lines):
+            live.line.drain(seconds)
+        try:
+            async with asyncio.timeout(seconds + FAREWELL):
+                await self.empty()
+        except TimeoutError:
+            for live in list(self._lines):
+                live.end(draining())
+
+
+def draining() -> ApiError:
+    """What a caller sees of a server that is about to stop."""
+    return ApiError.of("server_draining", "The server is shutting down.", retry_after=RETRY_AFTER)

@@ -1,0 +1,171 @@
+"""The RPCs that make responses: ``Connect``, ``StreamResponse``, ``CreateResponse``.
+
+Each drives one line. ``Connect`` is a line for as long as the client likes; the other two are a
+line for one request, whose refusal is the call's status.
+"""
+
+import asyncio
+from functools import partial
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tieline import events
+from tieline.codecs.proto import RequestDecoder, to_response
+from tieline.errors import ERRORS, ApiError
+from tieline.requests import Create
+from tieline.responses import Response
+from tieline.v1 import line_pb2
+from tieline_server.runtime import LineRuntime, Services
+from tieline_server.transports.grpc.calls import LiveCalls, LiveLine
+from tieline_server.transports.grpc.config import GrpcConfig
+from tieline_server.transports.grpc.status import (
+    REQUEST_ID,
+    Call,
+    Context,
+    abort,
+    error_of,
+    internal_error,
+)
+from tieline_server.transports.grpc.stream import EventWriter, RequestReader, traced
+
+M = TypeVar("M", bound=Message)
+
+TRANSPORT: Final = "grpc"
+"""What this door is called in logs and metrics."""
+
+
+CreateRequest = (
+    line_pb2.StreamResponseRequest
+    | line_pb2.CreateResponseRequest
+    | line_pb2.CountInputTokensRequest
+    | line_pb2.CompactResponseRequest
+)
+"""A request message that wraps a create."""
+
+
+def parsed(kind: type[M], data: bytes) -> M:
+    """The request of a call; raises :class:`ApiError` 400 ``invalid_proto``."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        name = kind.DESCRIPTOR.full_name
+        raise ApiError.of("invalid_proto", f"The message is not a {name}.") from None
+
+
+class CreateCalls:
+    """Behaviours for the library; wrap each in ``guarded``."""
+
+    def __init__(self, services: Services, config: GrpcConfig, calls: LiveCalls) -> None:
+        self._services = services
+        self._config = config
+        self._calls = calls
+        self.readers: set[asyncio.Task[None]] = set()
+        """One for each Connect stream; it ends when the library ends its read."""
+
+    async def connect(self, _: object, context: Context, call: Call) -> None:
+        """One line for the life of the stream."""
+        with self._calls.place():
+            line = self._line(call)
+            async with self._calls.opened(line) as live:
+                # At once: the client's own timer for the connection runs on it.
+                await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+                writer = EventWriter(context, line, self._config)
+                self._read(context, line, writer, call)
+                error = await writer.run()
+            if (error := live.error or error) is not None:
+                await abort(context, error, call.request_id)
+
+    async def stream(self, data: bytes, context: Context, call: Call) -> None:
+        """One turn as events; what refuses it is the status."""
+        with self._calls.place():
+            line = self._line(call)
+            async with self._calls.opened(line) as live:
+                self._ask(line, line_pb2.StreamResponseRequest, data, call)
+                first = await _next(live)
+                if isinstance(first, events.ErrorEvent):
+                    raise error_of(first)
+                await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+                error = await EventWriter(context, line, self._config, first=first).run()
+            if (error := live.error or error) is not None:
+                await abort(context, error, call.request_id)
+
+    async def create(self, data: bytes, context: Context, call: Call) -> bytes:
+        """One turn, answered whole; a failed one is the status. A caller that leaves ends it."""
+        with self._calls.place():
+            line = self._line(call)
+            async with self._calls.opened(line) as live:
+                self._ask(line, line_pb2.CreateResponseRequest, data, call)
+                response = await _final(live)
+        answer = line_pb2.CreateResponseResponse(response=to_response(response))
+        return answer.SerializeToString()
+
+    def _line(self, call: Call) -> LineRuntime:
+        authenticate = partial(self._services.keys.authenticate, call.authorization)
+        authenticate()
+        return LineRuntime(
+            self._services,
+            transport=TRANSPORT,
+            authenticate=authenticate,
+            merge=self._config.merge,
+        )
+
+    def _read(self, context: Context, line: LineRuntime, writer: EventWriter, call: Call) -> None:
+        reader = RequestReader(
+            context,
+            line,
+            writer,
+            max_bytes=self._services.limits.message_bytes,
+            trace_context=call.trace_context,
+        )
+        task = asyncio.create_task(reader.run())
+        self.readers.add(task)
+        task.add_done_callback(self.readers.discard)
+
+    def _ask(self, line: LineRuntime, kind: type[CreateRequest], data: bytes, call: Call) -> None:
+        create = read_create(kind, data, self._services.limits.message_bytes)
+        if create.append:
+            raise ApiError.of(
+                "unsupported_parameter",
+                "Unsupported parameter: 'append'. A held turn needs the Connect stream.",
+                param="append",
+            )
+        line.work.decode += len(data)
+        line.receive(traced(create, call.trace_context), size=len(data))
+        line.half_close()
+
+
+def read_create(kind: type[CreateRequest], data: bytes, max_bytes: int) -> Create:
+    """The create of a request of one turn; raises :class:`ApiError` 400 or 413."""
+    if len(data) > max_bytes:
+        raise ApiError.of("request_too_large", f"The message is larger than {max_bytes} bytes.")
+    message = parsed(kind, data)
+    return RequestDecoder().create(message.response_create)
+
+
+async def _next(live: LiveLine) -> events.Event:
+    """The next event of a line; raises the error that closed it."""
+    line = live.line
+    while (event := line.next_event()) is None:
+        if line.closed:
+            raise live.error or line.error or internal_error()
+        await line.wait()
+    return event
+
+
+async def _final(live: LiveLine) -> Response:
+    """The response as its terminal event has it; raises the error that came instead."""
+    while True:
+        event = await _next(live)
+        if isinstance(event, events.ErrorEvent):
+            raise error_of(event)
+        if isinstance(event, events.LifecycleEvent) and event.TERMINAL:
+            return _whole(event.response)
+
+
+def _whole(response: Response) -> Response:
+    failure = response.error
+    if response.status == "failed" and failure is not None:
+        known = failure.code in ERRORS
+        raise ApiError.of(failure.code, failure.message, status=None if known else 500)
+    return response

@@ -1,0 +1,118 @@
+"""The gRPC door: grpc.aio on the running loop, bytes in and bytes out.
+
+No serializer is given to the library, so that a malformed message is answered in-band, and so
+that an event is encoded once. Handlers, their errors and the stream's two ends are in the
+modules beside this one; here is what listens, and how it says goodbye.
+"""
+
+import asyncio
+import errno
+import logging
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from tieline.v1 import line_pb2, models_pb2
+from tieline_server.runtime import Services
+from tieline_server.transports.grpc.calls import LiveCalls
+from tieline_server.transports.grpc.config import GrpcConfig
+from tieline_server.transports.grpc.creates import CreateCalls
+from tieline_server.transports.grpc.status import Behaviour, guarded
+from tieline_server.transports.grpc.stored import StoredCalls
+
+RESPONSES: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
+MODELS: Final = models_pb2.DESCRIPTOR.services_by_name["ModelsService"].full_name
+
+HEALTH_TIMEOUT: Final = 1.0
+"""Seconds that watchers of health have to take the news: one that does not stops the others."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+class GrpcDoor:
+    """Serves ``tieline.v1``, health and, where asked for, reflection. See ``base.Door``."""
+
+    def __init__(self, services: Services, config: GrpcConfig) -> None:
+        self._services = services
+        self._config = config
+        self.live = LiveCalls(config.max_calls)
+        self.creates = CreateCalls(services, config, self.live)
+        self._stored = StoredCalls(services)
+        self._health = health_aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> list[str]:
+        """Listens on every address; port 0 picks a free one."""
+        options = self._config.options(message_bytes=self._services.limits.message_bytes)
+        server = self._server = grpc.aio.server(options=options)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add_generic_rpc_handlers((self._responses(), self._models()))
+        if self._config.reflection:
+            names = (RESPONSES, MODELS, HEALTH, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+        bound = [self._bind(server, address) for address in self._config.addresses]
+        await server.start()
+        for name in ("", RESPONSES, MODELS):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return bound
+
+    async def drain(self, seconds: float) -> None:
+        """Health says NOT_SERVING, lines are told, running turns end; then the server stops."""
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT):
+                await self._health.enter_graceful_shutdown()
+        except TimeoutError:
+            _log.warning("a health watcher takes nothing; others may not have been told")
+        await self.live.drain(seconds)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Cancels whatever still runs after a short grace."""
+        if self._server is not None:
+            await self._server.stop(self._config.stop_grace)
+            # All calls are over, so every read has ended too.
+            await asyncio.gather(*self.creates.readers)
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> str:
+        tls = self._config.tls
+        try:
+            if tls is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, tls.credentials())
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}") from error
+        host, colon, _ = address.rpartition(":")
+        return f"{host}:{port}" if colon and not address.startswith("unix:") else address
+
+    def _responses(self) -> grpc.GenericRpcHandler:
+        creates, stored = self.creates, self._stored
+        return grpc.method_handlers_generic_handler(
+            RESPONSES,
+            {
+                "Connect": grpc.stream_stream_rpc_method_handler(self._guard(creates.connect)),
+                "CreateResponse": self._unary(creates.create),
+                "StreamResponse": grpc.unary_stream_rpc_method_handler(self._guard(creates.stream)),
+                "GetResponse": self._unary(stored.get),
+                "DeleteResponse": self._unary(stored.delete),
+                "CancelResponse": self._unary(stored.cancel),
+                "ListInputItems": self._unary(stored.list_input_items),
+                "CountInputTokens": self._unary(stored.count_input_tokens),
+                "CompactResponse": self._unary(stored.compact),
+            },
+        )
+
+    def _models(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            MODELS, {"ListModels": self._unary(self._stored.models)}
+        )
+
+    def _unary(self, behaviour: Behaviour) -> "grpc.RpcMethodHandler[Any, Any]":
+        return grpc.unary_unary_rpc_method_handler(self._guard(behaviour))
+
+    def _guard(self, behaviour: Behaviour) -> Any:
+        return guarded(behaviour, self._services.ids)

@@ -1,0 +1,134 @@
+"""What ends an RPC that cannot go on: errors as gRPC status with details, and what never leaks.
+
+Errors of one request stay in-band while a stream can live (docs/protocol.md, errors). Only what
+ends an RPC passes here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import grpc
+from msgspec import Struct
+
+from tieline import events
+from tieline.codecs.proto import error_status
+from tieline.errors import ApiError
+from tieline.ids import IdSource
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Behaviour = Callable[[Any, Context, "Call"], Awaitable[bytes | None]]
+Handler = Callable[[Any, Context], Awaitable[bytes | None]]
+
+REQUEST_ID: Final = "x-request-id"
+
+TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
+"""The W3C keys of a trace context that travel as metadata."""
+
+MESSAGE_BYTES: Final = 512
+"""What an error's text may take in a status.
+
+Metadata past 8 KiB is refused by some peers, past 16 KiB by all, and then the caller sees a
+RESOURCE_EXHAUSTED of the library in place of the error. The text goes twice, percent-encoded.
+"""
+
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_log: Final = logging.getLogger(__name__)
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One RPC: its id, and what its metadata says."""
+
+    request_id: str
+    authorization: str | None = None
+    trace_context: dict[str, str] | None = None
+
+
+def open_call(context: Context, ids: IdSource) -> Call:
+    """Reads the metadata of an RPC that begins, and puts its id into the trailing metadata."""
+    request_id = ids.new("req_")
+    context.set_trailing_metadata(((REQUEST_ID, request_id),))
+    metadata = {
+        key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)
+    }
+    trace: dict[str, str] = {key: metadata[key] for key in TRACE_KEYS if key in metadata}
+    return Call(
+        request_id=request_id,
+        authorization=metadata.get("authorization"),
+        trace_context=trace if "traceparent" in trace else None,
+    )
+
+
+def guarded(behaviour: Behaviour, ids: IdSource) -> Handler:
+    """A handler for the library: however ``behaviour`` ends, the caller sees a typed status.
+
+    ``behaviour`` raises :class:`ApiError` for what the caller should know. Anything else that it
+    raises is our fault: it is logged, and the caller sees a fixed text and the request's id.
+    """
+
+    async def handle(request: Any, context: Context) -> bytes | None:
+        call = open_call(context, ids)
+        try:
+            return await behaviour(request, context, call)
+        except grpc.aio.AbortError:
+            raise  # An ordinary Exception: any other answer would replace the status sent.
+        except grpc.aio.InternalError as error:
+            # A batch that failed because the peer is gone; the library has no better name.
+            raise asyncio.CancelledError from error
+        except ApiError as error:
+            await abort(context, error, call.request_id)
+        except Exception:
+            _log.exception("rpc failed, request %s", call.request_id)
+            await abort(context, internal_error(), call.request_id)
+
+    return handle
+
+
+def internal_error() -> ApiError:
+    """What a caller sees of a fault of ours."""
+    return ApiError.of("server_error", "The server had an error while processing the request.")
+
+
+async def abort(context: Context, error: ApiError, request_id: str) -> NoReturn:
+    """Ends the RPC with the error as its status; ErrorInfo and its like travel as details."""
+    status = error_status(_clipped(error), request_id)
+    await context.abort(
+        _CODES.get(status.code, grpc.StatusCode.UNKNOWN),
+        status.message,
+        trailing_metadata=(
+            (REQUEST_ID, request_id),
+            ("grpc-status-details-bin", status.SerializeToString()),
+        ),
+    )
+
+
+def error_of(event: events.ErrorEvent) -> ApiError:
+    """The in-band error as the exception that ends an RPC of one request."""
+    detail = event.error
+    return ApiError.of(
+        detail.code or "server_error",
+        detail.message,
+        param=detail.param,
+        status=event.status or None,
+        error_type=detail.type,
+        retry_after=detail.retry_after or None,
+    )
+
+
+def _clipped(error: ApiError) -> ApiError:
+    return ApiError.of(
+        error.code[:64],
+        _clip(error.message),
+        param=_clip(error.param) if error.param else None,
+        status=error.status,
+        error_type=error.type,
+        retry_after=error.retry_after,
+    )
+
+
+def _clip(text: str) -> str:
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MESSAGE_BYTES:
+        return data.decode()
+    return data[:MESSAGE_BYTES].decode("utf-8", "ignore") + "..."

@@ -1,0 +1,344 @@
+"""The two ends of a stream of events: one writer, and for ``Connect`` one reader beside it.
+
+Rules of grpc.aio that shape this file. Two writes at once lose a message, so the coroutine of
+the RPC is the only writer. A read that is cancelled takes a message, or the whole call, with it,
+so the reader is a task of its own, never under a timeout: it ends by itself when the call does.
+End of stream is ambiguous until then: a half-close lets running turns end, a lost peer shows as
+a cancellation of the writer right after it.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import grpc
+import msgspec
+from google.protobuf.message import DecodeError
+
+from tieline import events
+from tieline.codecs.proto import EventEncoder, RequestDecoder
+from tieline.errors import ApiError
+from tieline.ids import is_stream_id
+from tieline.requests import Append, Create, Request, SessionStart
+from tieline.v1 import line_pb2
+from tieline_server.runtime import LineRuntime
+from tieline_server.transports.grpc.config import GrpcConfig
+from tieline_server.transports.grpc.status import Context, internal_error
+
+WRITE_BYTES: Final = 256 * 1024
+"""Where a message of gathered events closes: lanes take turns, and most stubs receive 4 MiB."""
+
+EVENT_BYTES: Final = 3 * 1024 * 1024
+"""What one event may take unless SessionStart says what the client can receive."""
+
+LEAST_BYTES: Final = 16 * 1024
+"""A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
+
+BACKLOG: Final = 64
+"""Messages taken from a client that takes none: the next one waits for the stuck write."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Pulse:
+    """One timer that interrupts a writer: stuck in a write, or silent for too long.
+
+    It moves lazily: a write costs two stores here, where two timers of their own would cost a
+    fifth of the write. It interrupts by a cancellation of the task that made it, and that task
+    asks ``fired`` whose cancellation it was.
+    """
+
+    __slots__ = ("_fired", "_handle", "_heartbeat", "_loop", "_quiet_since", "_task", "_timeout",
+                 "_writing_since")  # fmt: skip
+
+    def __init__(self, *, heartbeat: float, write_timeout: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "made by the coroutine that writes"
+        self._task = task
+        self._heartbeat = heartbeat
+        self._timeout = write_timeout
+        self._quiet_since = self._loop.time()
+        self._writing_since: float | None = None
+        self._fired = False
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm(self._quiet_since + heartbeat)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is in flight."""
+        return self._writing_since is not None
+
+    def begin(self) -> None:
+        """A write begins."""
+        self._writing_since = self._loop.time()
+
+    def end(self) -> None:
+        """A write is done."""
+        self._writing_since = None
+        self._quiet_since = self._loop.time()
+
+    def interrupt(self) -> None:
+        """Interrupts the writer now."""
+        self._fired = True
+        self._task.cancel()
+
+    def fired(self) -> bool:
+        """Whether the cancellation that just arrived is this timer's; takes it back if so.
+
+        False as well when the call itself was cancelled in the same moment.
+        """
+        if not self._fired:
+            return False
+        self._fired = False
+        self._arm(self._loop.time() + self._heartbeat)
+        return self._task.uncancel() == 0
+
+    def stop(self) -> None:
+        """Interrupts nothing any more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self, due: float) -> None:
+        # Never further ahead than the shorter of the two, so that neither is noticed late.
+        soon = self._loop.time() + min(self._heartbeat, self._timeout)
+        self._handle = self._loop.call_at(min(due, soon), self._tick)
+
+    def _tick(self) -> None:
+        since = self._writing_since
+        due = self._quiet_since + self._heartbeat if since is None else since + self._timeout
+        if self._loop.time() < due:
+            self._arm(due)
+            return
+        self._handle = None
+        self.interrupt()
+
+
+class EventWriter:
+    """The only writer of one stream: gathers the events of a line into messages and sends them.
+
+    What gathers while a write is in flight leaves together in the next one. Made and run by the
+    coroutine of the RPC.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        line: LineRuntime,
+        config: GrpcConfig,
+        *,
+        first: events.Event | None = None,
+    ) -> None:
+        self._context = context
+        self._line = line
+        self._encoder = EventEncoder()
+        self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self._event_bytes = EVENT_BYTES
+        self._write_bytes = WRITE_BYTES
+        self._carry = None if first is None else self._encode(first)
+        self._caught_up = asyncio.Event()
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is in flight."""
+        return self._pulse.writing
+
+    def receives(self, max_receive_bytes: int) -> None:
+        """The client said how large a message it can take."""
+        self._event_bytes = max(max_receive_bytes, LEAST_BYTES)
+        self._write_bytes = min(WRITE_BYTES, self._event_bytes)
+
+    async def caught_up(self) -> None:
+        """Waits until the write in flight is done, or the stream is."""
+        self._caught_up.clear()
+        if self.writing:
+            await self._caught_up.wait()
+
+    async def run(self) -> ApiError | None:
+        """Writes until the line has closed; returns the error that closed it, or None.
+
+        A write that is stuck for ``write_timeout`` is such an error. Cancelled when the peer is
+        gone.
+        """
+        try:
+            await self._pump()
+        except _Stuck:
+            return ApiError.of("slow_consumer", "Events were not taken in time.")
+        finally:
+            self._pulse.stop()
+            self._pulse.end()
+            self._caught_up.set()
+        return self._line.error
+
+    async def _pump(self) -> None:
+        while True:
+            message = self._gather()
+            if message is None:
+                if self._line.closed:
+                    return
+                if not await self._silent():
+                    continue
+                message = self._gather() or self._heartbeat()
+            await self._write(message)
+
+    async def _silent(self) -> bool:
+        """Waits for something to send; True when it took so long that a heartbeat is due."""
+        try:
+            await self._line.wait()
+        except asyncio.CancelledError:
+            if self._pulse.fired():
+                return True
+            raise
+        return False
+
+    async def _write(self, message: bytes) -> None:
+        self._pulse.begin()
+        try:
+            await self._context.write(message)
+        except asyncio.CancelledError:
+            if self._pulse.fired():
+                raise _Stuck from None
+            raise
+        self._pulse.end()
+        self._caught_up.set()
+
+    def _gather(self) -> bytes | None:
+        """The next message: encoded events, concatenated, are one message (proto3 encoding)."""
+        parts: list[bytes] = []
+        size = 0
+        if self._carry is not None:
+            parts.append(self._carry)
+            size = len(self._carry)
+            self._carry = None
+        while size < self._write_bytes and (event := self._line.next_event()) is not None:
+            encoded = self._encode(event)
+            if size and size + len(encoded) > self._write_bytes:
+                self._carry = encoded
+                break
+            parts.append(encoded)
+            size += len(encoded)
+        if not parts:
+            return None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _encode(self, event: events.Event) -> bytes:
+        encoded = self._encoder.encode(event)
+        if len(encoded) > self._event_bytes:
+            encoded = self._shrink(event)
+        self._line.work.encode = self._encoder.work
+        return encoded
+
+    def _shrink(self, event: events.Event) -> bytes:
+        """An event that the client cannot receive, without its output or as an error.
+
+        Its items have come one by one, so a response can do without them. Past the client's
+        limit its library would end the stream, and the line's state with it.
+        """
+        if event.TERMINAL or isinstance(event, events.ResponseDone):
+            encoded = self._encoder.encode(event, output_omitted=True)
+            if len(encoded) <= self._event_bytes:
+                return encoded
+        error = ApiError.of(
+            "event_too_large",
+            f"An event of type {event.type} is larger than the {self._event_bytes} bytes that "
+            "the client can receive (session_start.max_receive_bytes).",
+        )
+        return self._encoder.encode(
+            events.ErrorEvent(
+                sequence_number=event.sequence_number,
+                stream_id=event.stream_id,
+                status=error.status,
+                error=events.ErrorDetail.of(error),
+            )
+        )
+
+    def _heartbeat(self) -> bytes:
+        return self._encoder.encode(events.Heartbeat(phase=self._line.phase()))
+
+
+class RequestReader:
+    """The only reader of a ``Connect`` stream: messages in, requests to the line."""
+
+    def __init__(
+        self,
+        context: Context,
+        line: LineRuntime,
+        writer: EventWriter,
+        *,
+        max_bytes: int,
+        trace_context: dict[str, str] | None,
+    ) -> None:
+        self._context = context
+        self._line = line
+        self._writer = writer
+        self._max_bytes = max_bytes
+        self._trace_context = trace_context
+        self._decoder = RequestDecoder()
+        self._first = True
+
+    async def run(self) -> None:
+        """Reads until the client has said all or the call has ended. Raises nothing."""
+        backlog = 0
+        try:
+            while isinstance(data := await self._context.read(), bytes):
+                self._take(data)
+                backlog = backlog + 1 if self._writer.writing else 0
+                if backlog >= BACKLOG:
+                    await self._writer.caught_up()
+                    backlog = 0
+        except grpc.aio.BaseError:
+            pass  # The call has ended: status sent, aborted, or a lost peer.
+        self._line.half_close()
+
+    def _take(self, data: bytes) -> None:
+        if len(data) > self._max_bytes:
+            self._line.reject(
+                ApiError.of(
+                    "request_too_large", f"The message is larger than {self._max_bytes} bytes."
+                )
+            )
+            return
+        try:
+            message = line_pb2.ConnectRequest.FromString(data)
+        except DecodeError:
+            self._line.reject(
+                ApiError.of("invalid_proto", "The message is not a tieline.v1.ConnectRequest.")
+            )
+            return
+        try:
+            self._pass(self._decoder.decode(message), len(data))
+        except ApiError as error:
+            self._reject(message, error)
+        except Exception:
+            # One message at fault must not leave a line that nobody reads.
+            _log.exception("a client event was not taken")
+            self._reject(message, internal_error())
+        self._line.work.decode = self._decoder.work
+
+    def _reject(self, message: line_pb2.ConnectRequest, error: ApiError) -> None:
+        lane = message.stream_id
+        self._line.reject(
+            error,
+            event_id=message.event_id or None,
+            stream_id=lane if is_stream_id(lane) else None,
+        )
+
+    def _pass(self, request: Request, size: int) -> None:
+        if self._first and isinstance(request, SessionStart) and request.max_receive_bytes:
+            self._writer.receives(request.max_receive_bytes)
+        self._first = False
+        self._line.receive(traced(request, self._trace_context), size=size)
+
+
+def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
+    """The request with the stream's trace context, where it brings none of its own."""
+    if trace_context is None or not isinstance(request, Create | Append):
+        return request
+    if request.trace_context:
+        return request
+    return msgspec.structs.replace(request, trace_context=trace_context)
+
+
+class _Stuck(Exception):
+    """A write took longer than the write timeout."""

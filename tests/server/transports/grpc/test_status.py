@@ -1,0 +1,199 @@
+"""Errors over real sockets: in-band on a line, a status with details where a call ends."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from tests.support.grpc_client import create, status_error
+from tests.support.grpc_engine import MODEL, Step
+from tests.support.grpc_harness import responses, run, serve
+from tieline.errors import ApiError
+from tieline.v1 import line_pb2, requests_pb2
+from tieline_server.core.effects import Prompt
+from tieline_server.engines.base import EngineError
+from tieline_server.transports.grpc.status import MESSAGE_BYTES
+
+CODES = [
+    ("invalid_prompt", 400, grpc.StatusCode.INVALID_ARGUMENT),
+    ("invalid_api_key", 401, grpc.StatusCode.UNAUTHENTICATED),
+    ("permission_denied", 403, grpc.StatusCode.PERMISSION_DENIED),
+    ("model_not_found", 404, grpc.StatusCode.NOT_FOUND),
+    ("lane_busy", 409, grpc.StatusCode.ABORTED),
+    ("request_too_large", 413, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ("rate_limit_exceeded", 429, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ("cancelled", 499, grpc.StatusCode.CANCELLED),
+    ("server_error", 500, grpc.StatusCode.INTERNAL),
+    ("engine_unavailable", 503, grpc.StatusCode.UNAVAILABLE),
+    ("deadline_exceeded", 504, grpc.StatusCode.DEADLINE_EXCEEDED),
+]
+
+
+def refuses(error: Exception) -> Any:
+    """An answer that refuses before it accepts."""
+
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        raise error
+        yield []
+
+    return answer
+
+
+def asking(text: str = "hi") -> line_pb2.CreateResponseRequest:
+    body = requests_pb2.ResponseCreate(input_text=text, model=MODEL, store=False)
+    return line_pb2.CreateResponseRequest(response_create=body)
+
+
+def details(error: grpc.aio.AioRpcError) -> dict[str, Any]:
+    """The detail messages of a status by their short name."""
+    trailing = dict(error.trailing_metadata() or ())
+    raw = trailing["grpc-status-details-bin"]
+    assert isinstance(raw, bytes)
+    found: dict[str, Any] = {}
+    for packed in status_pb2.Status.FromString(raw).details:
+        for kind in ("ErrorInfo", "RetryInfo", "BadRequest"):
+            message = getattr(error_details_pb2, kind)()
+            if packed.Unpack(message):
+                found[kind] = message
+    return found
+
+
+@pytest.mark.parametrize(("code", "status", "wanted"), CODES, ids=[code for code, *_ in CODES])
+def test_gr_07_an_error_is_an_event_on_a_line_and_a_status_of_a_call(
+    code: str, status: int, wanted: grpc.StatusCode
+) -> None:
+    async def main() -> None:
+        failure = EngineError(code, "no", retry_after=2.0 if status == 429 else None)
+        async with serve(refuses(failure)) as served:
+            async with served.line() as line:
+                await line.send(create("x"))
+                (event,) = await line.until("error")
+                assert event.error.error.code == code
+                assert event.error.status == status
+                assert event.error.grpc_status.code == wanted.value[0]
+                # The stream lives.
+                await line.half_close()
+                assert await line.rest() == []
+            async with served.channel() as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await responses(channel).CreateResponse(asking())
+            assert caught.value.code() is wanted
+            info = details(caught.value)["ErrorInfo"]
+            assert (info.domain, info.reason) == ("tieline", code.upper())
+            error = status_error(caught.value.trailing_metadata())
+            assert type(error) is type(ApiError.of(code, "no"))
+            assert error is not None
+            assert (error.code, error.status, error.message) == (code, status, "no")
+
+    run(main())
+
+
+def test_a_wait_that_helps_travels_as_retry_info() -> None:
+    async def main() -> None:
+        busy = EngineError("rate_limit_exceeded", "later", retry_after=1.5)
+        async with serve(refuses(busy)) as served, served.channel() as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await responses(channel).CreateResponse(asking())
+            assert details(caught.value)["RetryInfo"].retry_delay.ToMilliseconds() == 1500
+
+    run(main())
+
+
+def test_a_member_that_is_to_blame_travels_as_bad_request() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            request = asking()
+            request.response_create.top_p = 7.0
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await responses(channel).CreateResponse(request)
+            (violation,) = details(caught.value)["BadRequest"].field_violations
+            assert violation.field == "top_p"
+
+    run(main())
+
+
+def test_every_status_carries_the_request_id() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            call = responses(channel).GetResponse(line_pb2.GetResponseRequest(response_id="r"))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            request_id = dict(await call.trailing_metadata())["x-request-id"]
+            info = details(caught.value)["ErrorInfo"]
+            assert info.metadata["request_id"] == request_id
+
+    run(main())
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\N{SNOWMAN}" * 50_000])
+def test_a_long_message_is_cut_so_that_the_status_arrives(text: str) -> None:
+    async def main() -> None:
+        failure = EngineError("invalid_prompt", text, param="p" * 50_000)
+        async with serve(refuses(failure)) as served, served.channel() as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await responses(channel).CreateResponse(asking())
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            message = caught.value.details() or ""
+            assert len(message.encode()) <= MESSAGE_BYTES + len("...")
+            assert message.startswith(text[:10])
+
+    run(main())
+
+
+def test_a_fault_of_ours_is_logged_and_the_caller_sees_a_fixed_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+
+            async def broken(owner: str, response_id: str) -> None:
+                raise RuntimeError("/etc/secret")
+
+            served.services.store.get = broken  # type: ignore[method-assign]
+            call = responses(channel).GetResponse(line_pb2.GetResponseRequest(response_id="r"))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.INTERNAL
+            trailing = await call.trailing_metadata()
+            shown = f"{caught.value.details()} {list(trailing)}"
+            assert "secret" not in shown
+            assert "RuntimeError" not in shown
+            request_id = str(dict(trailing)["x-request-id"])
+            assert request_id in caplog.text
+            assert "/etc/secret" in caplog.text
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+
+
+def test_a_malformed_request_of_a_call_is_invalid_argument() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            method: Any = channel.unary_unary("/tieline.v1.ResponsesService/CreateResponse")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await method(b"\xff\xff")
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            error = status_error(caught.value.trailing_metadata())
+            assert error is not None
+            assert error.code == "invalid_proto"
+
+    run(main())
+
+
+def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
+    async def main() -> None:
+        async def never(prompt: Prompt) -> AsyncGenerator[Step, None]:
+            await asyncio.Event().wait()
+            yield []
+
+        async with serve(never) as served, served.channel() as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await responses(channel).CreateResponse(asking(), timeout=0.2)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await served.until(lambda: served.engine.ended == 1, seconds=1.0)
+
+    run(main())

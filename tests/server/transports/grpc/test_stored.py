@@ -1,0 +1,316 @@
+"""The calls about what exists: stored responses, running turns, models, sizes of input."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.support.grpc_client import create, status_error
+from tests.support.grpc_engine import INPUT_TOKENS, gated, tool_call
+from tests.support.grpc_harness import Served, models, responses, run, serve
+from tieline import items
+from tieline.errors import ApiError
+from tieline.items import Item
+from tieline.v1 import items_pb2, line_pb2, models_pb2, requests_pb2
+from tieline_server.transports.grpc.stored import named, page
+
+
+async def stored(served: Served, channel: grpc.aio.Channel, **members: Any) -> str:
+    """The id of a stored response."""
+    body = requests_pb2.ResponseCreate(**{"input_text": "hi", "store": True, **members})
+    answer = await responses(channel).CreateResponse(
+        line_pb2.CreateResponseRequest(response_create=body)
+    )
+    return answer.response.id
+
+
+def code_of(error: grpc.aio.AioRpcError) -> str:
+    stated = status_error(error.trailing_metadata())
+    assert stated is not None
+    return stated.code
+
+
+def write_keys(path: Path, **owners: list[str] | None) -> None:
+    """A key file: each owner's key is its own name."""
+    lines = []
+    for owner, allowed in owners.items():
+        digest = hashlib.sha256(owner.encode()).hexdigest()
+        lines.append(f'[[keys]]\nhash = "sha256:{digest}"\nowner = "{owner}"')
+        if allowed is not None:
+            lines.append(f"models = {allowed}")
+    path.write_text("\n".join(lines))
+
+
+def bearer(key: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {key}"),)
+
+
+def test_a_stored_response_is_got_and_deleted() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            stub = responses(channel)
+            response_id = await stored(served, channel)
+            got = await stub.GetResponse(line_pb2.GetResponseRequest(response_id=response_id))
+            assert got.response.id == response_id
+            assert got.response.output[0].message.parts.parts[0].text.text == "Hello, world."
+            gone = await stub.DeleteResponse(
+                line_pb2.DeleteResponseRequest(response_id=response_id)
+            )
+            assert (gone.id, gone.deleted) == (response_id, True)
+            for call in (
+                stub.GetResponse(line_pb2.GetResponseRequest(response_id=response_id)),
+                stub.DeleteResponse(line_pb2.DeleteResponseRequest(response_id=response_id)),
+                stub.ListInputItems(line_pb2.ListInputItemsRequest(response_id=response_id)),
+                stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=response_id)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+                assert code_of(caught.value) == "response_not_found"
+
+    run(main())
+
+
+def test_a_response_of_another_owner_is_like_an_unknown_one(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    write_keys(keys, ann=None, bob=None)
+
+    async def main() -> None:
+        async with serve(api_keys=keys) as served, served.channel() as channel:
+            stub = responses(channel)
+            body = requests_pb2.ResponseCreate(input_text="hi", store=True)
+            made = await stub.CreateResponse(
+                line_pb2.CreateResponseRequest(response_create=body), metadata=bearer("ann")
+            )
+            messages = []
+            for response_id in (made.response.id, "resp_unknown"):
+                request = line_pb2.GetResponseRequest(response_id=response_id)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.GetResponse(request, metadata=bearer("bob"))
+                assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+                messages.append((caught.value.details() or "").replace(response_id, ""))
+            assert messages[0] == messages[1]
+            mine = line_pb2.GetResponseRequest(response_id=made.response.id)
+            assert (await stub.GetResponse(mine, metadata=bearer("ann"))).response.id
+
+    run(main())
+
+
+def test_input_items_are_the_input_then_what_was_appended() -> None:
+    async def main() -> None:
+        async with serve(tool_call) as served, served.line() as line, served.channel() as channel:
+            await line.send(create("look", store=True, append=True))
+            held = (await line.until("response_done"))[-1].response_done.response
+            result = items_pb2.FunctionCallOutput(
+                call_id=held.output[-1].function_call.call_id, text="a cat", id="fco_1"
+            )
+            answer = requests_pb2.ResponseAppend(
+                input_items=items_pb2.ItemList(items=[items_pb2.Item(function_call_output=result)])
+            )
+            await line.send(line_pb2.ConnectRequest(response_append=answer))
+            await line.until("response_completed")
+            request = line_pb2.ListInputItemsRequest(response_id=held.id, order="asc")
+            listed = await responses(channel).ListInputItems(request)
+            assert [item.WhichOneof("item") for item in listed.items] == [
+                "message",
+                "function_call_output",
+            ]
+            assert listed.first_id == listed.items[0].message.id
+            assert listed.last_id == "fco_1"
+            assert not listed.has_more
+
+    run(main())
+
+
+def test_input_items_leave_out_what_was_inherited() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            first = await stored(served, channel, input_text="one")
+            second = await stored(served, channel, input_text="two", previous_response_id=first)
+            listed = await responses(channel).ListInputItems(
+                line_pb2.ListInputItemsRequest(response_id=second)
+            )
+            (item,) = listed.items
+            assert item.message.text == "two"
+
+    run(main())
+
+
+def listing(count: int) -> list[tuple[str, items_pb2.Item]]:
+    def message(number: int) -> Item:
+        raw = f'{{"type":"message","role":"user","id":"msg_{number}","content":"{number}"}}'
+        return items.decode(raw.encode())
+
+    return named("resp_1", [message(number) for number in range(count)])
+
+
+def ids(answer: line_pb2.ListInputItemsResponse) -> list[str]:
+    return [item.message.id for item in answer.items]
+
+
+def test_a_page_is_twenty_items_newest_first() -> None:
+    answer = page(listing(25), line_pb2.ListInputItemsRequest())
+    assert ids(answer) == [f"msg_{number}" for number in range(24, 4, -1)]
+    assert (answer.first_id, answer.last_id, answer.has_more) == ("msg_24", "msg_5", True)
+
+
+def test_pages_follow_one_another_to_the_end() -> None:
+    seen: list[str] = []
+    request = line_pb2.ListInputItemsRequest(limit=3, order="asc")
+    while True:
+        answer = page(listing(7), request)
+        seen += ids(answer)
+        if not answer.has_more:
+            break
+        request.after = answer.last_id
+    assert seen == [f"msg_{number}" for number in range(7)]
+
+
+def test_an_item_without_an_id_is_listed_under_its_place_and_keeps_its_bytes() -> None:
+    item = items.decode(b'{"role":"user","content":"hi"}')
+    other = items.decode(b'{"type":"web_search_call","query":"x"}')
+    first, second = named("resp_7", [item, other])
+    assert (first[0], second[0]) == ("item_7_0", "item_7_1")
+    assert (first[1].message.id, second[1].opaque.id) == ("item_7_0", "item_7_1")
+    assert item.raw == b'{"role":"user","content":"hi"}'
+
+
+def test_an_empty_page_has_no_ids() -> None:
+    answer = page([], line_pb2.ListInputItemsRequest())
+    assert not answer.HasField("first_id")
+    assert not answer.HasField("last_id")
+    assert not answer.has_more
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "param"),
+    [
+        (line_pb2.ListInputItemsRequest(limit=0), "integer_below_min_value", "limit"),
+        (line_pb2.ListInputItemsRequest(limit=101), "integer_above_max_value", "limit"),
+        (line_pb2.ListInputItemsRequest(order="up"), "invalid_value", "order"),
+        (line_pb2.ListInputItemsRequest(after="msg_x"), "item_not_found", "after"),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(
+    request_: line_pb2.ListInputItemsRequest, code: str, param: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        page(listing(3), request_)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_cancel_response_ends_a_turn_on_another_line() -> None:
+    async def main() -> None:
+        async with (
+            serve(gated(asyncio.Event())) as served,
+            served.line() as line,
+            served.channel() as channel,
+        ):
+            await line.send(create("x"))
+            created = (await line.until("response_in_progress"))[-1]
+            response_id = created.response_in_progress.response.id
+            answer = await responses(channel).CancelResponse(
+                line_pb2.CancelResponseRequest(response_id=response_id)
+            )
+            assert (answer.response.id, answer.response.status) == (response_id, "cancelled")
+            last = (await line.until("response_incomplete"))[-1].response_incomplete.response
+            assert (last.id, last.status) == (response_id, "cancelled")
+            assert served.engine.cancelled == 1
+
+    run(main())
+
+
+def test_cancel_response_of_a_finished_one_changes_nothing() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            response_id = await stored(served, channel)
+            answer = await responses(channel).CancelResponse(
+                line_pb2.CancelResponseRequest(response_id=response_id)
+            )
+            assert answer.response.status == "completed"
+
+    run(main())
+
+
+def test_count_input_tokens_counts_without_sampling() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            body = requests_pb2.ResponseCreate(input_text="hi")
+            answer = await responses(channel).CountInputTokens(
+                line_pb2.CountInputTokensRequest(response_create=body)
+            )
+            assert answer.input_tokens == INPUT_TOKENS
+            assert (served.engine.started, served.records) == (0, [])
+
+    run(main())
+
+
+def test_compact_response_keeps_user_messages_and_folds_the_rest() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            first = await stored(served, channel, input_text="one")
+            body = requests_pb2.ResponseCreate(model="tiny", previous_response_id=first)
+            window = await responses(channel).CompactResponse(
+                line_pb2.CompactResponseRequest(response_create=body)
+            )
+            assert [item.WhichOneof("item") for item in window.output] == ["message", "compaction"]
+            assert window.output[0].message.text == "one"
+            assert window.usage.input_tokens == INPUT_TOKENS
+            assert window.created_at > 0
+            again = requests_pb2.ResponseCreate(
+                input_items=items_pb2.ItemList(items=window.output), store=False
+            )
+            response = await responses(channel).CreateResponse(
+                line_pb2.CreateResponseRequest(response_create=again)
+            )
+            assert response.response.status == "completed"
+
+    run(main())
+
+
+def test_models_are_those_that_the_key_may_use(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    write_keys(keys, ann=None, bob=["other"])
+
+    async def main() -> None:
+        async with serve(api_keys=keys) as served, served.channel() as channel:
+            request = models_pb2.ListModelsRequest()
+            every = await models(channel).ListModels(request, metadata=bearer("ann"))
+            some = await models(channel).ListModels(request, metadata=bearer("bob"))
+            assert [model.id for model in every.models] == ["tiny", "other"]
+            assert [model.id for model in some.models] == ["other"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("service", "method"),
+    [
+        ("ResponsesService", "CreateResponse"),
+        ("ResponsesService", "GetResponse"),
+        ("ResponsesService", "DeleteResponse"),
+        ("ResponsesService", "CancelResponse"),
+        ("ResponsesService", "ListInputItems"),
+        ("ResponsesService", "CountInputTokens"),
+        ("ResponsesService", "CompactResponse"),
+        ("ModelsService", "ListModels"),
+    ],
+)
+@pytest.mark.parametrize("metadata", [(), bearer("nobody"), (("authorization", "Basic ann"),)])
+def test_no_call_answers_without_a_known_key(
+    tmp_path: Path, service: str, method: str, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    keys = tmp_path / "keys.toml"
+    write_keys(keys, ann=None)
+
+    async def main() -> None:
+        async with serve(api_keys=keys) as served, served.channel() as channel:
+            call: Any = channel.unary_unary(f"/tieline.v1.{service}/{method}")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"", metadata=metadata)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    run(main())

@@ -1,0 +1,231 @@
+"""A process with one line on it, driven for real, and an engine of the test's own making."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from tests.support.core import catalog, create_of
+from tieline import events
+from tieline.ids import IdSource
+from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
+from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
+from tieline_server.core.limits import Limits
+from tieline_server.engines.base import Model
+from tieline_server.runtime import LineRuntime, Running, Services
+from tieline_server.stores.memory import MemoryStore
+
+Step = Sequence[Delta]
+Answer = Callable[[Prompt], AsyncGenerator[Step, None]]
+
+PATIENCE = 10.0
+"""Seconds after which a test that waits for an event has hung."""
+
+TURNS = 10_000
+"""Turns of the loop after which a condition that does not hold never will."""
+
+SECRET = "secret-in-the-exception"
+
+
+class Speaker:
+    """Samples what the test's generator yields, and notes how each sampling ended."""
+
+    name = "e"
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.prompts: list[Prompt] = []
+        self.steps = 0
+        self.finished = 0
+        """Samplings that got to their end."""
+        self.stopped = 0
+        """Samplings that were closed before it."""
+
+    def models(self) -> Sequence[Model]:
+        """One model."""
+        return (Model(id="m"),)
+
+    async def sample(self, prompt: Prompt) -> AsyncGenerator[Step, None]:
+        """The test's answer."""
+        self.prompts.append(prompt)
+        done = False
+        try:
+            async with aclosing(self.answer(prompt)) as steps:
+                async for step in steps:
+                    self.steps += 1
+                    done = bool(step) and isinstance(step[-1], Finish)
+                    yield step
+            done = True
+        finally:
+            self.finished += done
+            self.stopped += not done
+
+    def count(self, prompt: Prompt) -> int:
+        """A token for each byte of the context."""
+        return sum(len(item.raw) for item in prompt.tip.items_of_chain())
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+class Failing(MemoryStore):
+    """A store that fails, or waits until it is let go."""
+
+    def __init__(self, *, put: bool = False, get: bool = False) -> None:
+        super().__init__()
+        self.put_fails = put
+        self.get_fails = get
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def put(self, record: Saved) -> None:
+        """Keeps it, or fails."""
+        await self.gate.wait()
+        if self.put_fails:
+            raise OSError(SECRET)
+        await super().put(record)
+
+    async def get(self, owner: str, response_id: str) -> Saved | None:
+        """Finds it, or fails."""
+        await self.gate.wait()
+        if self.get_fails:
+            raise OSError(SECRET)
+        return await super().get(owner, response_id)
+
+
+class Stage:
+    """A process with one line on it."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        store: MemoryStore | None = None,
+        limits: Limits | None = None,
+        authenticate: Callable[[], Principal] = Principal,
+        merge: bool = False,
+    ) -> None:
+        self.engine = Speaker(answer)
+        self.records: list[tuple[TurnRecord, str]] = []
+        self.services = Services(
+            engines={"e": self.engine},
+            catalog=catalog(),
+            store=MemoryStore() if store is None else store,
+            limits=limits or Limits(),
+            observe=lambda record, transport: self.records.append((record, transport)),
+            clock=time.monotonic,
+            now=time.time,
+            ids=IdSource(os.urandom),
+            running=Running(),
+        )
+        self.authenticate = authenticate
+        self.merge = merge
+        self.seen: list[events.Event] = []
+        self.line = self.open()
+
+    def open(self) -> LineRuntime:
+        """One more line."""
+        return LineRuntime(
+            self.services, transport="test", authenticate=self.authenticate, merge=self.merge
+        )
+
+    def create(self, input: object = "hi", **members: Any) -> None:
+        """A create on the line, ``store`` false unless said."""
+        body = {"model": "m", "store": False, "input": input, **members}
+        self.line.receive(create_of(**body), size=1)
+
+    async def until(self, kind: type[events.Event] | None = None) -> Any:
+        """Reads until an event of this class, or until the line has closed for None."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                event = self.line.next_event()
+                if event is not None:
+                    self.seen.append(event)
+                    if kind is not None and isinstance(event, kind):
+                        return event
+                elif self.line.closed:
+                    assert kind is None, f"closed without {kind}: {self.seen}"
+                    return None
+                else:
+                    await self.line.wait()
+
+    @property
+    def types(self) -> list[str]:
+        """The types of what was read, without the ``response.`` before them."""
+        return [event.type.removeprefix("response.") for event in self.seen]
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a test's coroutine; what it leaves running is a failure."""
+
+    async def main() -> None:
+        await test()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert left == set(), "a task outlived its line"
+
+    asyncio.run(main())
+
+
+async def loop_turns(count: int = 50) -> None:
+    """Lets everything run that can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop run until this holds; what the test waits for needs no time, only turns."""
+    for _ in range(TURNS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to hold")
+
+
+async def hello(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """Two deltas of text."""
+    yield [Accepted(input_tokens=3)]
+    yield [TextDelta("Hello, "), TextDelta("world.")]
+    yield [Finish()]
+
+
+async def endless(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """A number a step, for ever."""
+    yield [Accepted(input_tokens=3)]
+    for number in itertools.count():
+        yield [TextDelta(f"{number} ")]
+        await asyncio.sleep(0)
+
+
+async def silent(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """Never accepts."""
+    await asyncio.get_running_loop().create_future()
+    yield []
+
+
+async def mute(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """Accepts and says nothing."""
+    yield [Accepted(input_tokens=3)]
+    await asyncio.get_running_loop().create_future()
+
+
+async def looker(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """A call until its output is there, then text."""
+    yield [Accepted(input_tokens=3)]
+    if prompt.tip.items[-1].answers is None:
+        yield [CallStart(kind="function_call", name="look"), CallDelta("{}"), Finish()]
+    else:
+        yield [TextDelta("seen"), Finish()]
+
+
+def raising(error: Exception, *, accepted: bool) -> Answer:
+    """An answer that breaks, before or after the engine has accepted."""
+
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        if accepted:
+            yield [Accepted(input_tokens=3), TextDelta("half")]
+        raise error
+
+    return answer
