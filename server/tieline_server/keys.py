@@ -1,0 +1,142 @@
+"""API keys: who may ask, as whom, for which models.
+
+The file holds hashes only. It is TOML::
+
+    [[keys]]
+    hash = "sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    owner = "search-team"
+    models = ["scripted"]        # optional; without it the key may use every model
+
+and is read again within a second of a change, so that a key can be revoked under open lines.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from tieline.errors import ApiError, TielineError
+from tieline_server.core.effects import Principal
+
+RECHECK: Final = 1.0
+"""Seconds between two looks at the file."""
+
+_HASH: Final = re.compile(r"sha256:[0-9a-fA-F]{64}\Z")
+_LOCAL: Final = Principal()
+
+
+class KeyFileError(TielineError):
+    """The key file cannot be used; the message is one line, written for who runs the server."""
+
+
+class _Key(Struct, frozen=True, forbid_unknown_fields=True):
+    hash: str
+    owner: str
+    models: list[str] | None = None
+
+
+class _KeyFile(Struct, frozen=True, forbid_unknown_fields=True):
+    keys: list[_Key]
+
+
+class Keys:
+    """The keys of one file, kept current.
+
+    ``path`` None means no keys: every caller is the owner ``local`` (the configuration admits
+    that on loopback only). ``clock`` gives seconds. ``warn`` is called with one line when a
+    changed file cannot be used; the last good keys then stay. Raises :class:`KeyFileError`
+    when the first reading fails.
+    """
+
+    def __init__(
+        self, path: Path | None, *, clock: Callable[[], float], warn: Callable[[str], None]
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._warn = warn
+        self._checked_at = clock()
+        self._stamp = _stamp(path) if path else None
+        self._principals = read(path) if path else {}
+
+    def authenticate(self, authorization: str | None) -> Principal:
+        """Who sends this ``Authorization`` header; raises :class:`ApiError` 401.
+
+        >>> Keys(None, clock=lambda: 0.0, warn=print).authenticate(None).owner
+        'local'
+        """
+        if self._path is None:
+            return _LOCAL
+        self._refresh(self._path)
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise ApiError.of(
+                "invalid_api_key",
+                "Missing API key: send it as 'authorization: Bearer <key>'.",
+            )
+        principal = self._find(token)
+        if principal is None:
+            raise ApiError.of("invalid_api_key", "Incorrect API key provided.")
+        return principal
+
+    def _find(self, token: str) -> Principal | None:
+        """Compares hashes, never keys, and each of them in full, in constant time."""
+        presented = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for digest, principal in self._principals.items():
+            if hmac.compare_digest(digest, presented):
+                found = principal
+        return found
+
+    def _refresh(self, path: Path) -> None:
+        now = self._clock()
+        if now - self._checked_at < RECHECK:
+            return
+        self._checked_at = now
+        stamp = _stamp(path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._principals = read(path)
+        except KeyFileError as error:
+            self._warn(f"{error}; the last good keys stay in use")
+
+
+def read(path: Path) -> Mapping[bytes, Principal]:
+    """The keys in a file: SHA-256 digest -> principal; raises :class:`KeyFileError`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        keys = msgspec.toml.decode(data, type=_KeyFile).keys
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise KeyFileError(f"{path} is not a key file: {error}") from None
+    principals: dict[bytes, Principal] = {}
+    for index, key in enumerate(keys):
+        if not _HASH.match(key.hash):
+            raise KeyFileError(f"{path}: keys[{index}].hash is not 'sha256:' and 64 hex digits")
+        if not key.owner:
+            raise KeyFileError(f"{path}: keys[{index}].owner is empty")
+        models = frozenset(key.models) if key.models is not None else None
+        digest = bytes.fromhex(key.hash.removeprefix("sha256:"))
+        if digest in principals:
+            raise KeyFileError(f"{path}: keys[{index}].hash appears twice")
+        principals[digest] = Principal(owner=key.owner, models=models)
+    return principals
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when the file does, or None while there is no such file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -1,0 +1,37 @@
+"""The store interface: keeping responses that asked for ``store``, by owner.
+
+The owner is part of every question: what belongs to another owner is exactly like what does
+not exist. After ``put`` has returned, every ``get`` sees the response.
+"""
+
+from typing import Protocol
+
+from tieline.items import Item
+from tieline_server.core.effects import Saved
+
+
+class ResponseStore(Protocol):
+    """What keeps responses."""
+
+    async def put(self, record: Saved) -> None:
+        """Keeps a response, in place of an earlier one of the same id and owner."""
+        ...
+
+    async def get(self, owner: str, response_id: str) -> Saved | None:
+        """The owner's response, or None."""
+        ...
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        """Forgets a response and its items; False where the owner has no such response.
+
+        Responses that continue it keep what they inherited.
+        """
+        ...
+
+    async def item(self, owner: str, item_id: str) -> Item | None:
+        """An item of one of the owner's stored responses, its input or its output, or None."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds open. Called once."""
+        ...

@@ -1,0 +1,126 @@
+"""Stored responses in this process's memory: gone when it ends, bounded while it runs."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from typing import Self
+
+from tieline.items import Item
+from tieline_server.config import MIB, Config
+from tieline_server.core.effects import Saved
+from tieline_server.core.history import Segment
+
+
+class MemoryStore:
+    """A dictionary of responses; past a bound, the one that was not used for longest goes.
+
+    ``max_bytes`` bounds the JSON of items. Chains share their links, so each link counts once,
+    for as long as any stored response descends from it. The newest response always stays.
+    """
+
+    def __init__(self, *, max_responses: int = 10_000, max_bytes: int = 256 * MIB) -> None:
+        self.max_responses = max_responses
+        self.max_bytes = max_bytes
+        self._records: OrderedDict[tuple[str, str], Saved] = OrderedDict()
+        """(owner, response id) -> record, the least recently used first."""
+        self._items: dict[tuple[str, str], dict[str, Item]] = {}
+        """(owner, item id) -> the item in each response that has it, the newest last."""
+        self._holders: Counter[Segment] = Counter()
+        """Link -> how many records end there plus how many held links follow it."""
+        self.size = 0
+        """Bytes of the held links' items and of the responses' output and settings."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """A store with the bounds that the settings give."""
+        return cls(max_responses=config.store_max_responses, max_bytes=config.store_max_bytes)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    async def put(self, record: Saved) -> None:
+        """Keeps a response. Costs what its chain has that is not stored yet."""
+        key = (record.owner, record.response.id)
+        self._drop(key)
+        self._records[key] = record
+        self._hold(record)
+        for item in _own_items(record):
+            if item.id is not None:
+                holders = self._items.setdefault((record.owner, item.id), {})
+                holders[record.response.id] = item
+        while len(self._records) > self.max_responses or self._too_big():
+            self._drop(next(iter(self._records)))
+
+    async def get(self, owner: str, response_id: str) -> Saved | None:
+        """The owner's response, or None; it is now the most recently used."""
+        record = self._records.get((owner, response_id))
+        if record is not None:
+            self._records.move_to_end((owner, response_id))
+        return record
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        """Forgets a response and its items."""
+        return self._drop((owner, response_id))
+
+    async def item(self, owner: str, item_id: str) -> Item | None:
+        """An item of one of the owner's responses, or None."""
+        holders = self._items.get((owner, item_id))
+        return next(reversed(holders.values())) if holders else None
+
+    async def close(self) -> None:
+        """Forgets everything."""
+        self._records.clear()
+        self._items.clear()
+        self._holders.clear()
+        self.size = 0
+
+    def _too_big(self) -> bool:
+        return self.size > self.max_bytes and len(self._records) > 1
+
+    def _drop(self, key: tuple[str, str]) -> bool:
+        record = self._records.pop(key, None)
+        if record is None:
+            return False
+        self._release(record)
+        for item in _own_items(record):
+            self._drop_item(record, item.id)
+        return True
+
+    def _drop_item(self, record: Saved, item_id: str | None) -> None:
+        holders = self._items.get((record.owner, item_id or ""), {})
+        if holders.pop(record.response.id, None) is not None and not holders:
+            del self._items[record.owner, item_id or ""]
+
+    def _hold(self, record: Saved) -> None:
+        self.size += _settings_size(record)
+        link: Segment | None = record.tip.segment
+        while link is not None:
+            self._holders[link] += 1
+            if self._holders[link] > 1:
+                return
+            self.size += link.size
+            link = link.parent
+
+    def _release(self, record: Saved) -> None:
+        self.size -= _settings_size(record)
+        link: Segment | None = record.tip.segment
+        while link is not None:
+            self._holders[link] -= 1
+            if self._holders[link] > 0:
+                return
+            del self._holders[link]
+            self.size -= link.size
+            link = link.parent
+
+
+def _own_items(record: Saved) -> Iterator[Item]:
+    """The items of the response itself: its input and output, not what it inherited."""
+    link: Segment | None = record.tip.segment
+    while link is not None and link is not record.input_from:
+        yield from link.items
+        link = link.parent
+
+
+def _settings_size(record: Saved) -> int:
+    response = record.response
+    free_form = (response.instructions, response.tools, response.text, response.metadata)
+    return sum(len(memoryview(raw)) for raw in (*response.output, *free_form))

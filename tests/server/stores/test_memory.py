@@ -1,0 +1,120 @@
+"""The memory store: the contract of all stores, and its bounds."""
+
+import asyncio
+
+from tests.support.store_contract import StoreContract, saved
+from tieline_server.core.effects import Saved
+from tieline_server.stores.base import ResponseStore
+from tieline_server.stores.memory import MemoryStore
+
+
+class TestContract(StoreContract):
+    def open(self) -> ResponseStore:
+        return MemoryStore()
+
+
+def put_all(store: MemoryStore, *records: Saved) -> None:
+    async def main() -> None:
+        for record in records:
+            await store.put(record)
+
+    asyncio.run(main())
+
+
+def kept(store: MemoryStore, *response_ids: str) -> list[bool]:
+    async def main() -> list[bool]:
+        return [await store.delete("ann", each) for each in response_ids]
+
+    return asyncio.run(main())
+
+
+def chain(length: int) -> list[Saved]:
+    records: list[Saved] = []
+    for number in range(length):
+        after = records[-1] if records else None
+        records.append(saved(f"resp_{number}", after=after))
+    return records
+
+
+def test_past_the_count_the_least_recently_used_response_goes() -> None:
+    async def main() -> list[bool]:
+        store = MemoryStore(max_responses=2)
+        await store.put(saved("resp_1"))
+        await store.put(saved("resp_2"))
+        await store.get("ann", "resp_1")
+        await store.put(saved("resp_3"))
+        found = [await store.get("ann", each) for each in ("resp_1", "resp_2", "resp_3")]
+        return [each is not None for each in found]
+
+    assert asyncio.run(main()) == [True, False, True]
+
+
+def test_what_goes_takes_its_items_along() -> None:
+    async def main() -> bool:
+        store = MemoryStore(max_responses=1)
+        await store.put(saved("resp_1"))
+        await store.put(saved("resp_2"))
+        return await store.item("ann", "msg_resp_1") is None
+
+    assert asyncio.run(main())
+
+
+def test_past_the_bytes_the_least_recently_used_responses_go() -> None:
+    one = MemoryStore()
+    put_all(one, saved("resp_1", text="x" * 10_000))
+    store = MemoryStore(max_bytes=one.size * 2)
+    put_all(store, *(saved(f"resp_{number}", text="x" * 10_000) for number in range(3)))
+    assert store.size <= one.size * 2
+    assert kept(store, "resp_0", "resp_1", "resp_2") == [False, True, True]
+
+
+def test_the_newest_response_stays_even_when_it_alone_is_past_the_bound() -> None:
+    store = MemoryStore(max_bytes=100)
+    put_all(store, saved("resp_1"), saved("resp_2", text="x" * 1000))
+    assert kept(store, "resp_1", "resp_2") == [False, True]
+
+
+def test_the_links_that_chains_share_count_once() -> None:
+    records = chain(10)
+    whole, last = MemoryStore(), MemoryStore()
+    put_all(whole, *records)
+    put_all(last, records[-1])
+    own_output = sum(len(memoryview(raw)) for raw in records[0].response.output)
+    assert whole.size - last.size < 10 * (own_output + 100)
+
+
+def test_a_link_counts_until_the_last_response_after_it_has_gone() -> None:
+    first, second = chain(2)
+    fork = saved("resp_fork", after=first)
+    store = MemoryStore()
+    put_all(store, first)
+    alone = store.size
+    put_all(store, second, fork)
+    assert kept(store, "resp_0", "resp_1") == [True, True]
+    assert store.size > alone
+    assert kept(store, "resp_fork") == [True]
+    assert store.size == 0
+    assert len(store) == 0
+
+
+class Tripwire:
+    """Stands where no walk may come: it is no segment."""
+
+
+def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
+    records = chain(20)
+    store = MemoryStore()
+    put_all(store, *records[:-1])
+    records[15].tip.segment.parent = Tripwire()  # type: ignore[assignment]
+    put_all(store, records[-1])
+    assert len(store) == 20
+
+
+def test_a_closed_store_is_empty() -> None:
+    async def main() -> tuple[int, int]:
+        store = MemoryStore()
+        await store.put(saved("resp_1"))
+        await store.close()
+        return len(store), store.size
+
+    assert asyncio.run(main()) == (0, 0)

@@ -1,0 +1,139 @@
+"""Composition: what the settings become, and what a whole server does with it."""
+
+import asyncio
+import io
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.support.otlp_collector import collecting
+from tests.support.server_process import serving, write_script
+from tieline.errors import TielineError
+from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline_server.app import Signals, limits_of, open_store, opened, routes
+from tieline_server.config import PREFIX, Config, ConfigError
+from tieline_server.core.effects import Principal
+from tieline_server.engines.scripted import ScriptedEngine
+from tieline_server.keys import KeyFileError
+from tieline_server.runtime import Services
+from tieline_server.stores.memory import MemoryStore
+from tieline_server.telemetry import make_logger
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT_ID = "b7ad6b7169203331"
+KEYS = '[[keys]]\nhash = "sha256:{}"\nowner = "ann"\n'
+SECRET = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith((PREFIX, "OTEL_")):
+            monkeypatch.delenv(name)
+
+
+def services(**flags: object) -> Services:
+    """What the settings become, looked at when all is closed again."""
+
+    async def main() -> Services:
+        log = make_logger("json", "info", io.BytesIO())
+        async with opened(Config.load({"engine": "scripted", **flags}), log) as found:
+            return found
+
+    return asyncio.run(main())
+
+
+def test_the_first_model_of_the_engine_is_the_default(tmp_path: Path) -> None:
+    script = write_script(tmp_path, models=["first", {"name": "second", "steering": False}])
+    found = services(script=script)
+    default, second = found.catalog.resolve(None), found.catalog.resolve("second")
+    assert default is not None
+    assert second is not None
+    assert (default.model, default.engine, default.steering) == ("first", "scripted", True)
+    assert second.steering is False
+    assert found.catalog.resolve("third") is None
+
+
+def test_every_model_of_every_engine_has_a_route(tmp_path: Path) -> None:
+    script = Path(write_script(tmp_path, models=["a", "b"]))
+    engines = {"one": ScriptedEngine(script), "two": ScriptedEngine()}
+    found = [(route.engine, route.model) for route in routes(engines)]
+    assert found == [("one", "a"), ("one", "b"), ("two", "scripted")]
+
+
+def test_the_key_file_decides_who_is_who(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(KEYS.format(SECRET))
+    found = services(api_keys=path)
+    assert found.keys.authenticate("Bearer secret") == Principal(owner="ann")
+    assert services().keys.authenticate(None) == Principal(owner="local")
+
+
+def test_a_key_file_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError):
+        services(api_keys=tmp_path / "none.toml")
+
+
+def test_the_limits_are_those_of_the_settings() -> None:
+    flags = {"max_active": 1, "max_lanes": 2, "max_queue": 3, "held_timeout": 4}
+    limits = limits_of(Config.load(flags))
+    assert (limits.active, limits.lanes, limits.queue, limits.held_timeout) == (1, 2, 3, 4.0)
+
+
+def test_the_memory_store_has_the_bounds_of_the_settings() -> None:
+    store = open_store(Config.load({"store_max_responses": 7, "store_max_bytes": 99}))
+    assert isinstance(store, MemoryStore)
+    assert (store.max_responses, store.max_bytes) == (7, 99)
+
+
+def test_a_store_that_is_not_in_the_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no store 'disk'; known are: memory"):
+        open_store(Config.load({"store": "disk"}))
+
+
+def test_every_refusal_at_the_start_is_one_that_the_command_can_say(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text("{")
+    for flags in ({"engine": "none"}, {"store": "none"}, {"script": script}):
+        with pytest.raises(TielineError) as caught:
+            services(**flags)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_first_signal_asks_and_only_a_later_one_insists() -> None:
+    async def main() -> None:
+        insisted = asyncio.Event()
+        signals = Signals(asyncio.get_running_loop())
+        signals.insist = insisted.set
+        os.kill(os.getpid(), signal.SIGTERM)
+        await signals.asked.wait()
+        assert not insisted.is_set()
+        os.kill(os.getpid(), signal.SIGINT)
+        await insisted.wait()
+
+    asyncio.run(main())
+
+
+def test_a_whole_server_exports_the_span_of_a_response_under_the_callers_trace() -> None:
+    """OB-05 over gRPC: joined by ids and trace, without a word of content."""
+    create = requests_pb2.ResponseCreate(input_text="the secret word")
+    with collecting() as collector:
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+        with serving(**endpoint) as server, grpc.insecure_channel(server.address) as channel:
+            answer = line_pb2_grpc.ResponsesServiceStub(channel).CreateResponse(
+                line_pb2.CreateResponseRequest(response_create=create),
+                metadata=(("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"),),
+            )
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+        (span,) = collector.spans
+    attributes = {pair.key: pair.value for pair in span.attributes}
+    assert span.trace_id.hex() == TRACE_ID
+    assert span.parent_span_id.hex() == PARENT_ID
+    assert attributes["gen_ai.response.id"].string_value == answer.response.id
+    assert attributes["gen_ai.usage.output_tokens"].int_value > 0
+    assert b"secret" not in span.SerializeToString()
+    assert "tieline.server.responses" in collector.metrics

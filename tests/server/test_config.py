@@ -1,0 +1,158 @@
+"""Settings: where they come from, which wins, and what is refused in one line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tieline_server.config import PREFIX, Config, ConfigError, flag, is_loopback, split_address
+
+PAGE = Path(__file__).parents[2] / "docs/configuration.md"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Config.model_fields:
+        monkeypatch.delenv(PREFIX + name.upper(), raising=False)
+
+
+def refusal(**flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(flags)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "tieline.toml"
+    path.write_text(text)
+    return path
+
+
+def test_without_anything_the_embedded_engine_is_served_on_loopback() -> None:
+    config = Config.load({})
+    assert config.engine == "llama"
+    assert config.grpc == "127.0.0.1:50051"
+    assert config.store == "memory"
+    assert config.loopback
+    assert config.max_message_bytes == 32 * 1024 * 1024
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, "heartbeat = 1\nheld_timeout = 1\nwrite_timeout = 1\n")
+    monkeypatch.setenv("TIELINE_HEARTBEAT", "2")
+    monkeypatch.setenv("TIELINE_HELD_TIMEOUT", "2")
+    config = Config.load({"config": str(path), "heartbeat": "3"})
+    assert config.heartbeat == 3.0
+    assert config.held_timeout == 2.0
+    assert config.write_timeout == 1.0
+    assert config.drain_timeout == 30.0
+
+
+def test_the_file_may_be_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIELINE_CONFIG", str(write(tmp_path, 'engine = "scripted"\n')))
+    assert Config.load({}).engine == "scripted"
+
+
+def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIELINE_API_KEYS", "")
+    assert Config.load({}).api_keys is None
+
+
+def test_settings_cannot_change_after_the_start() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config.load({}).heartbeat = 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("heartbeat = \n", "is not valid TOML"),
+        ("hartbeat = 3\n", "unknown setting: hartbeat"),
+        ('heartbeat = "soon"\n', "--heartbeat:"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(config=str(write(tmp_path, text)))
+
+
+def test_a_file_that_is_missing_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert refusal(config=path) == f"cannot read {path}: No such file or directory"
+
+
+@pytest.mark.parametrize("address", ["", "50051", ":50051", "host:", "host:x", "::1:80", "h:70000"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    assert "is not HOST:PORT" in refusal(grpc=address)
+
+
+def test_an_address_is_split_at_its_last_colon() -> None:
+    assert split_address("[::1]:0") == ("::1", 0)
+    assert split_address("example.com:443") == ("example.com", 443)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_loopback_needs_no_keys_and_reflects(host: str) -> None:
+    config = Config.load({"grpc": f"{host}:1"})
+    assert config.loopback
+    assert config.reflection
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1", "127.0.0.1.example.com"])
+def test_any_other_host_is_refused_without_keys(host: str, tmp_path: Path) -> None:
+    assert "needs --api-keys" in refusal(grpc=f"{host}:1")
+    config = Config.load({"grpc": f"{host}:1", "api_keys": tmp_path / "keys.toml"})
+    assert not is_loopback(config.grpc)
+    assert not config.reflection
+
+
+def test_reflection_can_be_chosen_either_way(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    assert not Config.load({"reflection": False}).reflection
+    assert Config.load({"grpc": "0.0.0.0:1", "api_keys": keys, "reflection": True}).reflection
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"tls_cert": "c.pem"}, "--tls-cert and --tls-key come together"),
+        ({"tls_key": "k.pem"}, "--tls-cert and --tls-key come together"),
+        ({"tls_client_ca": "ca.pem"}, "--tls-client-ca needs --tls-cert"),
+        ({"script": "s.json"}, "--script needs --engine scripted"),
+        ({"model": "m.gguf", "engine": "scripted"}, "--model needs --engine llama"),
+        ({"heartbeat": "0"}, "--heartbeat: Input should be greater than 0"),
+        ({"heartbeat": "inf"}, "--heartbeat: Input should be a finite number"),
+        ({"max_message_bytes": "1"}, "--max-message-bytes: Input should be greater than or"),
+        ({"merge": "sometimes"}, "--merge: Input should be 'auto' or 'never'"),
+        ({"reflection": "maybe"}, "--reflection: Input should be a valid boolean"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(flags: dict[str, str], said: str) -> None:
+    assert refusal(**flags).startswith(said)
+
+
+def test_several_bad_settings_are_said_together_without_their_consequences() -> None:
+    said = refusal(grpc="nowhere", max_lanes="0")
+    assert said.split("; ") == [
+        "--grpc: 'nowhere' is not HOST:PORT",
+        "--max-lanes: Input should be greater than or equal to 1",
+    ]
+
+
+def test_the_page_lists_every_setting_with_its_names_its_default_and_its_meaning() -> None:
+    row_pattern = r"^\| `(--.+?)` \| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|$"
+    listed = re.findall(row_pattern, PAGE.read_text(), re.MULTILINE)
+    assert listed == [row(name) for name in Config.model_fields]
+
+
+def row(name: str) -> tuple[str, str, str, str, str]:
+    """What the page should say of a setting."""
+    field = Config.model_fields[name]
+    absent = field.default is None or field.default_factory is not None
+    default = "" if absent else f"`{field.default}`"
+    return flag(name), PREFIX + name.upper(), name, default or "none", str(field.description)

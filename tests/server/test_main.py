@@ -1,0 +1,262 @@
+"""The command: its options, its errors in one line, and the life of a real server process."""
+
+import contextlib
+import hashlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.support.grpc_certificates import Authority
+from tests.support.server_process import run, serving, write_script
+from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline_server.__main__ import main
+from tieline_server.config import Config, flag
+
+SECRET = hashlib.sha256(b"secret").hexdigest()
+STALLED = {"rules": [{"id": "stall", "when": {}, "emit": [{"type": "stall", "seconds": 3600}]}]}
+SLOW = {
+    "pace": {"ttft_ms": 0, "tokens_per_second": 40},
+    "rules": [{"id": "slow", "when": {}, "emit": {"type": "message", "text": "word " * 20}}],
+}
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from tieline_server.__main__ import main
+sys.exit(main(["--engine", "none"]))
+"""
+
+
+def refusal(*arguments: str, **variables: str) -> str:
+    """The one line of a command that cannot start."""
+    done = run(*arguments, **variables)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("tieline-server: ")
+
+
+def status(arguments: list[str]) -> object:
+    """The exit status of the command, run in this process."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code
+
+
+def create() -> line_pb2.StreamResponseRequest:
+    asked = requests_pb2.ResponseCreate(input_text="the secret word")
+    return line_pb2.StreamResponseRequest(response_create=asked)
+
+
+def kinds(message: line_pb2.StreamResponseResponse) -> list[str]:
+    return [str(event.WhichOneof("event")) for event in message.events]
+
+
+class TestOptions:
+    def test_the_version_is_that_of_the_distribution(self) -> None:
+        done = run("--version")
+        assert re.fullmatch(r"tieline-server \d+\.\d+\.\d+\S*\n", done.stdout)
+
+    def test_the_help_lists_every_setting_with_its_default(self) -> None:
+        text = run("--help", COLUMNS="200").stdout
+        assert [name for name in Config.model_fields if flag(name) not in text] == []
+        assert "--no-reflection" in text
+        assert "[127.0.0.1:50051]" in text
+
+    def test_a_flag_beats_the_environment(self) -> None:
+        assert "no engine 'flagged'" in refusal("--engine", "flagged", TIELINE_ENGINE="environed")
+        assert "no engine 'environed'" in refusal(TIELINE_ENGINE="environed")
+
+    def test_the_model_command_names_what_it_can_do(self) -> None:
+        assert "fetch" in run("model", "--help").stdout
+        assert "COMMAND" in refusal("model")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--nope"], "unrecognized arguments: --nope (see tieline-server --help)"),
+            (["--gr", "127.0.0.1:1"], "unrecognized arguments: --gr"),
+            (["--engine"], "argument --engine: expected one argument"),
+            (["--grpc", "0.0.0.0:1"], "can be reached from elsewhere and needs --api-keys"),
+            (["--heartbeat", "soon"], "--heartbeat: Input should be a valid number"),
+            (["--config", "/no/such.toml"], "cannot read /no/such.toml"),
+        ],
+    )
+    def test_a_setting_that_cannot_be_is_refused_in_one_line(
+        self,
+        arguments: list[str],
+        said: str,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
+        assert status(arguments) == 2
+        written = capsys.readouterr()
+        (line,) = written.err.splitlines()
+        assert line.startswith("tieline-server: ")
+        assert said in line
+        assert written.out == ""
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--engine", "gpu"], "no engine 'gpu'; known are: llama, scripted"),
+            (["--store", "disk"], "no store 'disk'; known are: memory"),
+            (["--api-keys", "/no/keys.toml"], "cannot read /no/keys.toml"),
+            (["--script", "/no/such.json"], "/no/such.json"),
+            (["--tls-cert", "/no/cert.pem", "--tls-key", "/no/key.pem"], "cannot read /no/cert"),
+        ],
+    )
+    def test_what_is_not_there_is_refused_in_one_line(
+        self, arguments: list[str], said: str
+    ) -> None:
+        assert said in refusal(*arguments, TIELINE_ENGINE="scripted", TIELINE_GRPC="127.0.0.1:0")
+
+    def test_a_port_that_is_taken_is_said_in_one_line(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            assert address in refusal("--engine", "scripted", "--grpc", address)
+
+    def test_a_certificate_that_is_none_is_said_in_one_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "rubbish.pem"
+        path.write_text("rubbish")
+        files = ("--tls-cert", str(path), "--tls-key", str(path))
+        said = refusal("--engine", "scripted", "--grpc", "127.0.0.1:0", *files)
+        assert str(path) in said
+        assert "PEM" in said
+
+    def test_a_missing_model_is_said_with_what_to_do(self) -> None:
+        said = refusal("--model", "/no/such.gguf", "--grpc", "127.0.0.1:0")
+        assert "/no/such.gguf" in said
+
+    @pytest.mark.parametrize("package", ["pydantic_settings", "uvloop", "structlog", "grpc_health"])
+    def test_without_its_extra_the_command_says_what_to_install(self, package: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT, package],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"tieline-server: {package} is not installed: pip install 'tieline[server]'\n"
+        )
+
+
+class TestLife:
+    def test_the_default_engine_serves_and_ends_well(self) -> None:
+        with serving("--engine", "llama") as server:
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert server.lines("started")[0]["engine"] == "llama"
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_an_idle_server_announces_itself_and_ends_well_by_a_signal(self, number: int) -> None:
+        with serving() as server:
+            host, _, port = server.address.rpartition(":")
+            assert host == "127.0.0.1"
+            with socket.create_connection((host, int(port))):
+                pass
+            server.signal(number)
+            assert server.wait() == 0
+            assert server.rest_of_stdout() == ""
+            assert [line["event"] for line in server.lines()] == ["started", "draining", "stopped"]
+
+    def test_a_response_that_runs_gets_to_its_end_before_the_server_does(
+        self, tmp_path: Path
+    ) -> None:
+        with (
+            serving("--script", write_script(tmp_path, **SLOW)) as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
+            stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
+            seen = kinds(next(stream))
+            server.signal(signal.SIGTERM)
+            for message in stream:
+                seen += kinds(message)
+            assert seen[-1] == "response_completed"
+            assert server.wait() == 0
+            (turn,) = server.lines("turn")
+            assert (turn["outcome"], turn["transport"]) == ("completed", "grpc")
+
+    def test_the_flags_of_tls_and_keys_reach_the_door(self, tmp_path: Path) -> None:
+        authority = Authority(tmp_path, "authority")
+        own, caller = authority.sign("server"), authority.sign("client")
+        root = authority.pem.certificate
+        keys = tmp_path / "keys.toml"
+        keys.write_text(f'[[keys]]\nhash = "sha256:{SECRET}"\nowner = "ann"\n')
+        flags = ("--tls-cert", own.certificate, "--tls-key", own.key, "--tls-client-ca", root)
+        shown = grpc.ssl_channel_credentials(
+            root.read_bytes(), caller.key.read_bytes(), caller.certificate.read_bytes()
+        )
+        with (
+            serving(*map(str, flags), "--api-keys", str(keys)) as server,
+            grpc.secure_channel(server.address, shown) as channel,
+        ):
+            stub = line_pb2_grpc.ResponsesServiceStub(channel)
+            with pytest.raises(grpc.RpcError) as refused:
+                list(stub.StreamResponse(create()))
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            metadata = (("authorization", "Bearer secret"),)
+            assert list(stub.StreamResponse(create(), metadata=metadata))
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert [line["owner"] for line in server.lines("turn")][-1] == "ann"
+
+    def test_no_content_reaches_the_log(self, tmp_path: Path) -> None:
+        answer = {"rules": [{"id": "one", "when": {}, "emit": {"type": "message", "text": "pst"}}]}
+        with (
+            serving("--script", write_script(tmp_path, **answer)) as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
+            list(line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create()))
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert len(server.lines("turn")) == 1
+            assert "secret" not in server.log()
+            assert "pst" not in server.log()
+
+    def test_a_response_that_outlasts_the_drain_is_ended(self, tmp_path: Path) -> None:
+        script = write_script(tmp_path, **STALLED)
+        with (
+            serving("--script", script, "--drain-timeout", "0.2") as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
+            stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
+            assert "response_created" in kinds(next(stream))
+            server.signal(signal.SIGTERM)
+            # Its last word may be an event or a status; the door and the line both watch the time.
+            with contextlib.suppress(grpc.RpcError):
+                list(stream)
+            assert server.wait() == 0
+            (turn,) = server.lines("turn")
+            assert turn["outcome"] not in ("completed", "refused")
+
+    def test_a_second_signal_does_not_wait_for_what_runs(self, tmp_path: Path) -> None:
+        script = write_script(tmp_path, **STALLED)
+        with (
+            serving("--script", script, "--drain-timeout", "3600") as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
+            stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
+            assert "response_created" in kinds(next(stream))
+            stub = health_pb2_grpc.HealthStub(channel)
+            # Its type stubs lack this method.
+            health = stub.Watch(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
+            assert next(health).status == health_pb2.HealthCheckResponse.SERVING
+            server.signal(signal.SIGTERM)
+            assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
+            assert len(server.lines("interrupted")) == 1

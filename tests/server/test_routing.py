@@ -1,0 +1,32 @@
+"""Model names: what they resolve to."""
+
+import pytest
+
+from tieline_server.core.effects import Resolved
+from tieline_server.routing import ModelCatalog, RoutingError
+
+SMALL = Resolved(model="small", engine="llama")
+LARGE = Resolved(model="large", engine="upstream", steering=False)
+
+
+def test_a_name_is_the_model_of_that_name() -> None:
+    assert ModelCatalog([SMALL, LARGE]).resolve("large") == LARGE
+
+
+def test_no_name_is_the_first_model() -> None:
+    assert ModelCatalog([SMALL, LARGE]).resolve(None) == SMALL
+
+
+@pytest.mark.parametrize("name", ["", "Small", "small ", "none"])
+def test_an_unknown_name_is_none(name: str) -> None:
+    assert ModelCatalog([SMALL]).resolve(name) is None
+
+
+def test_two_models_of_one_name_are_refused() -> None:
+    with pytest.raises(RoutingError, match="named 'small'"):
+        ModelCatalog([SMALL, Resolved(model="small", engine="upstream")])
+
+
+def test_a_server_without_a_model_is_refused() -> None:
+    with pytest.raises(RoutingError, match="no engine serves a model"):
+        ModelCatalog([])
