@@ -1,0 +1,261 @@
+"""Cancel, steer, and a peer that leaves."""
+
+from typing import Any
+
+from tests.conformance.server import run, serve
+from tests.conformance.wire import Json, Peer, Wire, ask, collect, context, output, response, said
+
+SCRIPT: Json = {
+    "models": ["scripted", {"name": "stubborn", "steering": False}],
+    "rules": [
+        {
+            "id": "stall",
+            "when": {"user_contains": "stall"},
+            "emit": {"type": "stall", "seconds": 600},
+        },
+        {
+            "id": "slow",
+            "when": {"user_contains": "slow", "last": "message"},
+            "pace": {"tokens_per_second": 20},
+            "emit": {"type": "message", "text": "one two three four five six seven eight nine ten "
+                     "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"},
+        },
+        {
+            "id": "think-then-call",
+            "when": {"user_contains": "call", "last": "message"},
+            "pace": {"tokens_per_second": 50},
+            "emit": [
+                {"type": "reasoning", "text": "hm hm hm hm hm hm"},
+                {"type": "function_call", "name": "f", "arguments": {"n": 1}},
+            ],
+        },
+        {
+            "id": "two-items",
+            "when": {"user_contains": "two"},
+            "pace": {"tokens_per_second": 50},
+            "emit": [
+                {"type": "reasoning", "text": "hm hm hm hm hm hm"},
+                {"type": "message", "text": "never reached " * 50},
+            ],
+        },
+        {"id": "context", "emit": {"type": "message", "text": "{context}"}},
+    ],
+}  # fmt: skip
+
+
+async def _create(peer: Peer, **members: Any) -> None:
+    await peer.send({"type": "response.create", "model": "scripted", "store": False, **members})
+
+
+async def _until(peer: Peer, *kinds: str) -> list[Json]:
+    """Events up to the first of one of these types."""
+    seen: list[Json] = []
+    while not seen or seen[-1]["type"] not in kinds:
+        seen.append(await peer.receive())
+    return seen
+
+
+def test_cancel_ends_the_turn_with_partial_output_and_the_chain_goes_on(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input="slow please")
+            events = await _until(peer, "response.output_text.delta")
+            await peer.send({"type": "response.cancel"})
+            events += await collect(peer)
+            partial = "".join(e.get("delta", "") for e in events)
+            after = await ask(peer, previous_response_id=response(events)["id"], input="go on")
+
+            end = response(events)
+            assert (events[-1]["type"], end["status"]) == ("response.incomplete", "cancelled")
+            assert end["incomplete_details"] is None
+            assert 0 < end["usage"]["output_tokens"] < 18
+            assert end["output"][0]["content"][0]["text"] == partial
+            assert said(context(after)) == [
+                ("user", "slow please"),
+                ("assistant", partial),
+                ("user", "go on"),
+            ]
+            assert len(served.engine.aborted) == 1
+
+    run(case())
+
+
+def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
+    wire: Wire,
+) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            done = response(await ask(peer, input="x"))["id"]
+            await peer.send({"type": "response.cancel", "response_id": done})
+            await peer.send({"type": "response.cancel", "response_id": "resp_unknown"})
+            event = await peer.receive()
+
+            assert event["error"]["code"] == "response_not_found"
+            assert event["status"] == 404
+
+    run(case())
+
+
+def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            events = await ask(peer, input="slow please", timeout_ms=300)
+
+            assert response(events)["incomplete_details"] == {"reason": "deadline"}
+            assert response(events)["usage"]["output_tokens"] > 0
+
+    run(case())
+
+
+def test_cn_01_a_peer_that_leaves_stops_the_engine_once(wire: Wire) -> None:
+    async def leaves_after(words: str, event: str) -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input=words)
+            await _until(peer, event)
+            assert served.engine.running == 1
+            await peer.abort()
+            await served.signal.until(lambda: served.engine.running == 0, seconds=1)
+
+            assert len(served.engine.aborted) == 1
+            assert [record.outcome for record in served.records] == ["disconnected"]
+            assert served.records[0].usage.input_tokens > 0
+
+    run(leaves_after("stall", "response.in_progress"))
+    run(leaves_after("slow", "response.output_text.delta"))
+
+
+def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input="two items", instructions="stay calm")
+            events = await _until(peer, "response.reasoning_text.delta")
+            running = events[0]["response"]["id"]
+            await peer.send(
+                {
+                    "type": "response.steer",
+                    "previous_response_id": running,
+                    "input": "shorter please",
+                }
+            )
+            events += await collect(peer)
+            successor = await collect(peer)
+
+            accepted = next(e for e in events if e["type"] == "response.steer.accepted")
+            assert accepted["steer"]["previous_response_id"] == running
+            assert accepted["steer"]["id"].startswith("steer_")
+            assert list(range(len(events))) == [e["sequence_number"] for e in events]
+            assert response(events)["incomplete_details"] == {"reason": "steered"}
+            assert response(successor)["previous_response_id"] == running
+            assert response(successor)["instructions"] == "stay calm"
+            assert said(context(successor))[-1] == ("user", "shorter please")
+
+    run(case())
+
+
+def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input="slow please")
+            events = await _until(peer, "response.output_text.delta")
+            steer = {"previous_response_id": events[0]["response"]["id"], "input": "shorter"}
+            await peer.send({"type": "response.steer", **steer})
+            events += await collect(peer)
+            successor = await collect(peer)
+
+            assert response(events)["status"] == "completed"
+            assert said(context(successor))[-1] == ("user", "shorter")
+
+    run(case())
+
+
+def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input="call it")
+            events = await _until(peer, "response.function_call_arguments.delta")
+            running = events[0]["response"]["id"]
+            steer = {"previous_response_id": running, "input": "shorter please"}
+            await peer.send({"type": "response.steer", **steer})
+            events += await collect(peer)
+            call = response(events)["output"][-1]
+            pending = await peer.receive()
+            answered = await ask(
+                peer, previous_response_id=running, input=[output(call["call_id"], "ok")]
+            )
+            later = await ask(peer, previous_response_id=response(answered)["id"], input="end")
+
+            assert response(events)["status"] == "completed"
+            assert pending["type"] == "response.steer.pending"
+            assert pending["reason"] == "waiting_for_required_input"
+            assert pending["required_input"] == [
+                {"type": "function_call_output", "call_id": call["call_id"], "name": "f"}
+            ]
+            steered = ("user", "shorter please")
+            assert said(context(answered))[-2:] == [("function_call_output", "ok"), steered]
+            assert said(context(later)).count(steered) == 1
+
+    run(case())
+
+
+def test_cn_04_a_model_without_steering_says_so_and_the_stream_is_unharmed(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, model="stubborn", input="slow please")
+            events = await _until(peer, "response.output_text.delta")
+            steer = {"previous_response_id": events[0]["response"]["id"], "input": "shorter"}
+            await peer.send({"type": "response.steer", **steer})
+            failed = (await _until(peer, "response.steer.failed"))[-1]
+            events = await collect(peer)
+
+            assert failed["error"]["code"] == "steering_not_supported"
+            assert failed["steer"]["input"] == "shorter"
+            assert response(events)["status"] == "completed"
+
+    run(case())
+
+
+def test_cn_05_a_steer_for_an_old_or_unknown_response_changes_no_other(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            old = response(await ask(peer, input="one"))["id"]
+            newest = response(await ask(peer, previous_response_id=old, input="two"))["id"]
+            refused = []
+            for target in (old, "resp_unknown", newest):
+                await peer.send(
+                    {"type": "response.steer", "previous_response_id": target, "input": "lost"}
+                )
+                refused.append(await peer.receive())
+            after = await ask(peer, previous_response_id=newest, input="three")
+
+            assert {event["type"] for event in refused} == {"response.steer.failed"}
+            assert [event["error"]["code"] for event in refused] == [
+                "response_not_found",
+                "response_not_found",
+                "response_already_completed",
+            ]
+            assert refused[0]["steer"] == {"previous_response_id": old, "input": "lost"}
+            assert "lost" not in str(context(after))
+
+    run(case())
+
+
+def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served:
+            async with wire(served) as peer:
+                first = response(await ask(peer, store=True, input="call it"))
+                await _create(peer, store=True, input="slow please")
+                events = await _until(peer, "response.output_text.delta")
+                steer = {"previous_response_id": events[0]["response"]["id"], "input": "lost"}
+                await peer.send({"type": "response.steer", **steer})
+                await _until(peer, "response.steer.accepted")
+                await peer.abort()
+            async with wire(served) as peer:
+                call = first["output"][-1]["call_id"]
+                after = await ask(
+                    peer, previous_response_id=first["id"], input=[output(call, "ok")]
+                )
+
+            assert "lost" not in str(context(after))
+
+    run(case())
