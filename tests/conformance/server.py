@@ -16,8 +16,8 @@ from tieline.ids import IdSource
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt, Resolved, TurnRecord
 from tieline_server.core.limits import Limits
-from tieline_server.engines.script import Script, parse
 from tieline_server.engines.scripted import ScriptedEngine
+from tieline_server.engines.scripted.script import Script, parse
 from tieline_server.keys import Keys
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services

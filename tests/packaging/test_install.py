@@ -13,7 +13,9 @@ import importlib, json, pkgutil, sys
 packages, without = json.loads(sys.argv[1])
 for package in packages:
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
-        if not any((module.name + ".").startswith(name + ".") for name in without):
+        # A package's __main__ runs when it is imported; its commands are run elsewhere.
+        named = module.name.rpartition(".")[2] != "__main__"
+        if named and not any((module.name + ".").startswith(name + ".") for name in without):
             importlib.import_module(module.name)
 print(json.dumps(sorted(sys.modules)))
 """

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.core import append_of, create_of, output, user
+from tests.support.core import append_of, create_of, output, user, words
 from tests.support.runtime import (
     SECRET,
     Answer,
@@ -114,6 +114,33 @@ class TestTurns:
             await stage.until(events.ResponseCompleted)
             tip = stage.engine.prompts[-1].tip
             assert len(list(tip.items_of_chain())) == 3
+            await stage.line.close()
+
+        run(test)
+
+    def test_items_that_the_input_names_come_from_the_store(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create([{**user("one"), "id": "msg_1"}], store=True)
+            await stage.until(events.ResponseCompleted)
+            unknown = {"type": "item_reference", "id": "msg_x"}
+            known = {"type": "item_reference", "id": "msg_1"}
+            stage.create([unknown])
+            assert (await stage.until(events.ErrorEvent)).error.code == "item_not_found"
+            stage.create([known, user("two")])
+            await stage.until(events.ResponseCompleted)
+            assert words(stage.engine.prompts[-1].tip) == ["user: one", "user: two"]
+            await stage.line.close()
+
+        run(test)
+
+    def test_the_work_of_a_line_is_counted_in_one_place(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create("x" * 1000)
+            await stage.until(events.ResponseCompleted)
+            assert stage.line.work is stage.engine.prompts[0].work
+            assert stage.line.work.validate > 1000
             await stage.line.close()
 
         run(test)

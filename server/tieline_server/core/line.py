@@ -39,10 +39,11 @@ from tieline_server.core.effects import (
     Saved,
     Work,
 )
-from tieline_server.core.history import Memory, Tip
+from tieline_server.core.history import Memory, Segment, Tip
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.outbox import Outgoing
+from tieline_server.core.settings import Settings
 from tieline_server.core.transitions import (
     LINES,
     LaneInput,
@@ -285,14 +286,12 @@ class Line:
         lane = self._admit(append)
         if lane is None:
             return
-        if append.response_id is not None and append.response_id != self._appendable(lane):
-            error = ApiError.of(
-                "response_not_found",
-                f"Response with id '{append.response_id[:128]}' is not the one on this lane.",
-                param="response_id",
-            )
-            self.reject(error, event_id=append.event_id, stream_id=append.stream_id)
-            return
+        if append.response_id is not None:
+            try:
+                self._admit_answer(append.response_id, lane)
+            except ApiError as error:
+                self.reject(error, event_id=append.event_id, stream_id=append.stream_id)
+                return
         lane.handle(LaneInput.APPEND, append, principal)
         self._follow_lane(lane)
 
@@ -338,6 +337,7 @@ class Line:
             self.outgoing.put(lane, failed)
             return
         turn.handle(TurnInput.STEER, steer, items)
+        self._follow(turn)
 
     def refuse_unknown(self, request: Opaque, _principal: Principal) -> None:
         """An event type that this server does not know."""
@@ -398,11 +398,35 @@ class Line:
             return None
         return lane
 
-    def _appendable(self, lane: Lane) -> str | None:
-        if lane.current is not None:
-            return lane.current.id
-        latest = self.memory.latest(lane.name)
-        return latest.response_id if latest is not None else None
+    def _admit_answer(self, named: str, lane: Lane) -> None:
+        """Refuses an append to a response that is not the lane's, or is no longer held.
+
+        Such an append has crossed the end of its turn. A new response would start what nobody
+        waits for, or what was just cancelled.
+        """
+        turn, tip = lane.current, self.memory.latest(lane.name)
+        on_lane: str | None = None
+        settings: object = None
+        link: Segment | None = None
+        if turn is not None:
+            on_lane = turn.id
+            if turn.state is TurnState.SAVING:
+                settings, link = turn.settings, turn.tip
+        elif tip is not None:
+            on_lane, settings, link = tip.response_id, tip.settings, tip.segment
+        if named != on_lane:
+            raise ApiError.of(
+                "response_not_found",
+                f"Response with id '{named[:128]}' is not the one on this lane.",
+                param="response_id",
+            )
+        answerable = isinstance(settings, Settings) and settings.append
+        if answerable and link is not None and link.open_calls:
+            raise ApiError.of(
+                "response_already_completed",
+                f"Response '{named}' ended before its calls were answered.",
+                param="response_id",
+            )
 
     def _find(self, response_id: str) -> Turn | None:
         every = (turn for lane in self._lanes.values() for turn in lane.turns())

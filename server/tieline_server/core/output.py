@@ -107,12 +107,10 @@ class Output:
         """Takes one delta."""
         self._handlers[type(delta)](delta)
 
-    def goes_past_an_item(self, delta: deltas.Delta) -> bool:
-        """Whether ``delta`` begins an item after another one has been whole."""
+    def begins_an_item(self, delta: deltas.Delta) -> bool:
+        """Whether ``delta`` begins an item of its own."""
         kind = _ITEM_OF.get(type(delta)) if getattr(delta, "text", " ") else None
-        if self.open is None:
-            return kind is not None and bool(self.done)
-        return kind == "call" or (kind is not None and kind != self.open.kind)
+        return kind is not None and (self.open is None or kind != self.open.kind)
 
     def close(self, status: str) -> None:
         """Closes the open item, if any: ``completed`` by itself, ``incomplete`` when cut.

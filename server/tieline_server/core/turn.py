@@ -297,8 +297,10 @@ class Turn:
         self._go()
 
     def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
-        """It acts at the end of the open item, or joins the next append."""
+        """It acts at the end of the open item, at once if none is; or joins the next append."""
         self.steers.accept(items)
+        if self.state is TurnState.STEERED and self.output.open is None:
+            self.handle(TurnInput.BOUNDARY)
 
     def decline(self, steer: Steer, _items: Sequence[Item]) -> None:
         """It is not running (any more)."""
@@ -475,7 +477,7 @@ class Turn:
     def _stops_at(self, delta: Delta) -> bool:
         """Whether the turn ends here, where ``delta`` would begin one item more."""
         steered = self.state is TurnState.STEERED
-        if not self.output.goes_past_an_item(delta) or not (steered or self._calls_used_up()):
+        if not self.output.begins_an_item(delta) or not (steered or self._calls_used_up()):
             return False
         self.output.close("completed")
         if steered:

@@ -413,6 +413,12 @@ class TestSession:
         assert line.closed.error is None
         assert line.line.state is LineState.CLOSED
 
+    def test_session_end_of_an_idle_line_closes_it_at_once(self) -> None:
+        line = Lockstep()
+        line.answer(line.create("hi"))
+        line.send("tieline.session.end")
+        assert line.closed is not None
+
     @pytest.mark.parametrize("busy", [True, False])
     def test_half_close_closes_when_nothing_runs(self, busy: bool) -> None:
         line = Lockstep()

@@ -251,7 +251,7 @@ class TestChain:
         assert Written().end().events == []
 
 
-class TestGoesPastAnItem:
+class TestBeginsAnItem:
     @pytest.mark.parametrize(
         ("first", "delta", "expected"),
         [
@@ -271,13 +271,13 @@ class TestGoesPastAnItem:
         self, first: Delta, delta: Delta, expected: bool
     ) -> None:
         written = Written(first)
-        assert written.output.goes_past_an_item(delta) is expected
+        assert written.output.begins_an_item(delta) is expected
 
-    def test_between_items_only_a_beginning_goes_past(self) -> None:
+    def test_between_items_only_what_has_an_item_begins_one(self) -> None:
         written = Written(TextDelta("a"), ItemEnd())
-        assert written.output.goes_past_an_item(TextDelta("b"))
-        assert not written.output.goes_past_an_item(ItemEnd())
+        assert written.output.begins_an_item(TextDelta("b"))
+        assert not written.output.begins_an_item(ItemEnd())
 
-    @pytest.mark.parametrize("delta", [TextDelta("a"), FUNCTION, ItemEnd()])
-    def test_the_first_item_goes_past_nothing(self, delta: Delta) -> None:
-        assert not Written().output.goes_past_an_item(delta)
+    def test_the_first_delta_of_a_response_begins_one(self) -> None:
+        assert Written().output.begins_an_item(TextDelta("a"))
+        assert not Written().output.begins_an_item(TextDelta(""))

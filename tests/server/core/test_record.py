@@ -176,6 +176,12 @@ class TestRecord:
         phases = line.record(turn).phases
         assert (phases["held"], phases["overhead"]) == (7 * S, 0)
 
+    def test_it_counts_the_events_of_the_response(self) -> None:
+        line = Lockstep()
+        turn = line.create("hi")
+        line.answer(turn)
+        assert line.record(turn).events == len(line.types(turn)) == 9
+
     def test_completed_at_is_when_it_completed(self) -> None:
         line = Lockstep()
         turn = line.create("hi")

@@ -79,6 +79,7 @@ class TestStart:
         assert (response.error.code, response.error.message) == ("server_error", "It broke.")
         assert response.usage is not None
         assert line.errors == []
+        assert line.stopped == [turn]
 
     def test_generate_false_ends_completed_without_output_and_can_be_continued(self) -> None:
         line = Lockstep()
@@ -451,9 +452,20 @@ class TestCancel:
         assert not line.line.cut(turn, "cancelled", owner="other")
         assert not line.line.cut("resp_x", "cancelled", owner="local")
         assert line.sampling == [turn]
-        assert line.line.cut(turn, "cancelled", owner="local")
+        queued = line.create("next")
+        cut = line.line.cut(turn, "cancelled", owner="local")
         line.settle()
+        assert cut == line.response(turn)
         assert line.status(turn) == ("cancelled", None)
+        assert line.sampling == [queued]
+
+    def test_so_does_one_that_is_queued(self) -> None:
+        line = Lockstep()
+        first, second = line.create("1"), line.create("2")
+        assert line.line.cut(second, "cancelled", owner="local") is not None
+        line.settle()
+        line.answer(first)
+        assert line.status(second) == ("cancelled", None)
 
 
 class TestDeadline:

@@ -1,0 +1,99 @@
+"""The Tieline client: an asynchronous core and a blocking face over it.
+
+>>> import asyncio
+>>> async def main(url: str) -> None:
+...     async with connect(url) as line:
+...         stream = await line.create(input="hello")
+...         async for event in stream:
+...             print(event.type)
+...         print(stream.text)
+
+``tieline_client.sync.connect`` is the same for callers that block. Errors that a server states
+are :class:`ApiError`; :mod:`tieline_client.errors` lists what else can happen.
+"""
+
+from tieline.errors import (
+    ApiError,
+    AuthenticationError,
+    BadRequest,
+    Cancelled,
+    Conflict,
+    DeadlineExceeded,
+    NotFound,
+    PermissionDenied,
+    RateLimited,
+    RequestTimeout,
+    RequestTooLarge,
+    ServerError,
+    TielineError,
+    Unavailable,
+)
+from tieline_client.agent import Agent, Run, Tool, ToolDefinitionError, Turn, TurnLimitReached
+from tieline_client.aio import (
+    Call,
+    Input,
+    Lane,
+    Line,
+    ResponseStream,
+    Result,
+    Settings,
+    connect,
+    tool_output,
+)
+from tieline_client.errors import (
+    ConnectionLost,
+    ConnectTimeout,
+    IncompleteStream,
+    LineClosed,
+    ProtocolViolation,
+    TurnState,
+    UnsupportedUrl,
+)
+from tieline_client.sync import connect as connect_sync
+from tieline_client.transports import Options, Tls
+
+__all__ = [
+    # Lines and turns.
+    "connect",
+    "connect_sync",
+    "Line",
+    "Lane",
+    "ResponseStream",
+    "Result",
+    "Call",
+    "tool_output",
+    "Input",
+    "Settings",
+    "Options",
+    "Tls",
+    # Agents.
+    "Agent",
+    "Run",
+    "Turn",
+    "Tool",
+    "ToolDefinitionError",
+    "TurnLimitReached",
+    # What a server states.
+    "TielineError",
+    "ApiError",
+    "AuthenticationError",
+    "BadRequest",
+    "Cancelled",
+    "Conflict",
+    "DeadlineExceeded",
+    "NotFound",
+    "PermissionDenied",
+    "RateLimited",
+    "RequestTimeout",
+    "RequestTooLarge",
+    "ServerError",
+    "Unavailable",
+    # What only a client meets.
+    "ConnectionLost",
+    "ConnectTimeout",
+    "IncompleteStream",
+    "LineClosed",
+    "ProtocolViolation",
+    "TurnState",
+    "UnsupportedUrl",
+]

@@ -1,0 +1,340 @@
+"""A line and its lanes: one reader task, no queue without a bound."""
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Unpack
+
+from msgspec.structs import replace
+
+from tieline import items
+from tieline.errors import TielineError
+from tieline.events import ErrorEvent, Event, SessionGoingAway, SessionStarted
+from tieline.ids import is_stream_id
+from tieline.requests import ABSENT, Append, Cancel, Create, Steer
+from tieline_client import _line, transports
+from tieline_client._line import Ask
+from tieline_client.aio.requests import Input, Settings, ToolChoice, to_create, to_json
+from tieline_client.aio.stream import ResponseStream, to_error
+from tieline_client.errors import ConnectionLost, LineClosed, TurnState
+from tieline_client.transports import Endpoint, Options, Tls, Transport
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    tls: Tls | None = None,
+    options: Options | None = None,
+) -> AsyncIterator["Line"]:
+    """Opens a line for the body of an ``async with``.
+
+    ``url`` is ``grpc://HOST:PORT`` (plain text) or ``grpcs://HOST:PORT`` (TLS). Raises
+    UnsupportedUrl, ConnectTimeout, ConnectionLost or :class:`tieline.errors.ApiError`.
+
+    >>> async def ask(url: str) -> str:
+    ...     async with connect(url) as line:
+    ...         stream = await line.create(input="hello")
+    ...         return (await stream.result()).text
+    """
+    line = await Line.open(url, api_key=api_key, tls=tls, options=options)
+    try:
+        yield line
+    finally:
+        await line.close()
+
+
+class Line:
+    """One connection: its responses are remembered until it is closed.
+
+    Creates on one lane are answered one after the other; lanes run side by side. Everything
+    here must be called in the event loop that opened the line.
+    """
+
+    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+        self._options = endpoint.options
+        self._transport = transport
+        self._core = _line.Line()
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[Ask, weakref.ref[ResponseStream]] = {}
+        self._full: set[Ask] = set()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+        self._ended = False
+        self._lost: BaseException | None = None
+        """Why the line ended; while it lives, an error that the server addressed to the line."""
+        self.session: SessionStarted | None = None
+        """What the server speaks and allows, once it has told."""
+        self.going_away: SessionGoingAway | None = None
+        """Set when the server is about to close the line: send new work elsewhere."""
+        self._reader = asyncio.create_task(self._read(), name="tieline-line-reader")
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        api_key: str | None = None,
+        tls: Tls | None = None,
+        options: Options | None = None,
+    ) -> "Line":
+        """Opens a line that its caller must close; :func:`connect` does it by itself."""
+        endpoint = transports.endpoint(url, api_key=api_key, tls=tls, options=options or Options())
+        transport = await transports.opener(endpoint.scheme)(endpoint)
+        return cls(endpoint, transport)
+
+    # Asking.
+
+    async def create(
+        self,
+        *,
+        input: Input | None = None,
+        model: str | None = None,
+        previous_response_id: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> ResponseStream:
+        """Asks for one response on the default lane; returns once the request is on its way.
+
+        Raises :class:`LineClosed` or :class:`ConnectionLost` when the line is over, and
+        RequestTooLarge for a request beyond what the server takes. What the server says comes
+        in the iteration.
+        """
+        return await self._create(None, input, model, previous_response_id, settings)
+
+    async def append(self, input: Input) -> ResponseStream:
+        """Continues the default lane's latest response, with that response's own settings.
+
+        Raises :class:`TurnState` when the lane holds a turn: ``stream.append`` answers that one.
+        """
+        return await self._continue(None, input)
+
+    def lane(self, name: str) -> "Lane":
+        """A named lane: 1 to 256 of letters, digits, ``_``, ``.``, ``-``; else ValueError."""
+        if not is_stream_id(name):
+            raise ValueError(f"{name!r} cannot name a lane")
+        return Lane(self, name)
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can be sent."""
+        return not self._closed and not self._ended
+
+    async def close(self) -> None:
+        """Ends the line and every task of it, within ``close_timeout``.
+
+        With nothing under way it says goodbye; what is under way is cancelled. Idempotent.
+        """
+        idle = not self._core.pending and self.alive
+        self._closed = True
+        self._room.set()
+        try:
+            if idle:
+                async with asyncio.timeout(self._options.close_timeout):
+                    await self._transport.finish()
+                    await asyncio.wait((self._reader,))
+        except TimeoutError:
+            pass
+        finally:
+            self._reader.cancel()
+            await asyncio.wait((self._reader,))
+
+    async def _create(
+        self,
+        lane: str | None,
+        input: Input | None,
+        model: str | None,
+        previous_response_id: str | None,
+        settings: Settings,
+    ) -> ResponseStream:
+        request = to_create(
+            lane=lane,
+            input=input,
+            model=model,
+            previous_response_id=previous_response_id,
+            settings=settings,
+        )
+        return await self._ask(request)
+
+    async def _continue(self, lane: str | None, input: Input) -> ResponseStream:
+        if self._core.held(lane) is not None:
+            raise TurnState("append: the lane holds a turn; answer it with its stream's append")
+        return await self._ask(Append(stream_id=lane, input=to_json(input)))
+
+    async def _ask(self, request: Create | Append) -> ResponseStream:
+        self._check_open()
+        ask = self._core.create(request.stream_id)
+        merge = self._options.merge != "never"
+        stream = ResponseStream(self, ask, merge=merge, sent_at=self._loop.time())
+        self._streams[ask] = weakref.ref(stream, self._on_dropped(ask))
+        try:
+            await self._transport.send(replace(request, event_id=ask.event_id))
+        except BaseException:
+            self._streams.pop(ask, None)
+            self._core.withdraw(ask)
+            raise
+        return stream
+
+    async def _append(self, ask: Ask, outputs: Input, tool_choice: ToolChoice | None) -> None:
+        self._check_open()
+        raw = to_json(outputs)
+        answered = [item.answers for item in items.decode_input(raw) if item.answers]
+        event_id = self._core.append(ask)
+        stream = self._stream(ask)
+        if stream is not None:
+            stream._resumed(self._loop.time(), answered)
+        request = Append(
+            event_id=event_id,
+            stream_id=ask.lane,
+            response_id=ask.response_id,
+            input=raw,
+            tool_choice=ABSENT if tool_choice is None else to_json(tool_choice),
+        )
+        try:
+            await self._transport.send(request)
+        except BaseException:
+            self._core.withdraw(ask)
+            if stream is not None:
+                stream._held_again(self._loop.time())
+            raise
+
+    async def _steer(self, ask: Ask, input: Input) -> None:
+        self._check_open()
+        raw = to_json(input)
+        response_id = self._core.steer(ask)
+        request = Steer(stream_id=ask.lane, previous_response_id=response_id, input=raw)
+        try:
+            await self._transport.send(request)
+        except BaseException:
+            ask.steers.withdrawn()
+            raise
+
+    async def _cancel(self, ask: Ask) -> None:
+        self._check_open()
+        if not self._core.cancel(ask):
+            return
+        waits = ask.response_id is None
+        await self._transport.send(
+            Cancel(
+                event_id=ask.event_id if waits else None,
+                stream_id=ask.lane,
+                response_id=ask.response_id,
+            )
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LineClosed("the line is closed")
+        if self._ended:
+            raise ConnectionLost("the line is lost") from self._lost
+
+    # Reading.
+
+    async def _read(self) -> None:
+        """The only reader; ends the line and all that is pending, whatever ends it."""
+        reason = "the server ended the line"
+        try:
+            while True:
+                # Back-pressure: what is not read here fills the connection's window.
+                await self._room.wait()
+                events = await self._transport.receive()
+                if not events:
+                    break
+                now = self._loop.time()
+                for event in events:
+                    self._dispatch(event, now)
+        except TielineError as error:
+            self._lost, reason = error, str(error)
+        except asyncio.CancelledError as error:
+            self._lost, reason = error, "the line was closed"
+            raise
+        except Exception as error:
+            self._lost, reason = error, "the client failed"
+            raise
+        finally:
+            self._end(reason)
+            await self._transport.close()
+
+    def _dispatch(self, event: Event, now: float) -> None:
+        delivery = self._core.receive(event)
+        ask = delivery.ask
+        if ask is None:
+            self._notice(event)
+            return
+        stream = self._stream(ask)
+        if stream is not None and delivery.verdict is not _line.Verdict.DROP:
+            stream._take(delivery.verdict, event, now)
+        if ask.ended:
+            self._streams.pop(ask, None)
+            self._read_on(ask)
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, SessionStarted):
+            self.session = event
+            if (limit := event.limits.get("max_message_bytes")) is not None:
+                self._transport.limit(limit)
+        elif isinstance(event, SessionGoingAway):
+            self.going_away = event
+        elif isinstance(event, ErrorEvent):
+            self._lost = to_error(event)
+
+    def _end(self, reason: str) -> None:
+        self._ended = True
+        for ask in self._core.lost():
+            if (stream := self._stream(ask)) is not None:
+                stream._lose(reason, self._lost)
+        self._streams.clear()
+
+    def _stream(self, ask: Ask) -> ResponseStream | None:
+        ref = self._streams.get(ask)
+        return ref() if ref is not None else None
+
+    def _hold_back(self, ask: Ask) -> None:
+        self._full.add(ask)
+        self._room.clear()
+
+    def _read_on(self, ask: Ask) -> None:
+        self._full.discard(ask)
+        if not self._full:
+            self._room.set()
+
+    def _abandon(self, ask: Ask) -> None:
+        """Nobody reads this turn any more: its events are dropped as they come."""
+        self._streams.pop(ask, None)
+        self._read_on(ask)
+
+    def _on_dropped(self, ask: Ask) -> Callable[[object], None]:
+        """What to do when a stream is garbage: it must not hold up the line."""
+        line, loop = weakref.ref(self), self._loop
+
+        def dropped(_: object) -> None:
+            # The collector may run in any thread, and after the loop has ended.
+            if (found := line()) is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(found._abandon, ask)
+
+        return dropped
+
+
+class Lane:
+    """A named lane of a line: creates are answered one after the other, beside other lanes."""
+
+    def __init__(self, line: Line, name: str) -> None:
+        self._line = line
+        self.name = name
+
+    async def create(
+        self,
+        *,
+        input: Input | None = None,
+        model: str | None = None,
+        previous_response_id: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> ResponseStream:
+        """As :meth:`Line.create`, on this lane."""
+        return await self._line._create(self.name, input, model, previous_response_id, settings)
+
+    async def append(self, input: Input) -> ResponseStream:
+        """As :meth:`Line.append`, on this lane."""
+        return await self._line._continue(self.name, input)

@@ -1,0 +1,204 @@
+"""``tieline ask`` and ``tieline agent``."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tieline.errors import TielineError
+from tieline_client.agent import Agent, Run, Turn
+from tieline_client.aio import connect
+from tieline_client.cli.show import Printer, printable
+from tieline_client.cli.workspace import Workspace, ask_on_terminal
+from tieline_client.errors import UnsupportedUrl
+from tieline_client.transports import Tls
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="tieline",
+    help="Talk to a Tieline server.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Shape(StrEnum):
+    """How an agent's turns go to the server."""
+
+    CREATE = "create"
+    APPEND = "append"
+
+
+Url = Annotated[str, typer.Option(envvar="TIELINE_URL", help="grpc://HOST:PORT or grpcs://...")]
+Key = Annotated[
+    str | None, typer.Option(envvar="TIELINE_API_KEY", help="API key.", show_default=False)
+]
+Model = Annotated[str | None, typer.Option(help="Model; the server's default if not given.")]
+Instructions = Annotated[str | None, typer.Option(help="What the model is told beforehand.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens at most.")]
+Ca = Annotated[Path | None, typer.Option(help="PEM of whom to trust, instead of the system's.")]
+Cert = Annotated[Path | None, typer.Option(help="PEM of our own certificate.")]
+KeyFile = Annotated[Path | None, typer.Option("--key", help="PEM of its key.")]
+DEFAULT_URL: Final = "grpc://127.0.0.1:50051"
+
+
+def run() -> int:
+    """Runs the command; returns its exit status."""
+    try:
+        result = app(standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except typer.Exit as done:
+        return done.exit_code
+    except Exception as error:
+        # Typer's own click is public under no name, and older Typers use the real one.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        # Without arguments the help is shown, and there is no more to say.
+        if message():
+            Printer().error(message())
+        return USAGE
+    return result if isinstance(result, int) else 0
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Talk to a Tieline server."""
+    if show_version:
+        print(f"tieline {version('tieline')}")
+        raise typer.Exit
+
+
+@app.command()
+def ask(
+    prompt: Annotated[str, typer.Argument(help='The question; "-" reads it from stdin.')],
+    url: Url = DEFAULT_URL,
+    model: Model = None,
+    instructions: Instructions = None,
+    max_output_tokens: MaxTokens = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON.")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Show where the time went.")] = False,
+    api_key: Key = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: KeyFile = None,
+) -> int:
+    """Ask once, and see the answer as it is made."""
+    printer = Printer(as_json=as_json)
+    text = sys.stdin.read() if prompt == "-" else prompt
+
+    async def work() -> None:
+        async with connect(url, api_key=api_key, tls=_tls(ca, cert, key)) as line:
+            agent = Agent(
+                line,
+                model=model,
+                instructions=instructions,
+                max_output_tokens=max_output_tokens,
+                on_event=printer.event,
+            )
+            _finish(printer, await agent.run(text), timing=timing)
+
+    return _run(printer, work())
+
+
+@app.command()
+def agent(
+    task: Annotated[str, typer.Argument(help="What to do.")],
+    url: Url = DEFAULT_URL,
+    model: Model = None,
+    instructions: Instructions = None,
+    max_output_tokens: MaxTokens = None,
+    folder: Annotated[
+        Path, typer.Option("--root", help="The folder that the tools work in.", file_okay=False)
+    ] = Path(),
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Read hidden files unasked. Commands are always asked.")
+    ] = False,
+    shape: Annotated[
+        Shape, typer.Option(help="One response held open, or one a turn.")
+    ] = Shape.APPEND,
+    max_turns: Annotated[int, typer.Option(min=1, help="Turns at most.")] = 32,
+    api_key: Key = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: KeyFile = None,
+) -> int:
+    """Have a task done with two tools: reading files below a folder, and a shell that asks."""
+    printer = Printer()
+
+    async def confirm(question: str) -> bool:
+        return await ask_on_terminal(printable(question))
+
+    async def work() -> None:
+        workspace = Workspace(folder, ask=confirm, read_hidden=yes)
+        turns: list[Turn] = []
+        async with connect(url, api_key=api_key, tls=_tls(ca, cert, key)) as line:
+            runner = Agent(
+                line,
+                tools=[workspace.read_file, workspace.run_command],
+                # One after the other: two questions at once could not be told apart.
+                concurrency=1,
+                model=model,
+                instructions=instructions,
+                max_output_tokens=max_output_tokens,
+                shape=shape.value,
+                max_turns=max_turns,
+                on_event=printer.event,
+                on_output=printer.output,
+                on_turn=turns.append,
+            )
+            try:
+                _finish(printer, await runner.run(task), timing=False)
+            finally:
+                if turns:
+                    printer.timing(turns)
+
+    return _run(printer, work())
+
+
+def _finish(printer: Printer, run: Run, *, timing: bool) -> None:
+    response = run.response
+    if response.status != "completed":
+        details = response.incomplete_details
+        reason = details.reason if details else None
+        printer.note(f"the answer is {response.status}: {reason or 'no reason given'}")
+    if timing:
+        printer.timing(run.turns)
+
+
+def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Tls:
+    names = [None if path is None else str(path) for path in (ca, cert, key)]
+    return Tls(ca=names[0], cert=names[1], key=names[2])
+
+
+def _run(printer: Printer, work: Coroutine[Any, Any, None]) -> int:
+    """Runs a command's work; an error is one line, never a traceback."""
+    try:
+        asyncio.run(work)
+    except UnsupportedUrl as error:
+        printer.error(str(error))
+        return USAGE
+    except BrokenPipeError:
+        # Who reads us has seen enough; the interpreter must not try to flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (TielineError, OSError) as error:
+        printer.error(str(error))
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0

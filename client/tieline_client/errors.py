@@ -1,0 +1,59 @@
+"""What only a client meets; what a server states is :mod:`tieline.errors`.
+
+* :class:`tieline.errors.TielineError`
+    * :class:`tieline.errors.ApiError`: the server says no, the same class on every transport
+    * :class:`ConnectionLost`: the line ended while something was pending
+        * :class:`ConnectTimeout`: it never came to be
+        * :class:`IncompleteStream`: it ended in the middle of a response
+    * :class:`ProtocolViolation`: the server said what it may not say there
+    * :class:`LineClosed`: the line was used after its end (local)
+    * :class:`TurnState`: a turn was asked for what it cannot do now (local)
+    * :class:`UnsupportedUrl`: no transport for this URL (local)
+    * :class:`MissingExtra`: a package of an extra is not installed (local)
+"""
+
+from tieline.errors import TielineError
+
+
+class ConnectionLost(TielineError):
+    """The line ended while something was pending. The cause, where known, is ``__cause__``."""
+
+
+class ConnectTimeout(ConnectionLost):
+    """No line within the connect timeout."""
+
+
+class IncompleteStream(ConnectionLost):
+    """The line ended before the response did: what came is a part, never a result.
+
+    ``text`` is the message text so far, ``sequence_number`` that of the last event (None when
+    no event had one).
+    """
+
+    def __init__(
+        self, reason: str, *, text: str, response_id: str, sequence_number: int | None
+    ) -> None:
+        super().__init__(f"{reason}; response {response_id} is incomplete")
+        self.text = text
+        self.response_id = response_id
+        self.sequence_number = sequence_number
+
+
+class ProtocolViolation(TielineError):
+    """The server sent an event that cannot come there. The line is over."""
+
+
+class LineClosed(TielineError):
+    """The line was closed by this side."""
+
+
+class TurnState(TielineError):
+    """A turn cannot do that now: an append that is not held, a steer of one that has ended."""
+
+
+class UnsupportedUrl(TielineError, ValueError):
+    """The URL names no transport, or no host and port."""
+
+
+class MissingExtra(TielineError, ImportError):
+    """A package of an extra is not installed; the message names the command that installs it."""

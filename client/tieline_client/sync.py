@@ -1,0 +1,277 @@
+"""The blocking face: a thin proxy for :mod:`tieline_client.aio` on a loop of its own thread.
+
+>>> def ask(url: str) -> str:
+...     with connect(url) as line:
+...         return line.create(input="hello").result().text
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from tieline.events import Event, SessionGoingAway, SessionStarted
+from tieline.responses import Response
+from tieline_client import aio
+from tieline_client.aio import Call, Input, Result, Settings, ToolChoice
+from tieline_client.errors import LineClosed
+from tieline_client.transports import Options, Tls
+
+T = TypeVar("T")
+
+
+@contextmanager
+def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    tls: Tls | None = None,
+    options: Options | None = None,
+) -> Iterator["Line"]:
+    """Opens a line for the body of a ``with``, as :func:`tieline_client.aio.connect` does."""
+    with _LoopThread() as loop:
+        line = loop.run(aio.Line.open(url, api_key=api_key, tls=tls, options=options))
+        try:
+            yield Line(loop, line)
+        finally:
+            loop.run(line.close())
+
+
+class _LoopThread:
+    """One event loop in one thread, which it owns from enter to exit."""
+
+    def __init__(self) -> None:
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live()), name="tieline-loop", daemon=True
+        )
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._loop, self._stop = self._started.result()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns or raises; interrupted, it is cancelled there.
+
+        Raises :class:`LineClosed` once the thread ends: what it still has is cancelled then.
+        """
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise LineClosed("the line is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise LineClosed("the line was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _live(self) -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(_ignore_stolen_wakeups)
+        self._started.set_result((loop, stop))
+        await stop.wait()
+
+
+def _ignore_stolen_wakeups(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # Loops of one process share grpc.aio's wake-up socket: one that comes late finds it empty,
+    # and nothing is lost (grpc#25364).
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
+
+
+class Line:
+    """A line for blocking callers; may be used from several threads."""
+
+    def __init__(self, loop: _LoopThread, line: aio.Line) -> None:
+        self._loop = loop
+        self.aio = line
+        """The asynchronous line; what is awaited on it goes through :meth:`wait`."""
+
+    def create(
+        self,
+        *,
+        input: Input | None = None,
+        model: str | None = None,
+        previous_response_id: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> "ResponseStream":
+        """As :meth:`tieline_client.aio.Line.create`."""
+        work = self.aio.create(
+            input=input, model=model, previous_response_id=previous_response_id, **settings
+        )
+        return ResponseStream(self._loop, self._loop.run(work))
+
+    def append(self, input: Input) -> "ResponseStream":
+        """As :meth:`tieline_client.aio.Line.append`."""
+        return ResponseStream(self._loop, self._loop.run(self.aio.append(input)))
+
+    def lane(self, name: str) -> "Lane":
+        """As :meth:`tieline_client.aio.Line.lane`."""
+        return Lane(self._loop, self.aio.lane(name))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the line's loop: ``line.wait(Agent(line.aio, ...).run("..."))``."""
+        return self._loop.run(work)
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can be sent."""
+        return self.aio.alive
+
+    @property
+    def session(self) -> SessionStarted | None:
+        """What the server speaks and allows, once it has told."""
+        return self.aio.session
+
+    @property
+    def going_away(self) -> SessionGoingAway | None:
+        """Set when the server is about to close the line."""
+        return self.aio.going_away
+
+
+class Lane:
+    """A named lane for blocking callers."""
+
+    def __init__(self, loop: _LoopThread, lane: aio.Lane) -> None:
+        self._loop = loop
+        self.aio = lane
+
+    @property
+    def name(self) -> str:
+        """The lane's name."""
+        return self.aio.name
+
+    def create(
+        self,
+        *,
+        input: Input | None = None,
+        model: str | None = None,
+        previous_response_id: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> "ResponseStream":
+        """As :meth:`tieline_client.aio.Lane.create`."""
+        work = self.aio.create(
+            input=input, model=model, previous_response_id=previous_response_id, **settings
+        )
+        return ResponseStream(self._loop, self._loop.run(work))
+
+    def append(self, input: Input) -> "ResponseStream":
+        """As :meth:`tieline_client.aio.Lane.append`."""
+        return ResponseStream(self._loop, self._loop.run(self.aio.append(input)))
+
+
+class ResponseStream:
+    """The events of one turn for blocking callers; see :class:`aio.ResponseStream`."""
+
+    def __init__(self, loop: _LoopThread, stream: aio.ResponseStream) -> None:
+        self._loop = loop
+        self._fetched: deque[Event] = deque()
+        self.aio = stream
+
+    def __iter__(self) -> Iterator[Event]:
+        # One hop to the other thread for all that is there, not one for each event; what a
+        # broken loop leaves is there for the next one.
+        while self._fetched or self._fetch():
+            yield self._fetched.popleft()
+
+    def _fetch(self) -> bool:
+        self._fetched.extend(self._loop.run(self.aio.batch()))
+        return bool(self._fetched)
+
+    def response(self) -> Response:
+        """Reads to the end, or to the hold, and returns the response."""
+        self._fetched.clear()
+        return self._loop.run(self.aio.response())
+
+    def result(self) -> Result:
+        """As :meth:`response`, with the text and the open calls picked out."""
+        self._fetched.clear()
+        return self._loop.run(self.aio.result())
+
+    def append(self, outputs: Input, *, tool_choice: ToolChoice | None = None) -> None:
+        """Answers the open calls of a held turn; iterate again for what follows."""
+        self._loop.run(self.aio.append(outputs, tool_choice=tool_choice))
+
+    def steer(self, input: Input) -> None:
+        """Gives the running response new user messages."""
+        self._loop.run(self.aio.steer(input))
+
+    def cancel(self) -> None:
+        """Ends the turn; the iteration ends with its partial output."""
+        self._loop.run(self.aio.cancel())
+
+    def close(self) -> None:
+        """Cancels the turn unless it has ended, and reads no more of it."""
+        self._loop.run(self.aio.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def text(self) -> str:
+        """The text of the messages so far."""
+        return self.aio.text
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Calls that are whole and wait for their outputs."""
+        return self.aio.calls
+
+    @property
+    def response_id(self) -> str | None:
+        """The id of the response, once there is one."""
+        return self.aio.response_id
+
+    @property
+    def lane(self) -> str | None:
+        """The lane's name; None for the default lane."""
+        return self.aio.lane
+
+    @property
+    def held(self) -> bool:
+        """Whether the turn waits for tool outputs."""
+        return self.aio.held
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come from the server."""
+        return self.aio.ended
+
+    @property
+    def timing(self) -> dict[str, int] | None:
+        """Microseconds by phase, once the server has told."""
+        return self.aio.timing
+
+    @property
+    def wall(self) -> float | None:
+        """Seconds from the last create or append to the end or hold."""
+        return self.aio.wall

@@ -1,0 +1,136 @@
+"""What a transport is: it carries requests one way and events the other, and decides nothing.
+
+A transport is one file in this folder and one line in the table of ``transports/__init__``.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Literal, Protocol
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from tieline.events import Event
+from tieline.requests import Request
+from tieline_client.errors import UnsupportedUrl
+
+DEFAULT_LIMIT: Final = 32 * 1024 * 1024
+"""Bytes of one message, both ways, where nobody says otherwise (design: default limits)."""
+
+
+class Tls(Struct, frozen=True, kw_only=True):
+    """Paths of PEM files; all optional.
+
+    ``ca``: whom to trust instead of the system's authorities. ``cert`` and ``key``: who we are
+    (mutual TLS). ``server_name``: the name to find in the server's certificate.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How a line behaves. Times are seconds.
+
+    ``connect_timeout``: until the server has answered. ``close_timeout``: how long closing may
+    wait for it. ``heartbeat``: silence of ours after which we say that we live.
+    ``keepalive`` and ``keepalive_timeout``: pings of the connection, and how long one may go
+    unanswered. ``max_receive_bytes``: the largest message that is read. ``merge``: "never" asks
+    for every event as it was made, even when we read slowly. ``channel``: options of the gRPC
+    library, which win over ours.
+    """
+
+    connect_timeout: float = 10.0
+    close_timeout: float = 5.0
+    heartbeat: float = 15.0
+    keepalive: float = 30.0
+    keepalive_timeout: float = 10.0
+    max_receive_bytes: int = DEFAULT_LIMIT
+    merge: Literal["auto", "never"] = "auto"
+    channel: Mapping[str, str | int] = {}
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """Where a line goes, and as whom."""
+
+    scheme: str
+    host: str
+    port: int
+    api_key: str | None = None
+    tls: Tls | None = None
+    options: Options = Options()
+
+    @property
+    def address(self) -> str:
+        """``host:port``, an IPv6 host in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Transport(Protocol):
+    """One open line."""
+
+    async def send(self, request: Request) -> None:
+        """Hands a request to the writer; returns when it has a place, in the order of calls.
+
+        Raises :class:`tieline.errors.RequestTooLarge` for a request beyond what the server
+        takes. A line that has ended says so in :meth:`receive`, not here.
+        """
+        ...
+
+    async def receive(self) -> Sequence[Event]:
+        """The next events, in order; none at all when the server has ended the line well.
+
+        Not to be cancelled unless the line is given up. Raises
+        :class:`tieline.errors.ApiError` when the server says why it ended the line, and
+        :class:`tieline_client.errors.ConnectionLost` when nobody does.
+        """
+        ...
+
+    def limit(self, send_bytes: int) -> None:
+        """The server takes messages of at most this size."""
+        ...
+
+    async def finish(self) -> None:
+        """Says goodbye and that nothing more will be sent; :meth:`receive` tells the end."""
+        ...
+
+    async def close(self) -> None:
+        """Gives the line up, at once, and ends every task of the transport. Idempotent."""
+        ...
+
+
+Opener = Callable[[Endpoint], Awaitable[Transport]]
+"""Opens a line; raises ConnectTimeout, ConnectionLost or ApiError."""
+
+
+def parse(
+    url: str, *, ports: Mapping[str, int], api_key: str | None, tls: Tls | None, options: Options
+) -> Endpoint:
+    """The endpoint of a URL ``scheme://host[:port]``; ``ports`` names the schemes.
+
+    >>> parse("grpc://[::1]", ports={"grpc": 50051}, api_key=None, tls=None,
+    ...       options=Options()).address
+    '[::1]:50051'
+    """
+    parts = urlsplit(url)
+    known = ", ".join(f"{scheme}://" for scheme in ports)
+    if parts.scheme not in ports:
+        raise UnsupportedUrl(f"{url!r} does not begin with one of: {known}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query:
+        raise UnsupportedUrl(f"{url!r} is not {parts.scheme}://HOST:PORT")
+    if parts.username is not None:
+        raise UnsupportedUrl("the URL holds a user name; a key is given as api_key")
+    return Endpoint(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port or ports[parts.scheme],
+        api_key=api_key,
+        tls=tls,
+        options=options,
+    )

@@ -1,0 +1,282 @@
+"""The gRPC transport: one ``Connect`` stream over grpc.aio.
+
+One task writes and whoever calls ``receive`` reads; the iterator API and interceptors are not
+used, because they cannot be mixed with reading and writing (grpc#36660). Nothing that a caller
+may cancel waits on the call itself: cancelling a read or a write would cancel the whole stream.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
+from grpc_status import rpc_status
+
+from tieline.codecs import proto
+from tieline.errors import BY_GRPC, ApiError
+from tieline.events import Event
+from tieline.requests import ClientHeartbeat, Request, SessionEnd, SessionStart
+from tieline.v1 import line_pb2
+from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
+from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls
+
+EXTENSIONS: Final = ("heartbeat", "limits", "timing")
+"""What we ask for and can read (design: extensions)."""
+
+_METHOD: Final = f"/{line_pb2.DESCRIPTOR.services_by_name['ResponsesService'].full_name}/Connect"
+_HEARTBEAT: Final = proto.encode_request(ClientHeartbeat()).SerializeToString()
+_SESSION_END: Final = proto.encode_request(SessionEnd()).SerializeToString()
+
+_STATED: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""Codes that only a server or a proxy sends; the others also mean that a connection broke."""
+
+
+async def open_plain(endpoint: Endpoint) -> "GrpcTransport":
+    """Opens a line without TLS: loopback, or a network that is trusted."""
+    channel = grpc.aio.insecure_channel(endpoint.address, options=_options(endpoint.options))
+    return await _open(endpoint, channel)
+
+
+async def open_tls(endpoint: Endpoint) -> "GrpcTransport":
+    """Opens a line over TLS, with a certificate of our own where ``endpoint.tls`` has one."""
+    tls = endpoint.tls or Tls()
+    options = _options(endpoint.options)
+    if tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read(tls.ca),
+        private_key=_read(tls.key),
+        certificate_chain=_read(tls.cert),
+    )
+    channel = grpc.aio.secure_channel(endpoint.address, credentials, options=options)
+    return await _open(endpoint, channel)
+
+
+def _read(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path is not None else None
+
+
+def _options(options: Options) -> list[tuple[str, Any]]:
+    """Channel options. Sending is not limited here: the server's limit is checked by ``send``."""
+    ours: dict[str, str | int] = {
+        "grpc.keepalive_time_ms": round(options.keepalive * 1000),
+        "grpc.keepalive_timeout_ms": round(options.keepalive_timeout * 1000),
+        # Seen with grpcio 1.85: without this a half-open connection lives for its default, 60 s.
+        "grpc.http2.ping_timeout_ms": round(options.keepalive_timeout * 1000),
+        "grpc.keepalive_permit_without_calls": 1,
+        # Prefill and held turns carry no data: without this the library stops pinging.
+        "grpc.http2.max_pings_without_data": 0,
+        "grpc.max_receive_message_length": options.max_receive_bytes,
+        "grpc.primary_user_agent": "tieline-python",
+    }
+    return list({**ours, **options.channel}.items())
+
+
+async def _open(endpoint: Endpoint, channel: grpc.aio.Channel) -> "GrpcTransport":
+    """Starts the stream and waits for the server's headers, on a timer of our own.
+
+    A gRPC deadline would cover the whole stream (grpc#31483).
+    """
+    options = endpoint.options
+    metadata = [("authorization", f"Bearer {endpoint.api_key}")] if endpoint.api_key else []
+    start = SessionStart(
+        max_receive_bytes=options.max_receive_bytes,
+        merge="never" if options.merge == "never" else None,
+        extensions=list(EXTENSIONS),
+    )
+    connect: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_METHOD)
+    call = connect(metadata=metadata)
+    try:
+        async with asyncio.timeout(options.connect_timeout):
+            await call.wait_for_connection()
+            # The first message goes at once, right behind the headers: proxies wait for it.
+            with suppress(grpc.aio.BaseError):
+                await _put(call, proto.encode_request(start).SerializeToString())
+            await call.initial_metadata()
+            if call.done():
+                await call.read()
+    except TimeoutError:
+        await channel.close()
+        waited = f"{options.connect_timeout:g} s"
+        raise ConnectTimeout(f"no answer from {endpoint.address} within {waited}") from None
+    except grpc.aio.AioRpcError as error:
+        await channel.close()
+        raise _cause(error, endpoint.address) from error
+    except BaseException:
+        await channel.close()
+        raise
+    return GrpcTransport(endpoint, channel, call)
+
+
+async def _put(call: "grpc.aio.StreamStreamCall[bytes, bytes]", message: bytes) -> None:
+    """Writes one message; raises BaseError when the stream has ended.
+
+    ``call.write`` does the same and then replaces the status that the server has sent, or is
+    about to send, by INTERNAL (grpc#36066): the reason why a line ended would be lost.
+    """
+    inner: Any = call._cython_call  # type: ignore[attr-defined]
+    await inner.send_serialized_message(message)
+
+
+class _Slot:
+    """Room for one message on its way to the writer: senders beyond it wait, first come first.
+
+    Once closed it takes messages and drops them, so that nobody waits for a writer that is gone.
+    """
+
+    def __init__(self) -> None:
+        self._order = asyncio.Lock()
+        self._free = asyncio.Event()
+        self._free.set()
+        self._filled = asyncio.Event()
+        self._message: bytes | None = None
+        self._closed = False
+
+    async def put(self, message: bytes | None) -> None:
+        """Waits for the room and takes it."""
+        async with self._order:
+            await self._free.wait()
+            if self._closed:
+                return
+            self._message = message
+            self._free.clear()
+            self._filled.set()
+
+    async def get(self) -> bytes | None:
+        """Waits for a message and gives its room free."""
+        await self._filled.wait()
+        self._filled.clear()
+        self._free.set()
+        return self._message
+
+    def close(self) -> None:
+        """Lets all that wait go."""
+        self._closed = True
+        self._free.set()
+
+
+class GrpcTransport:
+    """One open ``Connect`` stream."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        channel: grpc.aio.Channel,
+        call: "grpc.aio.StreamStreamCall[bytes, bytes]",
+    ) -> None:
+        self._address = endpoint.address
+        self._heartbeat = endpoint.options.heartbeat
+        self._channel = channel
+        self._call = call
+        self._limit = DEFAULT_LIMIT
+        # They remember the settings that come again with every turn, and their echo.
+        self._encoder = proto.RequestEncoder()
+        self._decoder = proto.EventDecoder()
+        self._outgoing = _Slot()
+        self._writer = asyncio.create_task(self._write(), name="tieline-grpc-writer")
+
+    async def send(self, request: Request) -> None:
+        """Hands a request to the writer; raises RequestTooLarge for one beyond the limit."""
+        message = self._encoder.encode(request)
+        if len(message) > self._limit:
+            raise ApiError.of(
+                "request_too_large",
+                f"The request has {len(message)} bytes; the server takes {self._limit}.",
+            )
+        await self._outgoing.put(message)
+
+    async def receive(self) -> Sequence[Event]:
+        """The events of the next message; none when the server ended the stream with OK."""
+        try:
+            while True:
+                message: Any = await self._call.read()
+                if message is grpc.aio.EOF:
+                    return ()
+                events = self._decode(message)
+                if events:
+                    return events
+        except grpc.aio.AioRpcError as error:
+            raise _cause(error, self._address) from error
+
+    def limit(self, send_bytes: int) -> None:
+        """The server takes messages of at most this size."""
+        self._limit = send_bytes
+
+    async def finish(self) -> None:
+        """Says goodbye and half-closes."""
+        await self._outgoing.put(_SESSION_END)
+        await self._outgoing.put(None)
+
+    async def close(self) -> None:
+        """Cancels the stream and ends the writer."""
+        self._outgoing.close()
+        self._call.cancel()
+        self._writer.cancel()
+        await asyncio.wait((self._writer,))
+        await self._channel.close()
+
+    def _decode(self, message: bytes) -> list[Event]:
+        try:
+            response = line_pb2.ConnectResponse.FromString(message)
+            return [self._decoder.decode(event) for event in response.events]
+        except (DecodeError, ApiError) as error:
+            raise ProtocolViolation(f"a message of the server cannot be read: {error}") from error
+
+    async def _write(self) -> None:
+        """The only writer."""
+        try:
+            while (message := await self._next()) is not None:
+                await _put(self._call, message)
+            await self._call.done_writing()
+        except grpc.aio.BaseError:
+            # The stream has ended; the reader knows why.
+            pass
+        finally:
+            self._outgoing.close()
+
+    async def _next(self) -> bytes | None:
+        """The next message, or a heartbeat when there is none for too long."""
+        try:
+            async with asyncio.timeout(self._heartbeat):
+                return await self._outgoing.get()
+        except TimeoutError:
+            return _HEARTBEAT
+
+
+def _cause(error: grpc.aio.AioRpcError, address: str) -> Exception:
+    """Why a stream ended: what the server stated, else the loss of the connection."""
+    stated = _status(error)
+    if stated is not None and stated.details:
+        return proto.error_of_status(stated)
+    code, details = error.code(), error.details() or ""
+    if "larger than max" in details:
+        return ApiError.of("request_too_large", f"A message was too large: {details}")
+    if code in _STATED:
+        return ApiError.of(BY_GRPC[code.value[0]], details)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return ConnectionLost(f"{address} does not serve tieline.v1")
+    return ConnectionLost(f"the line to {address} is lost: {details or code.name}")
+
+
+def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
+    try:
+        return rpc_status.from_call(error)  # type: ignore[arg-type, no-any-return]
+    except ValueError:
+        # Details that contradict the status are not to be trusted.
+        return None

@@ -1,0 +1,162 @@
+"""A real agent loop over one gRPC stream, on this machine's CPU, in both shapes of a turn.
+
+Starts a server with the embedded model, lets an agent with two tools look at this repository,
+and shows each kind of event as it comes, the answer, and where each turn's time went. The model
+has 135 million parameters: it runs the real mechanics, its answers are poor, and it is told by
+``tool_choice`` when to call a tool and when to answer. Exits 1 if a tool did not run.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+from tieline.events import Event
+from tieline_client import Agent, Call, Run, connect
+
+ROOT = Path(__file__).resolve().parents[1]
+
+INSTRUCTIONS = "You help a developer to look around in a folder. Use the tools. Be brief."
+TASK = "List the files in the folder 'docs', read 'README.md', then say what you found."
+FOLDERS = ("docs", "examples", "protos", "tests")
+READY = "grpc listening on "
+
+Folder = Literal["docs", "examples", "protos", "tests"]
+File = Literal["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+
+
+class Tools:
+    """Two read-only tools, and how often each was run."""
+
+    def __init__(self) -> None:
+        self.runs = {"list_files": 0, "read_file": 0}
+
+    def list_files(self, folder: Folder) -> str:
+        """Lists the files in a folder of the repository.
+
+        Args:
+            folder: The folder to list.
+        """
+        self.runs["list_files"] += 1
+        return "\n".join(sorted(path.name for path in (ROOT / folder).iterdir())[:12])
+
+    def read_file(self, name: File) -> str:
+        """Reads the beginning of a file of the repository.
+
+        Args:
+            name: The file to read.
+        """
+        self.runs["read_file"] += 1
+        return (ROOT / name).read_text()[:300]
+
+
+class Trace:
+    """Prints each kind of event once as it comes, and counts the deltas."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._count = 0
+
+    def event(self, event: Event) -> None:
+        """One event has come."""
+        if event.type == self._last:
+            self._count += 1
+            return
+        self.flush()
+        self._last, self._count = event.type, 1
+
+    def output(self, call: Call, output: str) -> None:
+        """A tool has answered."""
+        self.flush()
+        first = output.splitlines()[0] if output else ""
+        print(f"    tool {call.name}({call.arguments}) -> {first[:60]}")
+
+    def flush(self) -> None:
+        """Prints what was counted."""
+        if self._last:
+            times = f" x{self._count}" if self._count > 1 else ""
+            print(f"  {self._last}{times}", flush=True)
+        self._last = ""
+
+
+async def loop(address: str, shape: Literal["append", "create"], model: str | None) -> bool:
+    """Runs the agent once; True when both tools ran and there was an answer."""
+    print(f"\n== {shape} shape: {SHAPES[shape]}")
+    tools, trace = Tools(), Trace()
+    named = {1: "list_files", 2: "read_file"}
+
+    def choose(turn: int) -> object:
+        return {"type": "function", "name": named[turn]} if turn in named else "none"
+
+    async with connect(f"grpc://{address}") as line:
+        agent = Agent(
+            line,
+            model=model,
+            tools=[tools.list_files, tools.read_file],
+            shape=shape,
+            tool_choice=choose,  # type: ignore[arg-type]
+            on_event=trace.event,
+            on_output=trace.output,
+            instructions=INSTRUCTIONS,
+            max_output_tokens=160,
+            temperature=0.0,
+        )
+        started = time.monotonic()
+        run: Run = await agent.run(TASK)
+    trace.flush()
+    print(f"  answer: {run.text.strip()!r}")
+    print(f"\n  milliseconds by turn ({time.monotonic() - started:.1f} s in all)")
+    print("\n".join(f"  {row}" for row in run.timing_table().splitlines()))
+    ran = all(tools.runs.values())
+    if not ran:
+        print(f"  a tool did not run: {tools.runs}", file=sys.stderr)
+    return ran and bool(run.text.strip())
+
+
+SHAPES = {
+    "append": "one response for the whole rollout, held at each tool call",
+    "create": "a response for each turn, with previous_response_id and only the new items",
+}
+
+
+@contextlib.asynccontextmanager
+async def server(engine: str) -> AsyncIterator[str]:
+    """A server of our own on a free port; yields its address and stops it at the end."""
+    command = (sys.executable, "-m", "tieline_server")
+    process = await asyncio.create_subprocess_exec(
+        *command, "--engine", engine, "--grpc", "127.0.0.1:0", stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        while line := (await process.stdout.readline()).decode():
+            if line.startswith(READY):
+                yield line.removeprefix(READY).strip()
+                return
+        raise SystemExit("the server did not start")
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def main() -> int:
+    """Both shapes over a server of our own, or over one that runs already."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--engine", default="llama", help="engine of the server (llama)")
+    parser.add_argument("--url", help="HOST:PORT of a server that runs already")
+    parser.add_argument("--model", help="model name; the server's default otherwise")
+    options = parser.parse_args()
+    async with contextlib.AsyncExitStack() as stack:
+        address = options.url or await stack.enter_async_context(server(options.engine))
+        print(f"server: {address}")
+        done = [await loop(address, shape, options.model) for shape in ("append", "create")]
+    return 0 if all(done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

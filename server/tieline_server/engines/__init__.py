@@ -1,0 +1,48 @@
+"""What samples: one file for each engine.
+
+A new engine is a file in this folder and a line in :data:`ENGINES`.
+"""
+
+import importlib
+from typing import Any, Final
+
+from tieline.errors import TielineError
+from tieline_server.engines.base import Engine
+
+ENGINES: Final[dict[str, str]] = {
+    "llama": "tieline_server.engines.llama:LlamaEngine",
+    "scripted": "tieline_server.engines.scripted:ScriptedEngine",
+}
+"""Engine name -> import path of its class."""
+
+EXTRAS: Final[dict[str, str]] = {
+    "llama": "llama",
+    "scripted": "server",
+}
+"""Engine name -> the extra that brings what it imports."""
+
+
+class EngineMissing(TielineError):
+    """An engine cannot be had; the message is one line, for who starts the server."""
+
+
+def load(name: str, **options: Any) -> Engine:
+    """Builds the engine of this name; ``options`` are its constructor's.
+
+    Nothing of an engine is imported before. Raises :class:`EngineMissing` when there is no such
+    engine or when a package that it needs is not installed, and what the constructor raises.
+    """
+    if name not in ENGINES:
+        raise EngineMissing(f"no engine '{name}'; known are: {', '.join(sorted(ENGINES))}")
+    module, _, kind = ENGINES[name].partition(":")
+    try:
+        engine: Engine = getattr(importlib.import_module(module), kind)(**options)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("tieline", "tieline_server"):
+            raise
+        raise EngineMissing(
+            f"the {name} engine needs the package '{package}': "
+            f"pip install 'tieline[{EXTRAS[name]}]'"
+        ) from None
+    return engine

@@ -1,0 +1,59 @@
+"""The engine interface: what it serves, how it samples, how it ends.
+
+An engine is one file in this folder and one line in the table of ``engines/__init__``.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from tieline.errors import ApiError
+from tieline_server.core.deltas import Delta
+from tieline_server.core.effects import Prompt
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """A model that an engine serves. ``steering`` says whether a running turn can be steered."""
+
+    id: str
+    created: int = 0
+    owned_by: str = "tieline"
+    context_window: int | None = None
+    steering: bool = True
+
+
+class EngineError(ApiError):
+    """An engine refuses or fails: ``code`` is a row of ``tieline.errors`` or the engine's own.
+
+    The message is shown to the client, so it is written for the client. Anything else that an
+    engine raises is our fault and reaches the client as a fixed ``server_error``.
+    """
+
+
+class Engine(Protocol):
+    """What samples."""
+
+    name: str
+
+    def models(self) -> Sequence[Model]:
+        """The models on offer; the first one answers a create that names none."""
+        ...
+
+    def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
+        """Samples one answer, a step at a time.
+
+        The first step holds :class:`Accepted` once the engine has taken the prompt; the last
+        ends with :class:`Finish`. Closing the generator (``aclose``) cancels: the engine stops
+        at once and frees its slot, whatever it was doing. Raises :class:`EngineError` to refuse
+        (before ``Accepted``) or to fail (after it).
+        """
+        ...
+
+    def count(self, prompt: Prompt) -> int:
+        """How many input tokens the prompt has, without sampling."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what runs and frees the model. Called once."""
+        ...

@@ -1,0 +1,101 @@
+"""A real byte-pair vocabulary that ships with the package (data/NOTICE), for ``tiktoken``.
+
+Counts and pieces are those of a real model, so that what tests and benchmarks see on the wire
+has the shape of real output: about four characters a token, code points cut by token borders.
+"""
+
+import codecs
+import gzip
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Final
+
+FIRST_RANK: Final = 17
+"""The ids before it are the model's special tokens, which text never becomes."""
+
+PATTERN: Final = (
+    r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
+)
+"""How text is cut into words before the merges: digits one by one, then as GPT-2 does."""
+
+SLICE: Final = 250_000
+"""Characters encoded at once: the regex engine gives up on a million spaces in a row."""
+
+
+class Vocabulary:
+    """Text to tokens and back.
+
+    ``ranks`` holds the bytes of each token by its id; all 256 single bytes must be in it.
+    """
+
+    __slots__ = ("_bytes", "_encoding", "_texts")
+
+    def __init__(self, ranks: dict[bytes, int]) -> None:
+        # Here, not above: the client's half of an installation does without it.
+        import tiktoken
+
+        self._encoding: tiktoken.Encoding = tiktoken.Encoding(
+            "tieline", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={}
+        )
+        self._bytes = {rank: token for token, rank in ranks.items()}
+        self._texts = {rank: _whole(token) for token, rank in ranks.items()}
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the tokens of ``text``; what looks like a special token is plain text."""
+        if len(text) <= SLICE:
+            return self._encoding.encode_ordinary(text)
+        slices = (text[at : at + SLICE] for at in range(0, len(text), SLICE))
+        return [rank for each in slices for rank in self._encoding.encode_ordinary(each)]
+
+    def count(self, text: str) -> int:
+        """How many tokens ``text`` has."""
+        return len(self.encode(text))
+
+    def pieces(self, text: str) -> Iterator[str]:
+        """``text`` in pieces, one a token; empty where a token ends inside a code point.
+
+        >>> list(shipped().pieces("hello world"))
+        ['hello', ' world']
+        """
+        # Nothing is left in the decoder at the end: the tokens of a text are all of its bytes.
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        whole = True
+        for rank in self.encode(text):
+            piece = self._texts[rank] if whole else None
+            if piece is None:
+                piece = decoder.decode(self._bytes[rank])
+                whole = not decoder.getstate()[0]
+            yield piece
+
+
+def _whole(token: bytes) -> str | None:
+    """The token as text, or None when it holds part of a code point."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@cache
+def shipped() -> Vocabulary:
+    """The vocabulary of the package; takes a tenth of a second the first time."""
+    data = resources.files("tieline_server.engines") / "data" / "smollm2.bpe.gz"
+    return Vocabulary(read_ranks(gzip.decompress(data.read_bytes())))
+
+
+def read_ranks(data: bytes) -> dict[bytes, int]:
+    """Reads tokens in order of their ids, each behind a byte that tells its length.
+
+    Bytes that the model has no token for get one behind its last, so that any text can be
+    encoded: the model's own tokeniser drops them, ``tiktoken`` would panic.
+    """
+    ranks: dict[bytes, int] = {}
+    at = 0
+    while at < len(data):
+        end = at + 1 + data[at]
+        ranks[data[at + 1 : end]] = FIRST_RANK + len(ranks)
+        at = end
+    for byte in range(256):
+        ranks.setdefault(bytes([byte]), FIRST_RANK + len(ranks))
+    return ranks

@@ -1,0 +1,246 @@
+"""JSON schemas that a small model can follow to the end.
+
+Two things go wrong with a client's schema as it is. A model of 135M parameters does not stop
+inside an open-ended string, number or list: it runs to its token limit. And the runtime samples
+*without any constraint*, and says nothing, when a schema holds a word that it does not know. So
+what it gets is built here from the words that it does know, with a bound on everything. Whatever
+satisfies the result is JSON; it also satisfies the client's schema, except for what is passed
+over: ``not``, ``if``, ``contains``, ``patternProperties``, ``propertyNames``, ``uniqueItems``,
+``dependent*``, ``minProperties``, formats and patterns beyond those below, ``$ref`` to another
+document, and what lies deeper than ``MAX_DEPTH``.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+MAX_STRING: Final = 256
+"""Characters of a string without ``maxLength``."""
+MAX_FREE_STRING: Final = 64
+"""Characters of a string where the schema would take anything."""
+MAX_ITEMS: Final = 8
+"""Items of an array without ``maxItems``."""
+MAX_MEMBERS: Final = 8
+"""Members of an object whose schema names none."""
+MAX_NUMBER: Final = 1_000_000_000
+"""Size of a number without ``minimum`` or ``maximum``."""
+MAX_DEPTH: Final = 12
+"""Nesting at which whatever is left of a schema becomes a scalar."""
+MAX_NODES: Final = 1_000
+"""Parts of one result: a schema whose references multiply ends here."""
+
+NAME: Final = r"^[A-Za-z_][A-Za-z0-9_./ -]{0,39}$"
+"""Names of members that the schema leaves open."""
+
+FORMATS: Final = ("date", "time", "date-time", "uuid", "ipv4")
+"""Formats that the runtime knows and that bound the string by themselves."""
+
+HARD_PATTERN: Final = re.compile(r"\(\?(?!:|P<)|\\[bBAZzG1-9k]|[+*?}]\+")
+"""What the runtime's regular expressions do not have: look-around, references, word borders."""
+
+SCALARS: Final[Mapping[str, dict[str, Any]]] = {
+    "string": {"type": "string", "maxLength": MAX_STRING},
+    "number": {"type": "number", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER},
+    "integer": {"type": "integer", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER},
+    "boolean": {"type": "boolean"},
+    "null": {"type": "null"},
+}
+TYPES: Final = (*SCALARS, "array", "object")
+
+ANY: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"type": "string", "maxLength": MAX_FREE_STRING},
+        *(SCALARS[name] for name in ("number", "boolean", "null")),
+    ]
+}
+"""Stands for a schema that admits anything, or that cannot be read."""
+
+
+def bounded(schema: Any) -> dict[str, Any]:
+    """``schema`` with a bound on everything, in words that the runtime knows.
+
+    >>> bounded({"type": "array", "items": {"const": 1}})
+    {'type': 'array', 'items': {'const': 1}, 'minItems': 0, 'maxItems': 8}
+    """
+    return _Bounds(schema).of(schema, 0)
+
+
+class _Bounds:
+    """One schema being rebuilt."""
+
+    __slots__ = ("_left", "_root")
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._left = MAX_NODES
+
+    def of(self, schema: Any, depth: int) -> dict[str, Any]:
+        self._left -= 1
+        if not isinstance(schema, dict) or depth > MAX_DEPTH or self._left < 0:
+            return ANY
+        schema = self._flat(schema)
+        if "const" in schema:
+            return {"const": schema["const"]}
+        choices = schema.get("enum")
+        if isinstance(choices, list) and choices:
+            return {"enum": choices}
+        branches = schema.get("anyOf")
+        if isinstance(branches, list) and branches:
+            rest = {name: value for name, value in schema.items() if name != "anyOf"}
+            return self._any_of([_merge(rest, each) for each in branches], depth)
+        kinds = self._kinds(schema)
+        if len(kinds) > 1:
+            return self._any_of([{**schema, "type": kind} for kind in kinds], depth)
+        return self._of_type(kinds[0], schema, depth) if kinds else ANY
+
+    def _flat(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """``schema`` with references and ``allOf`` resolved, and ``oneOf`` as ``anyOf``."""
+        for _ in range(MAX_DEPTH):
+            if "$ref" in schema:
+                rest = {name: value for name, value in schema.items() if name != "$ref"}
+                schema = _merge(self._target(schema["$ref"]), rest)
+            elif isinstance(schema.get("allOf"), list):
+                parts = schema["allOf"]
+                schema = {name: value for name, value in schema.items() if name != "allOf"}
+                for part in parts:
+                    schema = _merge(schema, part)
+            elif "oneOf" in schema:
+                rest = {name: value for name, value in schema.items() if name != "oneOf"}
+                schema = {"anyOf": schema["oneOf"], **rest}
+            else:
+                break
+        return schema
+
+    def _target(self, reference: Any) -> Any:
+        """What a JSON pointer into the same document points at (RFC 6901), or None."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        target = self._root
+        for step in reference[1:].split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(target, dict) or name not in target:
+                return None
+            target = target[name]
+        return target
+
+    def _any_of(self, branches: list[Any], depth: int) -> dict[str, Any]:
+        return {"anyOf": [self.of(branch, depth + 1) for branch in branches]}
+
+    def _kinds(self, schema: dict[str, Any]) -> list[str]:
+        kind = schema.get("type")
+        if kind is None:
+            kind = [name for name, words in _IMPLIED.items() if words & schema.keys()][:1]
+        kinds = kind if isinstance(kind, list) else [kind]
+        return [name for name in kinds if name in TYPES]
+
+    def _of_type(self, kind: str, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        if kind == "object":
+            return self._object(schema, depth)
+        if kind == "array":
+            return self._array(schema, depth)
+        if kind == "string":
+            return _string(schema)
+        return _number(kind, schema) if kind in ("number", "integer") else SCALARS[kind]
+
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        known, wanted = schema.get("properties"), schema.get("required")
+        members = dict(known) if isinstance(known, dict) else {}
+        names = wanted if isinstance(wanted, list) else []
+        required = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+        for name in required:
+            members.setdefault(name, {})
+        result: dict[str, Any] = {
+            "type": "object",
+            "properties": {name: self.of(value, depth + 1) for name, value in members.items()},
+            "required": required,
+            "additionalProperties": False,
+        }
+        others = schema.get("additionalProperties", known is None)
+        if not members and others is not False:
+            # Not by additionalProperties: a name, too, must have an end.
+            result["patternProperties"] = {NAME: self.of(others, depth + 1)}
+            result["maxProperties"] = MAX_MEMBERS
+        return result
+
+    def _array(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        items, first = schema.get("items", True), schema.get("prefixItems")
+        if isinstance(items, list):  # The tuples of draft 7.
+            items, first = schema.get("additionalItems", True), items
+        head = [self.of(each, depth + 1) for each in first] if isinstance(first, list) else []
+        least = _whole(schema.get("minItems")) or 0
+        most = _whole(schema.get("maxItems"))
+        if most is None:
+            most = max(least, len(head), MAX_ITEMS)
+        if items is False:
+            most = min(most, len(head))
+        result: dict[str, Any] = {"type": "array", "items": self.of(items, depth + 1)}
+        if head:
+            result["prefixItems"] = head
+        return {**result, "minItems": least, "maxItems": most}
+
+
+_IMPLIED: Final[Mapping[str, frozenset[str]]] = {
+    "object": frozenset({"properties", "required", "additionalProperties"}),
+    "array": frozenset({"items", "minItems", "maxItems"}),
+    "string": frozenset({"maxLength", "minLength", "pattern", "format"}),
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
+}
+"""Type that a schema without one means -> the words that give it away."""
+
+
+def _merge(base: Any, more: Any) -> dict[str, Any]:
+    """Two schemas that both hold; the second wins, properties and required add up."""
+    first = base if isinstance(base, dict) else {}
+    second = more if isinstance(more, dict) else {}
+    merged = {**first, **second}
+    if isinstance(first.get("properties"), dict) and isinstance(second.get("properties"), dict):
+        merged["properties"] = {**first["properties"], **second["properties"]}
+    if isinstance(first.get("required"), list) and isinstance(second.get("required"), list):
+        merged["required"] = [*first["required"], *second["required"]]
+    return merged
+
+
+def _string(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("format") in FORMATS:
+        return {"type": "string", "format": schema["format"]}
+    least = _whole(schema.get("minLength")) or 0
+    most = _whole(schema.get("maxLength"))
+    result: dict[str, Any] = {"type": "string"}
+    if least:
+        result["minLength"] = least
+    result["maxLength"] = max(least, MAX_STRING) if most is None else most
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and _simple(pattern):
+        result["pattern"] = pattern
+    return result
+
+
+def _simple(pattern: str) -> bool:
+    """Whether the runtime can follow ``pattern``."""
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return HARD_PATTERN.search(pattern) is None
+
+
+def _number(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    words = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+    result: dict[str, Any] = {"type": kind}
+    for word in words:
+        value = schema.get(word)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            result[word] = value
+    if result.get("multipleOf", 1) <= 0:
+        del result["multipleOf"]
+    if not result.keys() & {"minimum", "exclusiveMinimum"}:
+        most = result.get("maximum", result.get("exclusiveMaximum", 0))
+        result["minimum"] = min(-MAX_NUMBER, most - MAX_NUMBER)
+    if not result.keys() & {"maximum", "exclusiveMaximum"}:
+        least = result.get("minimum", result.get("exclusiveMinimum", 0))
+        result["maximum"] = max(MAX_NUMBER, least + MAX_NUMBER)
+    return result
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,266 @@
+"""The embedded engine: a real model in this process, by llama.cpp (``xllamacpp``).
+
+A turn renders its new links to token ids, waits for one of the slots, and samples in a thread of
+the engine's own. What the thread reports goes to the event loop in one wake for all that has
+gathered. Slots keep their KV cache, so that a turn whose prompt begins like an earlier one
+computes only the rest (``cached_tokens``).
+
+``tool_choice`` required, a named tool, or ``allowed_tools`` in that mode always give one call,
+valid by its schema; with ``auto`` the model's first letter decides between a call and text, and a
+model this small mostly picks text; ``text.format`` always gives JSON of its shape
+(``engines.constrain``). One call a turn, never several. Grammars of custom tools are not enforced.
+Without ``temperature`` and ``top_p`` it samples at 1.0, as the response says, but only among the
+likely tokens: the API has no name for that, and a model this small needs it.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from tieline_server.core.deltas import Accepted, Delta, Finish
+from tieline_server.core.effects import Prompt
+from tieline_server.engines.base import EngineError, Model
+from tieline_server.engines.llama import gguf_metadata
+from tieline_server.engines.llama.chat_template import ChatTemplate
+from tieline_server.engines.llama.prompt import PromptBuilder, Ready
+from tieline_server.engines.llama.runtime import (
+    Completion,
+    End,
+    Failure,
+    Progress,
+    Report,
+    Runtime,
+    Text,
+)
+from tieline_server.engines.llama.sampled_text import Piece
+from tieline_server.models import find
+
+logger: Final = logging.getLogger("tieline.llama")
+
+SLOTS: Final = 4
+"""Answers that are sampled side by side; further ones wait for a slot."""
+
+MAX_CONTEXT: Final = 8192
+"""Tokens of prompt and answer together, unless the model has fewer."""
+
+RENDER_THREADS: Final = 4
+INLINE_BYTES: Final = 64 * 1024
+"""New bytes of history that are rendered on the event loop (some 5 ms); more go to a thread."""
+
+QUANTISATION: Final = re.compile(r"[.\-_](i?q\d\w*|b?f16|f32)$")
+
+FAILED: Final = "The model failed while it was sampling."
+
+
+class LlamaEngine:
+    """Serves the model in the GGUF file at ``path``, or the packaged one.
+
+    Loading blocks for about a second. Raises :class:`~tieline_server.models.ModelError`, one
+    line that says what to do, when the library or the model is missing or cannot be used.
+    ``slots`` answers run side by side, each with up to ``context`` tokens.
+    """
+
+    name = "llama"
+
+    def __init__(
+        self, path: Path | None = None, *, slots: int = SLOTS, context: int = MAX_CONTEXT
+    ) -> None:
+        path = find(path)
+        metadata = gguf_metadata.read(path)
+        context = min(context, metadata.context_length)
+        self._builder = PromptBuilder(ChatTemplate(metadata), context=context)
+        self._runtime = Runtime(path, slots=slots, context=context)
+        # As many workers as slots: an answer that waits for one can be withdrawn.
+        self._sampling = ThreadPoolExecutor(slots, "tieline-llama")
+        self._rendering = ThreadPoolExecutor(RENDER_THREADS, "tieline-render")
+        self._jobs: set[_Job] = set()
+        self._closed = False
+        self._model = Model(
+            id=QUANTISATION.sub("", path.stem.lower()), context_window=context, created=0
+        )
+
+    def models(self) -> Sequence[Model]:
+        """The one model."""
+        return (self._model,)
+
+    def count(self, prompt: Prompt) -> int:
+        """How many input tokens the prompt has."""
+        return self._builder.count(prompt)
+
+    async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
+        """Samples one answer (:meth:`tieline_server.engines.base.Engine.sample`)."""
+        begun = time.perf_counter_ns()
+        ready = await self._build(prompt)
+        answer = _Answer(ready, render=_microseconds(begun))
+        if not prompt.settings.generate:
+            yield [Accepted(input_tokens=len(ready.completion.ids)), Finish(output_tokens=0)]
+            return
+        job = self._start(ready.completion)
+        try:
+            while not job.drained:
+                reports = await job.take()
+                answer.queue = job.waited
+                step = [delta for report in reports for delta in answer.read(report)]
+                if step:
+                    yield step
+            if not answer.finished:
+                raise _unavailable()
+        finally:
+            self._jobs.discard(job)
+            await job.stop()
+
+    async def close(self) -> None:
+        """Stops what runs, ends the threads and frees the model."""
+        self._closed = True
+        for job in list(self._jobs):
+            job.cancelled = True
+        await asyncio.to_thread(self._free)
+
+    def _free(self) -> None:
+        self._rendering.shutdown(cancel_futures=True)
+        self._sampling.shutdown(cancel_futures=True)
+        self._runtime.close()
+
+    def _start(self, completion: Completion) -> "_Job":
+        if self._closed:
+            raise _unavailable()
+        job = _Job(self._sampling, self._runtime, completion)
+        self._jobs.add(job)
+        return job
+
+    async def _build(self, prompt: Prompt) -> Ready:
+        if self._closed:
+            raise _unavailable()
+        if self._builder.new_bytes(prompt) <= INLINE_BYTES:
+            return self._builder.build(prompt)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._rendering, self._builder.build, prompt)
+
+
+class _Job:
+    """One answer on its way from the thread that samples it to the loop that asked."""
+
+    def __init__(
+        self, executor: ThreadPoolExecutor, runtime: Runtime, completion: Completion
+    ) -> None:
+        self.cancelled = False
+        """Set by the loop; the thread sees it at its next report."""
+        self.waited = 0
+        """Microseconds until the thread began."""
+        self.drained = False
+        """Whether the thread is done and all that it said was taken."""
+        self._loop = asyncio.get_running_loop()
+        self._reports: deque[Report] = deque()
+        self._woken = False
+        self._ready = asyncio.Event()
+        self._over = asyncio.Event()
+        self._asked = time.perf_counter_ns()
+        self._future: Future[None] = executor.submit(self._run, runtime, completion)
+        self._future.add_done_callback(self._end)
+
+    async def take(self) -> list[Report]:
+        """What the thread has said since the last time; waits until there is something."""
+        await self._ready.wait()
+        self._ready.clear()
+        # Before the queue is emptied: what is said after this line wakes again.
+        self._woken = False
+        self.drained = self._over.is_set()
+        return [self._reports.popleft() for _ in range(len(self._reports))]
+
+    async def stop(self) -> None:
+        """Cancels what still runs; returns when the thread is free again."""
+        self.cancelled = True
+        self._future.cancel()
+        await self._over.wait()
+
+    # In the thread.
+
+    def _run(self, runtime: Runtime, completion: Completion) -> None:
+        if self.cancelled:
+            return
+        self.waited = _microseconds(self._asked)
+        try:
+            runtime.complete(completion, self._report)
+        except Exception as error:
+            logger.exception("llama.cpp failed")
+            self._report(Failure(type(error).__name__))
+
+    def _report(self, report: Report) -> bool:
+        self._reports.append(report)
+        if not self._woken:
+            self._woken = True
+            self._wake(self._ready)
+        return self.cancelled
+
+    def _end(self, _: "Future[None]") -> None:
+        self._wake(self._over, self._ready)
+
+    def _wake(self, *wakened: asyncio.Event) -> None:
+        try:
+            for event in wakened:
+                self._loop.call_soon_threadsafe(event.set)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            self.cancelled = True
+
+
+class _Answer:
+    """Turns the reports of one answer into deltas."""
+
+    def __init__(self, ready: Ready, *, render: int) -> None:
+        self._reader = ready.constraint.reader()
+        self._accepted = False
+        self._sampled = 0
+        self._render = render
+        self.queue = 0
+        self.finished = False
+
+    def read(self, report: Report) -> list[Delta]:
+        """The deltas of one report; raises :class:`EngineError` for a failure."""
+        if isinstance(report, Text):
+            if not report.text:
+                return []
+            piece = Piece(report.text, report.sampled - self._sampled, report.logprobs)
+            self._sampled = report.sampled
+            return self._reader.feed(piece)
+        if isinstance(report, Progress):
+            # The first one, when the prompt has a slot and is compared with what the slot keeps.
+            if self._accepted:
+                return []
+            self._accepted = True
+            return [Accepted(input_tokens=report.total, cached_tokens=report.cached)]
+        if isinstance(report, End):
+            return [self._finish(report)]
+        logger.error("llama.cpp failed: %s", report.kind)
+        if report.kind == "exceed_context_size_error":
+            raise EngineError("context_length_exceeded", "The input is too long for the model.")
+        raise EngineError("server_error", FAILED)
+
+    def _finish(self, end: End) -> Finish:
+        self.finished = True
+        return Finish(
+            reason=self._reader.end("stop" if end.reason == "stop" else "length"),
+            input_tokens=end.input_tokens,
+            cached_tokens=end.cached_tokens,
+            output_tokens=end.output_tokens,
+            phases={
+                "render": self._render,
+                "queue": self.queue,
+                "prefill": round(end.prefill_ms * 1000),
+                "decode": round(end.decode_ms * 1000),
+            },
+        )
+
+
+def _microseconds(since: int) -> int:
+    return (time.perf_counter_ns() - since) // 1000
+
+
+def _unavailable() -> EngineError:
+    return EngineError("engine_unavailable", "The engine is shutting down.")

@@ -1,0 +1,169 @@
+"""From a create to what the runtime samples from: token ids, limits, and the constraint.
+
+What comes again with every create (instructions, tools, text format) is made once for a lane and
+used again for as long as the lane sends the same.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from msgspec import Struct
+
+from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.settings import Settings, Tool
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.llama.chat_template import END, ChatTemplate, Rendered, assemble
+from tieline_server.engines.llama.constrain import Constraint, constraint_of
+from tieline_server.engines.llama.runtime import Completion
+from tieline_server.engines.llama.tool_text import CALLABLE, describe
+
+LANES: Final = 256
+"""Lanes whose preface is kept."""
+
+RESERVE: Final = 512
+"""Tokens kept free for the answer where ``truncation`` may cut and nobody set a limit."""
+
+CALL_FORM: Final = (
+    "You have these tools:\n{tools}\n"
+    'To use one, answer only with JSON: {{"name": its name, "arguments": {{...}}}}'
+)
+
+LIKELY: Final = 0.2
+"""Where nobody sets how to sample: tokens less likely than this part of the likeliest are out."""
+
+LOGPROBS: Final = "message.output_text.logprobs"
+"""The member of ``include`` that asks for log probabilities."""
+
+
+class Preface(Struct, frozen=True, kw_only=True):
+    """What a lane's settings come to: the system message, and what an answer must look like."""
+
+    settings: Settings
+    extra: tuple[Tool, ...]
+    ids: list[int]
+    constraint: Constraint
+
+    def serves(self, settings: Settings, chain: Rendered) -> bool:
+        """Whether it would come out the same for these.
+
+        A lane that sends the same bytes again gets the same objects (``settings.Recall``).
+        """
+        mine = self.settings
+        return (
+            mine.tools is settings.tools
+            and mine.tool_choice is settings.tool_choice
+            and mine.format is settings.format
+            and mine.instructions is settings.instructions
+            and self.extra is chain.tools
+        )
+
+
+class Ready(Struct, frozen=True, kw_only=True):
+    """A create, ready to be sampled."""
+
+    completion: Completion
+    constraint: Constraint
+
+
+class PromptBuilder:
+    """Builds for one model with ``context`` tokens of prompt and answer together."""
+
+    def __init__(self, template: ChatTemplate, *, context: int) -> None:
+        self._template = template
+        self._context = context
+        self._prefaces: OrderedDict[str, Preface] = OrderedDict()
+
+    def new_bytes(self, prompt: Prompt) -> int:
+        """Bytes of items that :meth:`build` or :meth:`count` would have to render."""
+        return self._template.unrendered(prompt.tip)
+
+    def count(self, prompt: Prompt) -> int:
+        """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
+        chain = self._template.chain(prompt.tip, prompt.work)
+        head = self._preface(prompt, chain).ids
+        return len(head) + chain.total + len(self._template.opening)
+
+    def build(self, prompt: Prompt) -> Ready:
+        """The prompt's ids and limits.
+
+        Raises :class:`EngineError` ``context_length_exceeded`` when it does not fit, or, with
+        ``truncation: auto``, when not even its newest part does.
+        """
+        settings = prompt.settings
+        chain = self._template.chain(prompt.tip, prompt.work)
+        preface = self._preface(prompt, chain)
+        limit = prompt.max_output_tokens
+        least = 1
+        if settings.truncation == "auto":
+            least = min(limit or RESERVE, self._context // 2)
+        room = self._context - least
+        size = len(preface.ids) + chain.total + len(self._template.opening)
+        if size > room and settings.truncation != "auto":
+            raise self._too_long(size)
+        ids = assemble(preface.ids, chain, self._template.opening, room=room)
+        if ids is None:
+            raise self._too_long(size)
+        free = self._context - len(ids)
+        return Ready(
+            completion=_completion(settings, ids, min(limit or free, free), preface.constraint),
+            constraint=preface.constraint,
+        )
+
+    def _too_long(self, size: int) -> EngineError:
+        return EngineError(
+            "context_length_exceeded",
+            f"This model's context is {self._context} tokens, of which the answer needs some; "
+            f"the input has {size} tokens.",
+            param="input",
+        )
+
+    def _preface(self, prompt: Prompt, chain: Rendered) -> Preface:
+        kept = self._prefaces.get(prompt.session)
+        if kept is not None and kept.serves(prompt.settings, chain):
+            self._prefaces.move_to_end(prompt.session)
+            return kept
+        made = self._prefaces[prompt.session] = self._make(prompt.settings, chain, prompt.work)
+        self._prefaces.move_to_end(prompt.session)
+        if len(self._prefaces) > LANES:
+            self._prefaces.popitem(last=False)
+        return made
+
+    def _make(self, settings: Settings, chain: Rendered, work: Work) -> Preface:
+        text = _system(settings)
+        work.render += len(text)
+        return Preface(
+            settings=settings,
+            extra=chain.tools,
+            ids=self._template.message("system", text) if text else [],
+            constraint=constraint_of(
+                (*settings.tools.offered, *chain.tools),
+                settings.tool_choice,
+                settings.format,
+                end=END,
+            ),
+        )
+
+
+def _system(settings: Settings) -> str:
+    """The system message: the instructions, then the tools; empty where there are neither."""
+    parts = [settings.instructions] if settings.instructions else []
+    if any(tool.type in CALLABLE for tool in settings.tools.offered):
+        parts.append(CALL_FORM.format(tools=describe(settings.tools.offered)))
+    return "\n\n".join(parts)
+
+
+def _completion(
+    settings: Settings, ids: list[int], max_tokens: int, constraint: Constraint
+) -> Completion:
+    echo = settings.echo
+    return Completion(
+        ids=ids,
+        max_tokens=max_tokens,
+        temperature=1.0 if settings.temperature is None else settings.temperature,
+        top_p=1.0 if settings.top_p is None else settings.top_p,
+        min_p=LIKELY if settings.temperature is None and settings.top_p is None else 0.0,
+        presence_penalty=echo.get("presence_penalty") or 0.0,
+        frequency_penalty=echo.get("frequency_penalty") or 0.0,
+        grammar=constraint.grammar,
+        logprobs=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
+    )

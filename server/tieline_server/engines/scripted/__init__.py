@@ -1,0 +1,5 @@
+"""The scripted engine: deterministic answers by rules, at a pace, with faults on demand."""
+
+from tieline_server.engines.scripted.engine import ScriptedEngine
+
+__all__ = ["ScriptedEngine"]

@@ -1,0 +1,61 @@
+"""The public names of the client."""
+
+import tieline_client
+from tieline_client import aio, sync
+
+PUBLIC = {
+    "Agent",
+    "ApiError",
+    "AuthenticationError",
+    "BadRequest",
+    "Call",
+    "Cancelled",
+    "Conflict",
+    "ConnectTimeout",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "IncompleteStream",
+    "Input",
+    "Lane",
+    "Line",
+    "LineClosed",
+    "NotFound",
+    "Options",
+    "PermissionDenied",
+    "ProtocolViolation",
+    "RateLimited",
+    "RequestTimeout",
+    "RequestTooLarge",
+    "ResponseStream",
+    "Result",
+    "Run",
+    "ServerError",
+    "Settings",
+    "TielineError",
+    "Tls",
+    "Tool",
+    "ToolDefinitionError",
+    "Turn",
+    "TurnLimitReached",
+    "TurnState",
+    "Unavailable",
+    "UnsupportedUrl",
+    "connect",
+    "connect_sync",
+    "tool_output",
+}
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(tieline_client.__all__) == PUBLIC
+    assert all(hasattr(tieline_client, name) for name in PUBLIC)
+    assert len(tieline_client.__all__) == len(PUBLIC)
+
+
+def test_the_two_faces_have_the_same_verbs() -> None:
+    for name in ("Line", "Lane", "ResponseStream"):
+        asynchronous = {verb for verb in vars(getattr(aio, name)) if not verb.startswith("_")}
+        blocking = {verb for verb in vars(getattr(sync, name)) if not verb.startswith("_")}
+        # Opened and closed by `connect`; read by iterating.
+        only_aio = {"aclose", "batch", "open", "close"}
+        assert asynchronous - only_aio <= blocking

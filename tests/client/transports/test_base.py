@@ -1,0 +1,44 @@
+"""URLs and what they name."""
+
+import pytest
+
+from tieline_client.errors import UnsupportedUrl
+from tieline_client.transports import Options, endpoint
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("grpc://localhost:1234", "localhost:1234"),
+        ("grpc://10.0.0.1", "10.0.0.1:50051"),
+        ("grpcs://example.com", "example.com:443"),
+        ("grpcs://example.com:8443/", "example.com:8443"),
+        ("grpc://[::1]:1234", "[::1]:1234"),
+        ("GRPC://Example.com:1", "example.com:1"),
+    ],
+)
+def test_a_url_names_a_scheme_and_an_address(url: str, address: str) -> None:
+    found = endpoint(url, api_key="k", tls=None, options=Options())
+    assert found.address == address
+    assert found.scheme == url.partition(":")[0].lower()
+    assert found.api_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://h:1", "grpc://, grpcs://"),
+        ("localhost:50051", "grpc://, grpcs://"),
+        ("", "grpc://, grpcs://"),
+        ("grpc://", "HOST:PORT"),
+        ("grpc://h:port", "HOST:PORT"),
+        ("grpc://h:70000", "HOST:PORT"),
+        ("grpc://h:0", "HOST:PORT"),
+        ("grpc://h/path", "HOST:PORT"),
+        ("grpc://h?query", "HOST:PORT"),
+        ("grpc://key@h", "api_key"),
+    ],
+)
+def test_another_url_is_refused_with_what_it_should_be(url: str, why: str) -> None:
+    with pytest.raises(UnsupportedUrl, match=why):
+        endpoint(url, api_key=None, tls=None, options=Options())

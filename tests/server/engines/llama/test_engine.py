@@ -1,0 +1,374 @@
+"""The embedded engine with the real model: short prompts, few tokens, one loaded engine."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.engine_contract import (
+    WEATHER,
+    EngineContract,
+    deltas_of,
+    finish_of,
+    link,
+    prompt,
+    text_in,
+    tokens_in,
+)
+from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, TextDelta
+from tieline_server.core.effects import Prompt
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.llama.engine import INLINE_BYTES, LlamaEngine
+from tieline_server.engines.llama.runtime import Completion, Failure, Progress, Report
+
+MODEL = "smollm2-135m-instruct"
+SLOTS = 2
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LlamaEngine]:
+    engine = LlamaEngine(slots=SLOTS, context=1024)
+    yield engine
+    asyncio.run(engine.close())
+
+
+ENDLESS: dict[str, Any] = {
+    "text": {"format": {"type": "json_schema", "name": "x", "schema": {"minLength": 400}}},
+    "max_output_tokens": 400,
+}
+"""Members of a create whose answer cannot be short."""
+
+
+class TestLlamaKeepsTheContract(EngineContract):
+    model = MODEL
+
+    @pytest.fixture(autouse=True)
+    def share(self, engine: LlamaEngine) -> None:
+        self.shared = engine
+
+    @asynccontextmanager
+    async def engine(self) -> AsyncIterator[LlamaEngine]:
+        yield self.shared
+
+    def ask_long(self, **members: Any) -> Prompt:
+        return prompt("Tell me a long story.", model=MODEL, **{**ENDLESS, **members})
+
+
+class Watched:
+    """The engine's runtime, watched: what runs, and what it reports."""
+
+    def __init__(self, engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running = 0
+        self.begun = 0
+        self.reports: list[Report] = []
+        self._lock = threading.Lock()
+        self._complete = engine._runtime.complete
+        monkeypatch.setattr(engine._runtime, "complete", self.complete)
+
+    def complete(self, completion: Completion, report: Callable[[Report], bool]) -> None:
+        def watch(what: Report) -> bool:
+            self.reports.append(what)
+            return report(what)
+
+        with self._lock:
+            self.running += 1
+            self.begun += 1
+        try:
+            self._complete(completion, watch)
+        finally:
+            with self._lock:
+                self.running -= 1
+
+
+@pytest.fixture
+def watched(engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(engine, monkeypatch)
+
+
+def ask(content: Any = "Say hello.", **members: Any) -> Prompt:
+    return prompt(content, model=MODEL, **{"max_output_tokens": 24, "temperature": 0, **members})
+
+
+def long() -> Prompt:
+    """A prompt of 400 tokens, new to every slot, whose answer is long."""
+    words = (f"word{next(_numbers)} " for _ in range(130))
+    return ask("Tell me a story about " + "".join(words), **ENDLESS)
+
+
+def _count() -> Iterator[int]:
+    yield from range(10**9)
+
+
+_numbers = _count()
+
+
+def answer(engine: LlamaEngine, given: Prompt) -> list[Delta]:
+    return asyncio.run(deltas_of(engine, given))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the other tasks of the loop go on until ``condition`` holds."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition does not come to hold")
+
+
+def arguments_in(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, CallDelta))
+
+
+def start_of(deltas: list[Delta]) -> CallStart:
+    [start] = [delta for delta in deltas if isinstance(delta, CallStart)]
+    return start
+
+
+def test_the_model_is_named_after_its_file(engine: LlamaEngine) -> None:
+    [model] = engine.models()
+    assert (model.id, model.context_window) == (MODEL, 1024)
+
+
+def test_counts_are_the_runtimes_and_deltas_add_up_to_them(engine: LlamaEngine) -> None:
+    deltas = answer(engine, ask("Count from one to ten."))
+    finish = finish_of(deltas)
+    assert isinstance(deltas[0], Accepted)
+    assert finish.input_tokens == deltas[0].input_tokens
+    assert finish.cached_tokens == deltas[0].cached_tokens
+    assert finish.output_tokens is not None
+    assert 0 <= finish.output_tokens - tokens_in(deltas) <= 1  # the one that ends the message
+    assert finish.phases is not None
+    assert finish.phases.keys() == {"render", "queue", "prefill", "decode"}
+    assert finish.phases["prefill"] > 0
+    assert finish.phases["decode"] > 0
+
+
+def test_a_continued_turn_computes_only_what_is_new(engine: LlamaEngine) -> None:
+    first = link("Here are some words to remember: " + "apple pear plum " * 20)
+    before = answer(engine, ask(tip=first))
+    said = {"role": "assistant", "content": text_in(before)}
+    after = answer(engine, ask(tip=link("Thanks.", link([said], first, output=True))))
+    accepted = after[0]
+    assert isinstance(accepted, Accepted)
+    assert isinstance(before[0], Accepted)
+    assert accepted.cached_tokens >= before[0].input_tokens
+    assert accepted.input_tokens - accepted.cached_tokens < 50
+
+
+def test_code_points_that_tokens_split_come_whole(engine: LlamaEngine) -> None:
+    value = "🦊é日本語𝒳"
+    form = {"type": "json_schema", "name": "x", "schema": {"const": value}}
+    deltas = answer(engine, ask(text={"format": form}))
+    pieces = [delta.text for delta in deltas if isinstance(delta, TextDelta)]
+    assert json.loads("".join(pieces)) == value
+    assert "🦊" in pieces
+    assert tokens_in(deltas) > len(pieces)
+
+
+def test_a_named_tool_is_called_with_arguments_that_stream(engine: LlamaEngine) -> None:
+    other = {**WEATHER, "name": "get_time"}
+    named = {"type": "function", "name": "get_time"}
+    deltas = answer(engine, ask("Oslo?", tools=[WEATHER, other], tool_choice=named))
+    assert start_of(deltas).name == "get_time"
+    assert json.loads(arguments_in(deltas)).keys() == {"city", "unit"}
+    assert len([delta for delta in deltas if isinstance(delta, CallDelta)]) > 3
+    assert text_in(deltas) == ""
+
+
+def test_a_custom_tool_gets_text_and_a_namespace_is_kept(engine: LlamaEngine) -> None:
+    tools = [{"type": "namespace", "name": "os", "tools": [{"type": "custom", "name": "shell"}]}]
+    given = ask("List files.", tools=tools, tool_choice="required", max_output_tokens=300)
+    start = start_of(deltas := answer(engine, given))
+    assert (start.kind, start.name, start.namespace) == ("custom_tool_call", "shell", "os")
+    assert isinstance(arguments_in(deltas), str)
+    assert finish_of(deltas).reason == "stop"
+
+
+def test_a_call_that_was_cut_ends_by_its_length(engine: LlamaEngine) -> None:
+    deltas = answer(engine, ask(tools=[WEATHER], tool_choice="required", max_output_tokens=12))
+    assert start_of(deltas).name == "get_weather"
+    assert finish_of(deltas).reason == "length"
+
+
+@pytest.mark.parametrize("choice", ["none", "auto"])
+def test_without_a_required_tool_text_is_no_call(engine: LlamaEngine, choice: str) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "Rain."}
+    tip = link([output], link([call], link("Weather?"), output=True))
+    deltas = answer(engine, ask(tip=tip, tools=[WEATHER], tool_choice=choice))
+    if choice == "none":
+        assert text_in(deltas)
+    assert not text_in(deltas).startswith("{")
+    assert json.loads(arguments_in(deltas) or "{}") is not None
+
+
+@pytest.mark.parametrize(
+    ("form", "key"),
+    [
+        ({"type": "json_object"}, None),
+        (
+            {
+                "type": "json_schema",
+                "name": "x",
+                "schema": {
+                    "type": "object",
+                    "properties": {"n": {"type": "integer"}},
+                    "required": ["n"],
+                },
+            },
+            "n",
+        ),
+    ],
+)
+def test_a_text_format_gives_json_of_its_shape(
+    engine: LlamaEngine, form: dict[str, Any], key: str | None
+) -> None:
+    given = ask('Write the JSON {"n": 1}', text={"format": form}, max_output_tokens=100)
+    value = json.loads(text_in(answer(engine, given)))
+    assert isinstance(value, dict)
+    assert key is None or isinstance(value[key], int)
+
+
+def test_a_schema_that_cannot_be_followed_is_an_error_and_no_prose(engine: LlamaEngine) -> None:
+    form = {"type": "json_schema", "name": "x", "schema": {"minimum": 5, "maximum": 3}}
+    with pytest.raises(EngineError, match="cannot follow the schema"):
+        answer(engine, ask(text={"format": form}))
+    assert text_in(answer(engine, ask()))
+
+
+def test_log_probabilities_come_with_their_tokens_when_asked_for(engine: LlamaEngine) -> None:
+    include = ["message.output_text.logprobs"]
+    deltas = answer(engine, ask(include=include, top_logprobs=2))
+    first = next(delta for delta in deltas if isinstance(delta, TextDelta))
+    [entry] = [json.loads(bytes(raw)) for raw in first.logprobs]
+    assert entry["token"] == first.text
+    assert bytes(entry["bytes"]).decode() == first.text
+    assert entry["logprob"] <= 0
+    assert len(entry["top_logprobs"]) == 2
+    assert not any(
+        delta.logprobs for delta in answer(engine, ask()) if isinstance(delta, TextDelta)
+    )
+
+
+def test_closing_while_it_decodes_stops_the_thread(engine: LlamaEngine, watched: Watched) -> None:
+    async def main() -> None:
+        sampling = engine.sample(ask("Count.", **ENDLESS))
+        async for step in sampling:
+            if any(isinstance(delta, TextDelta) for delta in step):
+                break
+        assert watched.running == 1
+        await sampling.aclose()
+        assert watched.running == 0
+
+    asyncio.run(main())
+    assert len(watched.reports) < 100
+
+
+def test_closing_while_it_reads_the_prompt_stops_within_a_batch(
+    engine: LlamaEngine, watched: Watched
+) -> None:
+    async def main() -> list[Delta]:
+        sampling = engine.sample(long())
+        step = list(await anext(sampling))
+        assert watched.running == 1
+        await sampling.aclose()
+        assert watched.running == 0
+        return step
+
+    [accepted] = asyncio.run(main())
+    assert isinstance(accepted, Accepted)
+    assert accepted.input_tokens > 3 * 128
+    assert all(isinstance(report, Progress) for report in watched.reports)
+    assert len(watched.reports) <= 3
+
+
+def test_who_waits_for_a_slot_can_leave_and_who_stays_gets_it(
+    engine: LlamaEngine, watched: Watched
+) -> None:
+    async def main() -> str:
+        busy = [engine.sample(ask("Count.", **ENDLESS)) for _ in range(SLOTS)]
+        for each in busy:
+            await anext(each)
+        leaves = asyncio.create_task(deltas_of(engine, ask()))
+        stays = asyncio.create_task(deltas_of(engine, ask()))
+        await until(lambda: len(engine._jobs) == SLOTS + 2)
+        leaves.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
+        assert watched.begun == SLOTS
+        await busy[0].aclose()
+        deltas = await asyncio.wait_for(stays, 120)
+        await busy[1].aclose()
+        assert (finish_of(deltas).phases or {})["queue"] > 0
+        return text_in(deltas)
+
+    assert asyncio.run(main())
+    assert watched.begun == SLOTS + 1
+
+
+def test_what_does_not_fit_is_refused_before_it_is_accepted(
+    engine: LlamaEngine, watched: Watched
+) -> None:
+    with pytest.raises(EngineError, match="context is 1024 tokens") as caught:
+        answer(engine, ask("word " * 1200))
+    assert caught.value.code == "context_length_exceeded"
+    assert watched.begun == 0
+
+
+def test_a_large_input_is_rendered_off_the_loop(
+    engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    build = engine._builder.build
+
+    def watch(given: Prompt) -> Any:
+        threads.append(threading.current_thread().name)
+        return build(given)
+
+    monkeypatch.setattr(engine._builder, "build", watch)
+    answer(engine, ask("x", generate=False))
+    with pytest.raises(EngineError, match="context is"):
+        answer(engine, ask("x" * INLINE_BYTES, generate=False))
+    assert threads[0] == threading.current_thread().name
+    assert threads[1].startswith("tieline-render")
+
+
+@pytest.mark.parametrize("how", ["raised", "reported"])
+def test_what_the_library_says_never_reaches_a_client(
+    engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def complete(completion: Completion, report: Callable[[Report], bool]) -> None:
+        if how == "raised":
+            raise RuntimeError("secret")
+        report(Failure("secret"))
+
+    monkeypatch.setattr(engine._runtime, "complete", complete)
+    with pytest.raises(EngineError) as caught:
+        answer(engine, ask())
+    assert (caught.value.code, caught.value.status) == ("server_error", 500)
+    assert "secret" not in caught.value.message
+
+
+def test_closing_the_engine_ends_what_runs_and_every_thread() -> None:
+    def threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if "tieline-" in each.name]
+
+    async def main() -> None:
+        before = threads()
+        engine = LlamaEngine(slots=1, context=512)
+        runs = asyncio.create_task(deltas_of(engine, ask(**ENDLESS)))
+        waits = asyncio.create_task(deltas_of(engine, ask()))
+        await until(lambda: len(engine._jobs) == 2)
+        await engine.close()
+        for task in (runs, waits):
+            with pytest.raises(EngineError, match="shutting down"):
+                await task
+        assert threads() == before
+        with pytest.raises(EngineError, match="shutting down"):
+            await deltas_of(engine, ask())
+
+    asyncio.run(main())

