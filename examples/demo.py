@@ -21,9 +21,8 @@ from tieline_client import Agent, Call, Run, connect
 
 ROOT = Path(__file__).resolve().parents[1]
 
-INSTRUCTIONS = "You help a developer to look around in a folder. Use the tools. Be brief."
-TASK = "List the files in the folder 'docs', read 'README.md', then say what you found."
-FOLDERS = ("docs", "examples", "protos", "tests")
+INSTRUCTIONS = "You help a developer to look around in a repository. Be brief."
+TASK = "Look at the files, read README.md and tell me what Tieline is."
 READY = "grpc listening on "
 
 Folder = Literal["docs", "examples", "protos", "tests"]
@@ -103,7 +102,7 @@ async def loop(address: str, shape: Literal["append", "create"], model: str | No
             on_event=trace.event,
             on_output=trace.output,
             instructions=INSTRUCTIONS,
-            max_output_tokens=160,
+            max_output_tokens=200,
             temperature=0.0,
         )
         started = time.monotonic()
@@ -129,7 +128,14 @@ async def server(engine: str) -> AsyncIterator[str]:
     """A server of our own on a free port; yields its address and stops it at the end."""
     command = (sys.executable, "-m", "tieline_server")
     process = await asyncio.create_subprocess_exec(
-        *command, "--engine", engine, "--grpc", "127.0.0.1:0", stdout=asyncio.subprocess.PIPE
+        *command,
+        "--engine",
+        engine,
+        "--grpc",
+        "127.0.0.1:0",
+        "--log-level",
+        "warning",
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
