@@ -37,6 +37,7 @@ from tieline_server.core.effects import (
 )
 from tieline_server.core.limits import Limits
 from tieline_server.core.line import Line
+from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.turn import Turn
 from tieline_server.engines.base import Engine
 from tieline_server.stores.base import ResponseStore
@@ -74,6 +75,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     ids: IdSource
     running: Running
+    profile: Profile = OPENAI
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``."""
 
@@ -92,6 +94,7 @@ class LineRuntime:
         transport: str,
         authenticate: Callable[[], Principal],
         merge: bool = True,
+        profile: Profile | None = None,
     ) -> None:
         self._services = services
         self.transport = transport
@@ -114,6 +117,7 @@ class LineRuntime:
             new_id=services.ids.new,
             wake=self._wake,
             merge=merge,
+            profile=profile or services.profile,
         )
         services.running.lines.add(self)
 
@@ -169,6 +173,12 @@ class LineRuntime:
         """Says goodbye: no new creates; closes when nothing runs, at the latest in ``seconds``."""
         self._set_time()
         self.line.drain(seconds)
+        self._carry_out()
+
+    def age(self) -> None:
+        """The line has lived as long as it may: what runs ends, then it closes."""
+        self._set_time()
+        self.line.age()
         self._carry_out()
 
     def cancel(self, owner: str, response_id: str) -> Response | None:

@@ -3,10 +3,18 @@
 from collections import deque
 from collections.abc import Iterator
 
+from tieline.errors import ApiError
 from tieline.requests import Append, Create
 from tieline_server.core.effects import Principal
-from tieline_server.core.settings import Recall
-from tieline_server.core.transitions import LANES, LaneInput, LaneState, TurnInput
+from tieline_server.core.history import Segment
+from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.transitions import (
+    LANES,
+    LaneInput,
+    LaneState,
+    TurnInput,
+    TurnState,
+)
 from tieline_server.core.turn import Host, Turn
 
 
@@ -31,6 +39,36 @@ class Lane:
         if self.current is not None:
             yield self.current
         yield from self.queue
+
+    def admit_answer(self, named: str) -> None:
+        """Refuses an append to a response that is not the lane's, or is no longer held.
+
+        Such an append has crossed the end of its turn. A new response would start what nobody
+        waits for, or what was just cancelled.
+        """
+        turn, tip = self.current, self._host.memory.latest(self.name)
+        on_lane: str | None = None
+        settings: object = None
+        link: Segment | None = None
+        if turn is not None:
+            on_lane = turn.id
+            if turn.state is TurnState.SAVING:
+                settings, link = turn.settings, turn.tip
+        elif tip is not None:
+            on_lane, settings, link = tip.response_id, tip.settings, tip.segment
+        if named != on_lane:
+            raise ApiError.of(
+                "response_not_found",
+                f"Response with id '{named[:128]}' is not the one on this lane.",
+                param="response_id",
+            )
+        answerable = isinstance(settings, Settings) and settings.append
+        if answerable and link is not None and link.open_calls:
+            raise ApiError.of(
+                "response_already_completed",
+                f"Response '{named}' ended before its calls were answered.",
+                param="response_id",
+            )
 
     # Actions of the table.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from tieline import events, ids
 from tieline.errors import ApiError
@@ -39,11 +40,11 @@ from tieline_server.core.effects import (
     Saved,
     Work,
 )
-from tieline_server.core.history import Memory, Segment, Tip
+from tieline_server.core.history import Memory, Tip
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.outbox import Outgoing
-from tieline_server.core.settings import Settings
+from tieline_server.core.profile import OPENAI, Profile, unsupported
 from tieline_server.core.transitions import (
     LINES,
     LaneInput,
@@ -89,8 +90,10 @@ class Line:
         new_id: Callable[[str], str],
         wake: Callable[[], None] = lambda: None,
         merge: bool = True,
+        profile: Profile = OPENAI,
     ) -> None:
         self.limits = limits
+        self.profile = profile
         self.catalog = catalog
         self.new_id = new_id
         self.id = new_id(ids.LINE)
@@ -183,6 +186,11 @@ class Line:
         """The peer is gone."""
         self.handle(LineInput.DROP)
 
+    def age(self) -> None:
+        """The line has lived as long as it may: what runs ends, then it closes."""
+        self.handle(LineInput.AGE)
+        self._rest()
+
     def drain(self, seconds: float) -> None:
         """The server will stop in ``seconds``."""
         self.handle(LineInput.DRAIN, seconds)
@@ -271,6 +279,8 @@ class Line:
         lane = self._admit(create)
         if lane is None:
             return
+        if self.profile.appends_by_default:
+            create = replace(create, append=True)
         turn = Turn(self, create, principal=principal, recall=lane.recall)
         named = create.previous_response_id
         if named is not None:
@@ -288,18 +298,20 @@ class Line:
             return
         if append.response_id is not None:
             try:
-                self._admit_answer(append.response_id, lane)
+                lane.admit_answer(append.response_id)
             except ApiError as error:
                 self.reject(error, event_id=append.event_id, stream_id=append.stream_id)
                 return
         lane.handle(LaneInput.APPEND, append, principal)
         self._follow_lane(lane)
 
-    def append_draining(self, append: Append, principal: Principal) -> None:
+    def append_last(self, append: Append, principal: Principal) -> None:
         """A held turn may still end well; nothing new begins."""
         lane = self._lanes.get(append.stream_id)
         if lane is not None and lane.state is LaneState.HELD:
             self.append(append, principal)
+        elif self.state is LineState.AGED:
+            self.refuse_old(append, principal)
         else:
             self.refuse_draining(append, principal)
 
@@ -326,10 +338,12 @@ class Line:
         """New user messages for the running response (wire.md 2.3)."""
         turn = self._find(steer.previous_response_id or "")
         try:
+            if not self.profile.steer:
+                raise unsupported("response.steer")
             items = steering.read(steer)
             if turn is None:
-                raise self._no_steer_target(steer)
-            self._admit_steer(turn)
+                raise steering.no_target(steer, latest=self.memory)
+            steering.admit(turn, most=self.limits.steers)
         except ApiError as error:
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named
@@ -356,6 +370,10 @@ class Line:
         )
         self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
 
+    def refuse_old(self, request: Request, _principal: Principal) -> None:
+        """Its time is up (wire.md 1.1)."""
+        self.reject(_too_old(), event_id=request.event_id, stream_id=request.stream_id)
+
     def stop_input(self, *_: object) -> None:
         """What is held ends, since no outputs can come; the rest runs to its end."""
         for lane in list(self._lanes.values()):
@@ -365,6 +383,14 @@ class Line:
         """Tells the client to finish and to send new work elsewhere."""
         self._drain_at = self.now + seconds
         self.outgoing.put_line(events.SessionGoingAway(reason="server_draining", seconds=seconds))
+
+    def grow_old(self) -> None:
+        """From here on only what runs goes on."""
+
+    def retire(self) -> None:
+        """Nothing runs any more: says why, then closes (wire.md 1.1)."""
+        self.reject(_too_old(), event_id=None, stream_id=None)
+        self.effects.append(Close())
 
     def drop_all(self, last: events.Event | None = None, error: ApiError | None = None) -> None:
         """Everything that runs is stopped and booked."""
@@ -386,6 +412,7 @@ class Line:
         """The lane of a request, or None when it was refused there and then."""
         name = request.stream_id
         try:
+            self.profile.admit(request)
             self.admission.lane(name)
             lane = self._lanes.get(name)
             if lane is None:
@@ -397,36 +424,6 @@ class Line:
             self.reject(error, event_id=request.event_id, stream_id=name)
             return None
         return lane
-
-    def _admit_answer(self, named: str, lane: Lane) -> None:
-        """Refuses an append to a response that is not the lane's, or is no longer held.
-
-        Such an append has crossed the end of its turn. A new response would start what nobody
-        waits for, or what was just cancelled.
-        """
-        turn, tip = lane.current, self.memory.latest(lane.name)
-        on_lane: str | None = None
-        settings: object = None
-        link: Segment | None = None
-        if turn is not None:
-            on_lane = turn.id
-            if turn.state is TurnState.SAVING:
-                settings, link = turn.settings, turn.tip
-        elif tip is not None:
-            on_lane, settings, link = tip.response_id, tip.settings, tip.segment
-        if named != on_lane:
-            raise ApiError.of(
-                "response_not_found",
-                f"Response with id '{named[:128]}' is not the one on this lane.",
-                param="response_id",
-            )
-        answerable = isinstance(settings, Settings) and settings.append
-        if answerable and link is not None and link.open_calls:
-            raise ApiError.of(
-                "response_already_completed",
-                f"Response '{named}' ended before its calls were answered.",
-                param="response_id",
-            )
 
     def _find(self, response_id: str) -> Turn | None:
         every = (turn for lane in self._lanes.values() for turn in lane.turns())
@@ -440,26 +437,6 @@ class Line:
             return lane.current if lane is not None else None
         named = (turn for turn in lane.turns() if turn.request.event_id == cancel.event_id)
         return next(named, None)
-
-    def _no_steer_target(self, steer: Steer) -> ApiError:
-        named = steer.previous_response_id or ""
-        if self.memory.find(named) is not None:
-            return ApiError.of(
-                "response_already_completed", f"Response '{named[:128]}' has already ended."
-            )
-        return ApiError.of("response_not_found", f"Response with id '{named[:128]}' not found.")
-
-    def _admit_steer(self, turn: Turn) -> None:
-        if turn.resolved is not None and not turn.resolved.steering:
-            raise ApiError.of(
-                "steering_not_supported",
-                f"The model '{turn.resolved.model}' does not support steering.",
-            )
-        if len(turn.steers) >= self.limits.steers:
-            raise ApiError.of(
-                "too_many_pending_steers",
-                f"Response '{turn.id}' already has {len(turn.steers)} pending steers.",
-            )
 
     def _check_time(self, turn: Turn) -> None:
         if turn.expires_at is not None and turn.expires_at <= self.now:
@@ -563,6 +540,13 @@ def _error(error: ApiError, event_id: str | None, stream_id: str | None) -> even
         stream_id=stream_id if known and stream_id is not None else UNSET,
         status=error.status,
         error=events.ErrorDetail.of(error, event_id),
+    )
+
+
+def _too_old() -> ApiError:
+    return ApiError.of(
+        "websocket_connection_limit_reached",
+        "This connection has reached its age limit. Create a new connection to continue.",
     )
 
 

@@ -6,7 +6,7 @@ the create (or, in append shape, the append) that answers them, and joins it onc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -15,7 +15,11 @@ from tieline import events, ids
 from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, FunctionCall, Item, Message, decode_input
 from tieline.requests import Steer
+from tieline_server.core.history import Memory
 from tieline_server.core.outbox import Outbox
+
+if TYPE_CHECKING:
+    from tieline_server.core.turn import Turn
 
 
 def read(steer: Steer) -> tuple[Item, ...]:
@@ -52,6 +56,30 @@ def failed(
         error=events.ErrorDetail(code=code, message=message),
         steer=steer,
     )
+
+
+def no_target(steer: Steer, *, latest: Memory) -> ApiError:
+    """Why a steer that names no turn of the line is refused."""
+    named = steer.previous_response_id or ""
+    if latest.find(named) is not None:
+        return ApiError.of(
+            "response_already_completed", f"Response '{named[:128]}' has already ended."
+        )
+    return ApiError.of("response_not_found", f"Response with id '{named[:128]}' not found.")
+
+
+def admit(turn: "Turn", *, most: int) -> None:
+    """Refuses a steer that this turn cannot take; raises :class:`ApiError` 400 or 429."""
+    if turn.resolved is not None and not turn.resolved.steering:
+        raise ApiError.of(
+            "steering_not_supported",
+            f"The model '{turn.resolved.model}' does not support steering.",
+        )
+    if len(turn.steers) >= most:
+        raise ApiError.of(
+            "too_many_pending_steers",
+            f"Response '{turn.id}' already has {len(turn.steers)} pending steers.",
+        )
 
 
 class Steers:

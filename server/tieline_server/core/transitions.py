@@ -136,6 +136,8 @@ class LineState(StrEnum):
     """The client said goodbye: what runs ends, then the line closes."""
     DRAINING = "draining"
     """The server said goodbye: no new creates; what runs ends, then the line closes."""
+    AGED = "aged"
+    """Its time is up: no new creates; what runs ends, then it says so and closes."""
     CLOSED = "closed"
     """Over."""
 
@@ -163,6 +165,8 @@ class LineInput(StrEnum):
     """The client will send no more."""
     DRAIN = "drain"
     """The server is about to stop."""
+    AGE = "age"
+    """It has lived as long as a line may."""
     DROP = "drop"
     """The peer is gone."""
     IDLE = "idle"
@@ -196,16 +200,19 @@ TurnAction = Literal[
 LaneAction = Literal["answer", "begin", "enqueue", "follow_latest", "ignore", "supersede"]
 LineAction = Literal[
     "append",
-    "append_draining",
+    "append_last",
     "cancel",
     "close",
     "create",
     "drop_all",
     "go_away",
+    "grow_old",
     "ignore",
     "refuse_draining",
     "refuse_late",
+    "refuse_old",
     "refuse_unknown",
+    "retire",
     "start_session",
     "steer",
     "stop_input",
@@ -458,6 +465,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.OPEN, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
     (LineState.OPEN, LineInput.HALF_CLOSE): ("stop_input", LineState.ENDING),
     (LineState.OPEN, LineInput.DRAIN): ("go_away", LineState.DRAINING),
+    (LineState.OPEN, LineInput.AGE): ("grow_old", LineState.AGED),
     (LineState.OPEN, LineInput.DROP): ("drop_all", LineState.CLOSED),
     (LineState.OPEN, LineInput.IDLE): ("ignore", LineState.OPEN),
     (LineState.ENDING, LineInput.SESSION_START): ("refuse_late", LineState.ENDING),
@@ -470,11 +478,12 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.ENDING, LineInput.SESSION_END): ("ignore", LineState.ENDING),
     (LineState.ENDING, LineInput.HALF_CLOSE): ("ignore", LineState.ENDING),
     (LineState.ENDING, LineInput.DRAIN): ("go_away", LineState.ENDING),
+    (LineState.ENDING, LineInput.AGE): ("ignore", LineState.ENDING),
     (LineState.ENDING, LineInput.DROP): ("drop_all", LineState.CLOSED),
     (LineState.ENDING, LineInput.IDLE): ("close", LineState.CLOSED),
     (LineState.DRAINING, LineInput.SESSION_START): ("start_session", LineState.DRAINING),
     (LineState.DRAINING, LineInput.CREATE): ("refuse_draining", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.APPEND): ("append_draining", LineState.DRAINING),
+    (LineState.DRAINING, LineInput.APPEND): ("append_last", LineState.DRAINING),
     (LineState.DRAINING, LineInput.CANCEL): ("cancel", LineState.DRAINING),
     (LineState.DRAINING, LineInput.STEER): ("steer", LineState.DRAINING),
     (LineState.DRAINING, LineInput.NOTICE): ("ignore", LineState.DRAINING),
@@ -482,8 +491,22 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.DRAINING, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
     (LineState.DRAINING, LineInput.HALF_CLOSE): ("stop_input", LineState.ENDING),
     (LineState.DRAINING, LineInput.DRAIN): ("ignore", LineState.DRAINING),
+    (LineState.DRAINING, LineInput.AGE): ("ignore", LineState.DRAINING),
     (LineState.DRAINING, LineInput.DROP): ("drop_all", LineState.CLOSED),
     (LineState.DRAINING, LineInput.IDLE): ("close", LineState.CLOSED),
+    (LineState.AGED, LineInput.SESSION_START): ("start_session", LineState.AGED),
+    (LineState.AGED, LineInput.CREATE): ("refuse_old", LineState.AGED),
+    (LineState.AGED, LineInput.APPEND): ("append_last", LineState.AGED),
+    (LineState.AGED, LineInput.CANCEL): ("cancel", LineState.AGED),
+    (LineState.AGED, LineInput.STEER): ("steer", LineState.AGED),
+    (LineState.AGED, LineInput.NOTICE): ("ignore", LineState.AGED),
+    (LineState.AGED, LineInput.UNKNOWN): ("refuse_unknown", LineState.AGED),
+    (LineState.AGED, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
+    (LineState.AGED, LineInput.HALF_CLOSE): ("stop_input", LineState.ENDING),
+    (LineState.AGED, LineInput.DRAIN): ("go_away", LineState.AGED),
+    (LineState.AGED, LineInput.AGE): ("ignore", LineState.AGED),
+    (LineState.AGED, LineInput.DROP): ("drop_all", LineState.CLOSED),
+    (LineState.AGED, LineInput.IDLE): ("retire", LineState.CLOSED),
     (LineState.CLOSED, LineInput.SESSION_START): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.CREATE): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.APPEND): ("ignore", LineState.CLOSED),
@@ -494,6 +517,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.CLOSED, LineInput.SESSION_END): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.HALF_CLOSE): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.DRAIN): ("ignore", LineState.CLOSED),
+    (LineState.CLOSED, LineInput.AGE): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.DROP): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.IDLE): ("ignore", LineState.CLOSED),
 }

@@ -35,6 +35,7 @@ from tieline_server.core.history import NO_CALLS, Memory, Segment, Tip
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
+from tieline_server.core.profile import Profile, unsupported
 from tieline_server.core.record import Marks, record_of
 from tieline_server.core.settings import Recall, Settings, settle
 from tieline_server.core.steering import Steers
@@ -58,6 +59,7 @@ class Host(Protocol):
     memory: Memory
     now: float
     outgoing: Outgoing
+    profile: Profile
     unix_time: int
     waiting: deque["Turn"]
     work: Work
@@ -104,6 +106,9 @@ class Turn:
         self.announced = False
         self.running = False
         self.placed = False
+        self.held = False
+        self.quiet = False
+        """Whether its end sends no event (the append prototype's held turns)."""
         self.status = "in_progress"
         self.reason: str | None = None
         self.failure: ApiError | None = None
@@ -282,6 +287,7 @@ class Turn:
         self._end_leg(finish)
         self.output.close("completed")
         self._link()
+        self.held = True
         self.marks.set("held", self.host.now)
         self.wake_at = self.host.now + self.host.limits.held_timeout
         self._push_timing()
@@ -291,6 +297,7 @@ class Turn:
         """The client answered: the outputs join the context and sampling goes on."""
         assert self.tip is not None
         self.wake_at = None
+        self.held = False
         self.marks.resume(self.host.now)
         joined = (*items, *self.steers.take())
         self.tip = Segment(self.tip, joined, turn=self.tip.turn)
@@ -324,6 +331,7 @@ class Turn:
 
     def cut(self, reason: str) -> None:
         """Ends early, with what there is and what it really used."""
+        self.quiet = self.held and self.host.profile.quiet_holds
         if self in self.host.waiting:
             self.host.waiting.remove(self)
         if self.placed:
@@ -366,7 +374,8 @@ class Turn:
             tip = Tip(self.id, self.tip, owner=self.principal.owner, settings=self.settings)
             self.host.memory.advance(self.lane, tip)
         self._push_timing()
-        self.outbox.push(_TERMINAL[self.status], response=response)
+        if not self.quiet:
+            self.outbox.push(_TERMINAL[self.status], response=response)
         outcome: Outcome = self.status  # type: ignore[assignment]
         self._record(outcome)
         goes_on = self.tip is not None and self.status in ("completed", "incomplete")
@@ -425,7 +434,15 @@ class Turn:
             self._follow_latest()
         else:
             self.resolved = self.host.resolve(self.request.model, self.principal)
-            self.settings = settle(self.request, self.recall, model=self.resolved.model)
+            self.settings = self._settings(self.resolved.model)
+
+    def _settings(self, model: str) -> Settings:
+        self.host.profile.check(self.request)
+        settings = settle(self.request, self.recall, model=model)
+        custom = any(tool.type == "custom" for tool in settings.tools.offered)
+        if custom and not self.host.profile.custom_tools:
+            raise unsupported("tools")
+        return settings
 
     def _follow_latest(self) -> None:
         tip = self.host.memory.latest(self.lane)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tieline import events
 from tieline.responses import Response
-from tieline_server.core.outbox import Outbox, Outgoing
+from tieline_server.core.outbox import MERGE_CHARACTERS, Outbox, Outgoing
 
 BEAT = events.Heartbeat(phase="idle")
 
@@ -126,6 +126,17 @@ class TestMerging:
         assert sent[-1].delta == "15 16 17 18 19 "
         text(outbox, "next")
         assert taken(out)[0].sequence_number == 16, "what joined took no number"
+
+    def test_a_delta_that_has_grown_large_joins_no_further(self) -> None:
+        """So that a reader who stops costs bounded bytes, not only bounded events."""
+        out = outgoing(1)
+        outbox = Outbox(out, None)
+        for _ in range(100):
+            text(outbox, "x" * 1000)
+        sizes = [len(event.delta) for event in taken(out)]
+        assert sum(sizes) == 100_000
+        assert max(sizes) < MERGE_CHARACTERS + 1000
+        assert len(sizes) == 6
 
     @pytest.mark.parametrize("other", [{"item": "msg_2"}, {"part": 1}])
     def test_another_part_does_not_join(self, other: dict[str, Any]) -> None:

@@ -166,6 +166,16 @@ class TestRecord:
         assert phases["total"] == 63 * S
         assert phases["overhead"] == 0
 
+    def test_the_commit_has_a_phase_of_its_own(self) -> None:
+        line = Lockstep(store_answers=False)
+        turn = line.create("hi", store=True)
+        line.answer(turn)
+        later(line, 2)
+        line.saved(line.saves[0])
+        line.settle()
+        phases = line.record(turn).phases
+        assert (phases["store"], phases["overhead"]) == (2 * S, 2 * S)
+
     def test_a_turn_that_ends_while_held_counts_that_time_as_the_clients(self) -> None:
         line = Lockstep()
         turn = line.create("hi", append=True)

@@ -164,6 +164,18 @@ class TestPending:
         after = line.create([output(call_id)], previous_response_id=turn, lane="a")
         assert line.context(after)[-1] == "user: shorter"
 
+    def test_nor_does_one_that_the_engine_refused(self) -> None:
+        line = Lockstep()
+        turn = line.create("go", lane="a")
+        line.say(turn, TEN, LOOK, CallDelta("{}"))
+        line.steer(turn)
+        line.say(turn, Finish())
+        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        answer = {"previous_response_id": turn, "lane": "b"}
+        line.fail(line.create([output(call_id)], **answer), "server_is_overloaded")
+        after = line.create([output(call_id)], **answer)
+        assert line.context(after)[-1] == "user: shorter"
+
     def test_a_create_that_was_cancelled_while_queued_does_not_either(self) -> None:
         line = Lockstep()
         turn = line.create("go", lane="a")

@@ -397,6 +397,12 @@ class TestCancel:
         assert line.status(ours) == ("cancelled", None)
         assert line.sampling == [other]
 
+    def test_also_when_its_create_had_a_name(self) -> None:
+        line = Lockstep()
+        turn = line.create("hi", event_id="e")
+        line.cancel()
+        assert line.status(turn) == ("cancelled", None)
+
     def test_a_create_that_still_waits_is_named_by_its_event_id(self) -> None:
         """It says so when its turn comes, to keep the lane's order."""
         line = Lockstep()

@@ -1,0 +1,87 @@
+"""The two profiles, in one table: what a server offers and how it names it.
+
+``openai`` is OpenAI's API with our extensions. ``open-responses`` is the vendor-neutral
+specification: a closed union of events, no extensions, no lanes (wire.md 8). What the second
+lacks is refused with 400 ``unsupported_parameter``. One profile per server.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tieline.errors import ApiError
+from tieline.requests import Append, Create
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """What one profile offers; a line may have a variant of its own."""
+
+    name: str
+    lanes: bool = True
+    steer: bool = True
+    append: bool = True
+    warm_up: bool = True
+    custom_tools: bool = True
+    extensions: bool = True
+    """Whether events and members of ours exist at all."""
+    cancel_foreground: bool = True
+    """Whether HTTP can cancel a response that is not in the background."""
+    joined_writes: bool = True
+    """Whether an SSE write may hold several events (a strict client reads one from each)."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Event types that go by another name: (ours, theirs)."""
+    appends_by_default: bool = False
+    """Whether every create is in append shape (the append prototype's header)."""
+    quiet_holds: bool = False
+    """Whether a held turn ends without an event: that client took ``response.done`` as the end."""
+
+    def admit(self, request: Create | Append) -> None:
+        """Refuses what this profile lacks before it takes a lane; raises 400."""
+        if isinstance(request, Append) and not self.append:
+            raise unsupported("response.append")
+        if request.stream_id is not None and not self.lanes:
+            raise unsupported("stream_id")
+
+    def check(self, create: Create) -> None:
+        """Refuses what this profile lacks; raises :class:`ApiError` 400."""
+        asked = {
+            "append": create.append is True and not self.append,
+            "generate": create.generate is False and not self.warm_up,
+            "timeout_ms": create.timeout_ms is not None and not self.extensions,
+        }
+        for name, refused in asked.items():
+            if refused:
+                raise unsupported(name)
+
+    def v1(self) -> "Profile":
+        """This profile for a client of the append prototype (wire.md 2.2)."""
+        return replace(self, appends_by_default=True, quiet_holds=True)
+
+
+def unsupported(name: str) -> ApiError:
+    """The refusal of a member that is not there."""
+    return ApiError.of("unsupported_parameter", f"Unsupported parameter: '{name}'.", param=name)
+
+
+OPENAI: Final = Profile(name="openai")
+
+PROFILES: Final[dict[str, Profile]] = {
+    "openai": OPENAI,
+    "open-responses": Profile(
+        name="open-responses",
+        lanes=False,
+        steer=False,
+        append=False,
+        warm_up=False,
+        custom_tools=False,
+        extensions=False,
+        cancel_foreground=False,
+        joined_writes=False,
+        renamed=(
+            ("response.reasoning_text.delta", "response.reasoning.delta"),
+            ("response.reasoning_text.done", "response.reasoning.done"),
+        ),
+    ),
+}
+"""Setting -> profile."""
