@@ -259,3 +259,22 @@ def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
             assert "lost" not in str(context(after))
 
     run(case())
+
+
+def test_a_cancel_that_crosses_a_steered_end_cancels_the_successor(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input="two items")
+            events = await _until(peer, "response.reasoning_text.delta")
+            running = events[0]["response"]["id"]
+            steer = {"previous_response_id": running, "input": "stall now"}
+            await peer.send({"type": "response.steer", **steer})
+            await _until(peer, "response.incomplete")
+            await _until(peer, "response.in_progress")
+            await peer.send({"type": "response.cancel", "response_id": running})
+            successor = await collect(peer)
+
+            assert response(successor)["previous_response_id"] == running
+            assert response(successor)["status"] == "cancelled"
+
+    run(case())

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Unpack
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tieline import items
@@ -277,7 +278,8 @@ class Line:
                 self._transport.limit(limit)
         elif isinstance(event, SessionGoingAway):
             self.going_away = event
-        elif isinstance(event, ErrorEvent):
+        elif isinstance(event, ErrorEvent) and event.error.event_id is UNSET:
+            # One that answers a request of ours, but late, says nothing about the line.
             self._lost = to_error(event)
 
     def _end(self, reason: str) -> None:

@@ -7,7 +7,7 @@ mistake becomes an error event and the line lives on.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
@@ -425,13 +425,19 @@ class Line:
             return None
         return lane
 
+    def _turns(self) -> Iterator[Turn]:
+        return (turn for lane in self._lanes.values() for turn in lane.turns())
+
     def _find(self, response_id: str) -> Turn | None:
-        every = (turn for lane in self._lanes.values() for turn in lane.turns())
-        return next((turn for turn in every if turn.id == response_id), None)
+        return next((turn for turn in self._turns() if turn.id == response_id), None)
+
+    def _successor_of(self, response_id: str) -> Turn | None:
+        """What a steer started when this response ended: a cancel that crossed means that."""
+        return next((turn for turn in self._turns() if turn.succeeds == response_id), None)
 
     def _cancel_target(self, cancel: Cancel) -> Turn | None:
         if cancel.response_id is not None:
-            return self._find(cancel.response_id)
+            return self._find(cancel.response_id) or self._successor_of(cancel.response_id)
         lane = self._lanes.get(cancel.stream_id)
         if lane is None or cancel.event_id is None:
             return lane.current if lane is not None else None
@@ -494,7 +500,7 @@ class Line:
             self._ended.append(request.event_id)
         unused = turn.status == "refused" or turn.tip is None
         if unused and turn.extra and request.previous_response_id:
-            self._pending_steers[request.previous_response_id] = turn.extra
+            self._keep_steer(request.previous_response_id, turn.extra)
         if not len(turn.steers) or self.state is LineState.CLOSED:
             return
         items = tuple(turn.steers.take())
@@ -507,7 +513,13 @@ class Line:
             # The create that superseded a held turn carries its outputs.
             follower.extra = items
         else:
-            self._pending_steers[turn.id] = items
+            self._keep_steer(turn.id, items)
+
+    def _keep_steer(self, response_id: str, items: tuple[Item, ...]) -> None:
+        """Until its calls are answered; of responses that never are, the oldest go first."""
+        self._pending_steers[response_id] = items
+        if len(self._pending_steers) > _RECENT:
+            del self._pending_steers[next(iter(self._pending_steers))]
 
     def _successor(self, turn: Turn, items: tuple[Item, ...]) -> Turn:
         """The response that a steer starts by itself, with the settings of the one before."""
@@ -524,6 +536,7 @@ class Line:
             turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings
         )
         successor.extra = items
+        successor.succeeds = turn.id
         return successor
 
     def _rest(self) -> None:

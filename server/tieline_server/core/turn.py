@@ -99,6 +99,8 @@ class Turn:
         """The parent, held from the moment the create was accepted."""
         self.follows_latest = False
         """Whether it continues the lane's latest response with that one's settings."""
+        self.succeeds: str | None = None
+        """The response that a steer ended and that this one follows by itself."""
         self.extra: tuple[Item, ...] = ()
         """Input that a steer adds behind the create's own."""
         self.parent: Segment | None = None
