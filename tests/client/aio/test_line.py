@@ -445,7 +445,7 @@ def test_an_error_of_the_line_is_why_it_ended() -> None:
     async def script(peer: Peer) -> None:
         await peer.create()
         error = ApiError.of("websocket_connection_limit_reached", "60 minutes")
-        await peer.send(events.Heartbeat(phase="idle"), refusal(error, "other"))
+        await peer.send(events.Heartbeat(phase="idle"), refusal(error, None))
 
     async def test(line: Line) -> None:
         stream = await line.create(input="a")
