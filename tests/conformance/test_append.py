@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, output, response, text
 from tieline_server.core.limits import Limits
@@ -39,6 +41,7 @@ async def _append(peer: Peer, *items: Json, **members: Any) -> list[Json]:
     return await collect(peer)
 
 
+@pytest.mark.needs("append")
 def test_sampling_goes_on_in_the_same_response_with_the_same_counting(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:
@@ -62,6 +65,7 @@ def test_sampling_goes_on_in_the_same_response_with_the_same_counting(wire: Wire
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_outputs_that_do_not_fit_are_refused_and_the_turn_stays_held(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:
@@ -86,6 +90,7 @@ def test_outputs_that_do_not_fit_are_refused_and_the_turn_stays_held(wire: Wire)
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_a_create_behind_a_held_turn_ends_it_and_then_runs(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:
@@ -101,6 +106,7 @@ def test_a_create_behind_a_held_turn_ends_it_and_then_runs(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_cancel_ends_a_held_turn_with_its_usage(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:
@@ -116,6 +122,7 @@ def test_cancel_ends_a_held_turn_with_its_usage(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_a_turn_held_for_too_long_ends_as_incomplete(wire: Wire) -> None:
     async def case() -> None:
         limits = Limits(held_timeout=0.1)
@@ -128,6 +135,7 @@ def test_a_turn_held_for_too_long_ends_as_incomplete(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_a_steer_joins_the_next_append(wire: Wire) -> None:
     async def case() -> None:
         script = {**TWO_CALLS, "rules": TWO_CALLS["rules"][1:]}
@@ -144,6 +152,7 @@ def test_a_steer_joins_the_next_append(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_an_append_may_carry_user_messages_too(wire: Wire) -> None:
     async def case() -> None:
         script = {**TWO_CALLS, "rules": TWO_CALLS["rules"][1:]}
@@ -157,6 +166,7 @@ def test_an_append_may_carry_user_messages_too(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_an_append_on_a_lane_that_holds_nothing_continues_its_latest_response(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:
@@ -172,6 +182,7 @@ def test_an_append_on_a_lane_that_holds_nothing_continues_its_latest_response(wi
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_an_append_to_an_empty_lane_is_refused(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:
@@ -182,6 +193,7 @@ def test_an_append_to_an_empty_lane_is_refused(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("append")
 def test_the_token_budget_spans_the_whole_rollout(wire: Wire) -> None:
     async def case() -> None:
         async with serve(TWO_CALLS) as served, wire(served) as peer:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, context, output, response, said
 
@@ -55,6 +57,7 @@ async def _until(peer: Peer, *kinds: str) -> list[Json]:
     return seen
 
 
+@pytest.mark.needs("cancel")
 def test_cancel_ends_the_turn_with_partial_output_and_the_chain_goes_on(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -80,6 +83,7 @@ def test_cancel_ends_the_turn_with_partial_output_and_the_chain_goes_on(wire: Wi
     run(case())
 
 
+@pytest.mark.needs("cancel")
 def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
     wire: Wire,
 ) -> None:
@@ -124,6 +128,7 @@ def test_cn_01_a_peer_that_leaves_stops_the_engine_once(wire: Wire) -> None:
     run(leaves_after("slow", "response.output_text.delta"))
 
 
+@pytest.mark.needs("steer")
 def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -152,6 +157,7 @@ def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(wir
     run(case())
 
 
+@pytest.mark.needs("steer")
 def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -168,6 +174,7 @@ def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wi
     run(case())
 
 
+@pytest.mark.needs("steer")
 def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -197,6 +204,7 @@ def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> N
     run(case())
 
 
+@pytest.mark.needs("steer")
 def test_cn_04_a_model_without_steering_says_so_and_the_stream_is_unharmed(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -214,6 +222,7 @@ def test_cn_04_a_model_without_steering_says_so_and_the_stream_is_unharmed(wire:
     run(case())
 
 
+@pytest.mark.needs("steer")
 def test_cn_05_a_steer_for_an_old_or_unknown_response_changes_no_other(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -239,6 +248,7 @@ def test_cn_05_a_steer_for_an_old_or_unknown_response_changes_no_other(wire: Wir
     run(case())
 
 
+@pytest.mark.needs("steer")
 def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served:
@@ -261,6 +271,7 @@ def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("steer")
 def test_a_cancel_that_crosses_a_steered_end_cancels_the_successor(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:

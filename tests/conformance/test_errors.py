@@ -46,6 +46,7 @@ def test_a_wrong_create_is_one_typed_error_event(
     run(case())
 
 
+@pytest.mark.needs("messages")
 def test_er_09_bad_messages_leave_the_line_and_its_memory_alone(wire: Wire) -> None:
     async def case() -> None:
         async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
@@ -70,6 +71,7 @@ def test_er_09_bad_messages_leave_the_line_and_its_memory_alone(wire: Wire) -> N
     run(case())
 
 
+@pytest.mark.needs("messages")
 def test_a_bad_message_beside_a_running_turn_never_takes_its_numbers(wire: Wire) -> None:
     script = {"models": ["scripted"], "pace": {"ttft_ms": 150}, "rules": ECHO_CONTEXT["rules"]}
 

@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 import msgspec
+import pytest
 from openai.types.beta import responses as _beta  # noqa: F401 - its import completes the types
 from openai.types.responses import ResponseStreamEvent
 
@@ -147,6 +148,7 @@ def test_each_end_of_a_turn_closes_what_is_open_before_its_terminal_event(wire: 
     run(case())
 
 
+@pytest.mark.needs("line")
 def test_a_warm_up_samples_nothing_and_can_be_continued(wire: Wire) -> None:
     async def case() -> None:
         async with serve() as served, wire(served) as peer:

@@ -3,6 +3,8 @@
 import json
 from itertools import pairwise
 
+import pytest
+
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Wire, ask, response
 
@@ -20,6 +22,7 @@ TOOLS = [
 ]
 
 
+@pytest.mark.needs("line")
 def test_the_bytes_handled_at_turn_200_are_those_of_turn_5(wire: Wire) -> None:
     async def case() -> None:
         assert len(json.dumps(TOOLS)) > 18_000

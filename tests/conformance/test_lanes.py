@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, response, text
 from tieline_server.core.limits import Limits
@@ -39,6 +41,7 @@ async def _until(peer: Peer, count: int, kind: str = "response.completed") -> li
     return seen
 
 
+@pytest.mark.needs("lanes")
 def test_mx_03_one_lane_is_strictly_first_in_first_out(wire: Wire) -> None:
     async def case() -> None:
         async with serve(PACED) as served, wire(served) as peer:
@@ -57,6 +60,7 @@ def test_mx_03_one_lane_is_strictly_first_in_first_out(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_mx_03_lanes_overlap_and_each_event_names_its_lane(wire: Wire) -> None:
     async def case() -> None:
         async with serve(PACED) as served, wire(served) as peer:
@@ -73,6 +77,7 @@ def test_mx_03_lanes_overlap_and_each_event_names_its_lane(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_mx_03_the_seventeenth_waits_visibly_and_starts_when_one_ends(wire: Wire) -> None:
     async def case() -> None:
         async with serve(PACED) as served, wire(served) as peer:
@@ -93,6 +98,7 @@ def test_mx_03_the_seventeenth_waits_visibly_and_starts_when_one_ends(wire: Wire
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_mx_03_a_queued_create_can_be_cancelled_by_its_event_id(wire: Wire) -> None:
     async def case() -> None:
         async with serve(PACED) as served, wire(served) as peer:
@@ -110,6 +116,7 @@ def test_mx_03_a_queued_create_can_be_cancelled_by_its_event_id(wire: Wire) -> N
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_mx_03_the_queue_of_a_lane_is_bounded(wire: Wire) -> None:
     async def case() -> None:
         limits = Limits(queue=2)
@@ -124,6 +131,7 @@ def test_mx_03_the_queue_of_a_lane_is_bounded(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_the_thirty_third_lane_name_is_refused_and_echoed(wire: Wire) -> None:
     async def case() -> None:
         async with serve(PACED) as served, wire(served) as peer:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.conformance.server import ECHO_CONTEXT, run, serve
 from tests.conformance.wire import Wire, ask, context, output, response, said, text
 
@@ -136,6 +138,7 @@ def test_st_08_a_create_without_a_previous_id_begins_a_new_chain(wire: Wire) -> 
     run(case())
 
 
+@pytest.mark.needs("line")
 def test_st_09_a_failed_continuation_drops_its_parent_and_the_line_lives(wire: Wire) -> None:
     async def case() -> None:
         async with serve(COLOURS) as served, wire(served) as peer:
@@ -184,6 +187,7 @@ def test_tl_03_an_open_custom_tool_call_is_named_with_its_kind(wire: Wire) -> No
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_mx_05_a_queued_fork_keeps_the_parent_that_its_lane_has_left_behind(wire: Wire) -> None:
     slow = {**ECHO_CONTEXT["rules"][0], "id": "slow", "when": {"user_contains": "slow"}}
     script = {
@@ -217,6 +221,7 @@ def test_mx_05_a_queued_fork_keeps_the_parent_that_its_lane_has_left_behind(wire
     run(case())
 
 
+@pytest.mark.needs("lanes")
 def test_mx_05_a_failed_fork_on_another_lane_leaves_the_parent_alone(wire: Wire) -> None:
     async def case() -> None:
         async with serve(COLOURS) as served, wire(served) as peer:

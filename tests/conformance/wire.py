@@ -6,7 +6,7 @@ over it.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -28,6 +28,9 @@ TERMINAL: Final = frozenset(
 
 class Peer(Protocol):
     """One line to the server, as a client of its transport has it."""
+
+    remembers: bool
+    """Whether the line remembers what is not stored."""
 
     async def send(self, message: Json) -> None:
         """Sends one client event."""
@@ -60,6 +63,8 @@ class Peer(Protocol):
 
 class GrpcPeer:
     """One ``Connect`` stream."""
+
+    remembers = True
 
     def __init__(self, line: RawLine) -> None:
         self._line = line
@@ -109,9 +114,22 @@ async def _grpc(served: Served) -> AsyncIterator[Peer]:
         yield peer
 
 
-Wire = Callable[[Served], AbstractAsyncContextManager[Peer]]
+LINE: Final = frozenset({"line", "lanes", "cancel", "steer", "append", "messages"})
+"""What a transport with a line of its own offers."""
 
-WIRES: Final[Mapping[str, Wire]] = {"grpc": _grpc}
+
+class Wire(NamedTuple):
+    """One transport: how a peer connects, and what can be done there."""
+
+    connect: Callable[[Served], AbstractAsyncContextManager[Peer]]
+    offers: frozenset[str] = frozenset()
+
+    def __call__(self, served: Served) -> AbstractAsyncContextManager[Peer]:
+        """A peer of this transport."""
+        return self.connect(served)
+
+
+WIRES: Final[Mapping[str, Wire]] = {"grpc": Wire(_grpc, LINE)}
 
 
 async def collect(peer: Peer, *, lane: str | None = None) -> list[Json]:
@@ -126,8 +144,12 @@ async def collect(peer: Peer, *, lane: str | None = None) -> list[Json]:
 
 
 async def ask(peer: Peer, **members: Any) -> list[Json]:
-    """Sends a create and collects its events. ``store`` is false unless the case says so."""
-    create = {"type": "response.create", "model": "scripted", "store": False, **members}
+    """Sends a create and collects its events.
+
+    ``store`` is false unless the case says otherwise, or the transport has no line to remember.
+    """
+    defaults = {"model": "scripted", "store": not peer.remembers}
+    create = {"type": "response.create", **defaults, **members}
     await peer.send(create)
     return await collect(peer, lane=members.get("stream_id"))
 
