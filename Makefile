@@ -141,6 +141,7 @@ done
 endef
 
 $(SYNCED): $(UV) pyproject.toml uv.lock
+	@[ -e $@ ] || echo "Setting up .venv; the first time downloads about 250 MB" >&2
 	@$(UV) sync --quiet --locked --python $(PYTHON) --all-extras --group model
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""A real agent loop over one gRPC stream, on this machine's CPU, in both shapes of a turn.
+"""A real agent loop on this machine's CPU: over one gRPC stream in both shapes, and over WebSocket.
 
 Starts a server with the embedded model, lets an agent with two tools look at this repository,
 and shows each kind of event as it comes, the answer, and where each turn's time went. The model
@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from tieline.errors import TielineError
 from tieline.events import Event
 from tieline_client import Agent, Call, Run, connect
 
@@ -23,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 INSTRUCTIONS = "You help a developer to look around in a repository. Be brief."
 TASK = "Look at the files, read README.md and tell me what Tieline is."
-READY = "grpc listening on "
+DOORS = ("grpc", "http")
+INTERRUPTED = 130
 
 Folder = Literal["docs", "examples", "protos", "tests"]
 File = Literal["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
@@ -83,21 +85,21 @@ class Trace:
         self._last = ""
 
 
-async def loop(address: str, shape: Literal["append", "create"], model: str | None) -> bool:
+async def loop(act: "Act", url: str, model: str | None) -> bool:
     """Runs the agent once; True when both tools ran and there was an answer."""
-    print(f"\n== {shape} shape: {SHAPES[shape]}")
+    print(f"\n== {act.title}")
     tools, trace = Tools(), Trace()
     named = {1: "list_files", 2: "read_file"}
 
     def choose(turn: int) -> object:
         return {"type": "function", "name": named[turn]} if turn in named else "none"
 
-    async with connect(f"grpc://{address}") as line:
+    async with connect(url) as line:
         agent = Agent(
             line,
             model=model,
             tools=[tools.list_files, tools.read_file],
-            shape=shape,
+            shape=act.shape,
             tool_choice=choose,  # type: ignore[arg-type]
             on_event=trace.event,
             on_output=trace.output,
@@ -117,20 +119,48 @@ async def loop(address: str, shape: Literal["append", "create"], model: str | No
     return ran and bool(run.text.strip())
 
 
-SHAPES = {
-    "append": "one response for the whole rollout, held at each tool call",
-    "create": "a response for each turn, with previous_response_id and only the new items",
-}
+class Act(NamedTuple):
+    """One run of the agent: over which transport, in which shape."""
+
+    scheme: Literal["grpc", "ws"]
+    shape: Literal["append", "create"]
+    title: str
+
+
+ACTS = (
+    Act("grpc", "append", "gRPC, append shape: one response, held at each tool call"),
+    Act("grpc", "create", "gRPC, create shape: a response a turn, only the new items sent"),
+    Act("ws", "create", "WebSocket, create shape: the same core, OpenAI's own wire"),
+)
+
+
+def unchanged(address: str) -> bool:
+    """OpenAI's own client, with nothing changed but its base URL."""
+    print(f"\n== OpenAI's client, base_url http://{address}/v1")
+    try:
+        from openai import OpenAI
+    except ModuleNotFoundError:
+        print("  not installed: pip install openai")
+        return True
+    client = OpenAI(base_url=f"http://{address}/v1", api_key="none")
+    model = client.models.list().data[0].id
+    answer = client.responses.create(
+        model=model, input="What is the capital of France?", max_output_tokens=24, temperature=0
+    )
+    print(f"  {model}: {answer.output_text.strip()!r}")
+    return bool(answer.output_text)
 
 
 @contextlib.asynccontextmanager
-async def server(engine: str) -> AsyncIterator[str]:
-    """A server of our own on a free port; yields its address and stops it at the end."""
+async def server() -> AsyncIterator[dict[str, str]]:
+    """A server of our own on free ports; yields where it listens and stops it at the end."""
     command = (sys.executable, "-m", "tieline_server")
     process = await asyncio.create_subprocess_exec(
         *command,
         "--engine",
-        engine,
+        "llama",
+        "--http",
+        "127.0.0.1:0",
         "--grpc",
         "127.0.0.1:0",
         "--log-level",
@@ -139,11 +169,15 @@ async def server(engine: str) -> AsyncIterator[str]:
     )
     assert process.stdout is not None
     try:
-        while line := (await process.stdout.readline()).decode():
-            if line.startswith(READY):
-                yield line.removeprefix(READY).strip()
-                return
-        raise SystemExit("the server did not start")
+        bound: dict[str, str] = {}
+        while len(bound) < len(DOORS):
+            line = (await process.stdout.readline()).decode()
+            if not line:
+                raise SystemExit("the server did not start")
+            door, said, address = line.partition(" listening on ")
+            if said:
+                bound[door] = address.strip()
+        yield bound
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -151,18 +185,22 @@ async def server(engine: str) -> AsyncIterator[str]:
 
 
 async def main() -> int:
-    """Both shapes over a server of our own, or over one that runs already."""
+    """All acts over a server of our own."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--engine", default="llama", help="engine of the server (llama)")
-    parser.add_argument("--url", help="HOST:PORT of a server that runs already")
     parser.add_argument("--model", help="model name; the server's default otherwise")
     options = parser.parse_args()
-    async with contextlib.AsyncExitStack() as stack:
-        address = options.url or await stack.enter_async_context(server(options.engine))
-        print(f"server: {address}")
-        done = [await loop(address, shape, options.model) for shape in ("append", "create")]
+    async with server() as bound:
+        urls = {"grpc": f"grpc://{bound['grpc']}", "ws": f"ws://{bound['http']}"}
+        print(f"server: {urls['grpc']} and {urls['ws']}")
+        done = [await loop(act, urls[act.scheme], options.model) for act in ACTS]
+        done.append(await asyncio.to_thread(unchanged, bound["http"]))
     return 0 if all(done) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        sys.exit(asyncio.run(main()))
+    except TielineError as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
