@@ -47,6 +47,7 @@ from tieline_client.errors import (
     LineClosed,
     ProtocolViolation,
     TurnState,
+    Unsupported,
     UnsupportedUrl,
 )
 from tieline_client.sync import connect as connect_sync
@@ -95,5 +96,6 @@ __all__ = [
     "LineClosed",
     "ProtocolViolation",
     "TurnState",
+    "Unsupported",
     "UnsupportedUrl",
 ]

@@ -25,6 +25,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
+from tieline.errors import TielineError
 from tieline.events import (
     ErrorEvent,
     Event,
@@ -306,6 +307,16 @@ class Delivery(Struct, frozen=True, gc=False):
     event: Event
 
 
+class Loss(Struct, frozen=True):
+    """A transport's word that one create will not be answered to its end; the line lives on.
+
+    Where each create is a connection of its own (HTTP), losing one is not losing the others.
+    """
+
+    event_id: str
+    error: TielineError
+
+
 class _Lane:
     """The asks of one lane, in the order they were sent."""
 
@@ -415,6 +426,13 @@ class Line:
             ask.steers.ended()
         self._move(ask, after)
         return Delivery(verdict, ask, event)
+
+    def lose(self, event_id: str) -> Ask | None:
+        """The create of this ``event_id`` is lost: the ask that ends; None when none is open."""
+        ask = self._asks.get(event_id)
+        if ask is not None:
+            self._move(ask, ASKS[ask.state, Signal.LOST][1])
+        return ask
 
     def lost(self) -> list[Ask]:
         """The line is over: the asks that end with it, in the order they were sent per lane."""

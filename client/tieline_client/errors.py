@@ -8,6 +8,7 @@
     * :class:`ProtocolViolation`: the server said what it may not say there
     * :class:`LineClosed`: the line was used after its end (local)
     * :class:`TurnState`: a turn was asked for what it cannot do now (local)
+    * :class:`Unsupported`: this transport cannot carry that request (local)
     * :class:`UnsupportedUrl`: no transport for this URL (local)
     * :class:`MissingExtra`: a package of an extra is not installed (local)
 """
@@ -49,6 +50,10 @@ class LineClosed(TielineError):
 
 class TurnState(TielineError):
     """A turn cannot do that now: an append that is not held, a steer of one that has ended."""
+
+
+class Unsupported(TielineError):
+    """The transport cannot carry that: HTTP has no append and no steer."""
 
 
 class UnsupportedUrl(TielineError, ValueError):

@@ -135,6 +135,11 @@ class Line:
         return self._loop.run(work)
 
     @property
+    def transport(self) -> str:
+        """What carries the line: grpc, websocket or sse."""
+        return self.aio.transport
+
+    @property
     def alive(self) -> bool:
         """Whether requests can be sent."""
         return self.aio.alive

@@ -17,6 +17,9 @@ from tieline.errors import ApiError
 ABSENT: Final = Raw(b"null")
 """A free-form member that was not given, or given as null."""
 
+EVENT_ID: Final = 512
+"""Characters of an ``event_id``: it is echoed, and remembered for a while."""
+
 Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
 
 
@@ -24,7 +27,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all client events have. Not made by itself."""
 
     stream_id: str | None = None
-    event_id: str | None = None
+    event_id: Annotated[str, Meta(max_length=EVENT_ID)] | None = None
     trace_context: dict[str, str] | None = None
     """W3C traceparent, tracestate and baggage."""
 
@@ -180,7 +183,7 @@ def refusal(error: Exception) -> ApiError:
     """
     if not isinstance(error, msgspec.ValidationError):
         return ApiError.of("invalid_json", "The message is not valid JSON.")
-    what, _, where = str(error).partition(" - at `$")
+    what, _, where = str(error).replace(" - at key in `$", " - at `$").partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
     for pattern, code in _BOUNDS:
         if re.match(pattern, what):

@@ -92,7 +92,7 @@ def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
     """One option for each setting; what is not given does not appear in the result."""
     parser = _Parser(
         prog=PROG,
-        description="Serves the Responses API over gRPC bidirectional streams.",
+        description="Serves the Responses API over gRPC, WebSocket and HTTP.",
         epilog="Settings also come from TIELINE_* variables and from the file of --config. "
         f"`{PROG} model fetch` downloads the default model.",
         argument_default=argparse.SUPPRESS,
@@ -111,8 +111,12 @@ def _add_option(parser: argparse.ArgumentParser, name: str, field: "FieldInfo") 
     if field.annotation is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
-        options["metavar"] = "HOST:PORT" if name == "grpc" else _metavar(field)
+        options["metavar"] = "HOST:PORT" if name in ("grpc", "http") else _metavar(field)
     parser.add_argument(flag(name), **options)
+    if name == "http":
+        parser.add_argument(
+            "--no-http", dest=name, action="store_const", const="off", help="gRPC alone."
+        )
 
 
 def _help(field: "FieldInfo") -> str:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Final
@@ -18,11 +18,13 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, telemetry
-from tieline_server.config import Config, ConfigError
+from tieline_server.config import OFF, Config, ConfigError
 from tieline_server.core.effects import Resolved
 from tieline_server.core.limits import Limits
+from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
 from tieline_server.keys import Keys
+from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.stores import STORES
@@ -31,6 +33,8 @@ from tieline_server.telemetry import LibraryHandler, Telemetry
 from tieline_server.transports.base import Door
 from tieline_server.transports.grpc import GrpcDoor
 from tieline_server.transports.grpc.config import GrpcConfig
+from tieline_server.transports.http import HttpConfig, HttpDoor
+from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
@@ -44,16 +48,18 @@ async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
     """
     signals = Signals(asyncio.get_running_loop())
     log = open_log(config)
-    async with opened(config, log) as services:
-        door = open_door(services, config)
+    async with opened(config, log) as (services, numbers):
+        doors = open_doors(services, config, numbers)
         try:
-            for address in await _start(door):
-                announce(f"grpc listening on {address}")
+            for name, door in doors.items():
+                for address in await _start(door):
+                    announce(f"{name} listening on {address}")
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
             await signals.asked.wait()
-            await _drain(door, signals, seconds=config.drain_timeout, log=log)
+            await _drain(doors.values(), signals, seconds=config.drain_timeout, log=log)
         finally:
-            await door.stop()
+            for door in doors.values():
+                await door.stop()
     log.info(telemetry.STOPPED)
 
 
@@ -74,14 +80,14 @@ class Signals:
 
 
 async def _drain(
-    door: Door, signals: Signals, *, seconds: float, log: FilteringBoundLogger
+    doors: Collection[Door], signals: Signals, *, seconds: float, log: FilteringBoundLogger
 ) -> None:
     """Drains, until ``seconds`` have passed or a second signal comes."""
     log.info(telemetry.DRAINING, seconds=seconds)
     try:
         async with asyncio.timeout(None) as patience:
             signals.insist = lambda: patience.reschedule(0.0)
-            await door.drain(seconds)
+            await asyncio.gather(*(door.drain(seconds) for door in doors))
     except TimeoutError:
         log.info(telemetry.INTERRUPTED)
     finally:
@@ -89,8 +95,13 @@ async def _drain(
 
 
 @asynccontextmanager
-async def opened(config: Config, log: FilteringBoundLogger) -> AsyncIterator[Services]:
-    """What lines need, opened in order and closed in reverse; raises :class:`TielineError`."""
+async def opened(
+    config: Config, log: FilteringBoundLogger
+) -> AsyncIterator[tuple[Services, Numbers]]:
+    """What lines need and what ``/metrics`` says, opened in order and closed in reverse.
+
+    Raises :class:`TielineError`.
+    """
     async with AsyncExitStack() as stack:
         running = Running()
         signals = telemetry.signals_from_environment(log, lines=lambda: len(running.lines))
@@ -106,7 +117,7 @@ async def opened(config: Config, log: FilteringBoundLogger) -> AsyncIterator[Ser
         engine = open_engine(config)
         stack.push_async_callback(engine.close)
         by_name = {engine.name: engine}
-        yield Services(
+        services = Services(
             engines=by_name,
             catalog=ModelCatalog(routes(by_name)),
             store=store,
@@ -116,8 +127,10 @@ async def opened(config: Config, log: FilteringBoundLogger) -> AsyncIterator[Ser
             now=time.time,
             ids=IdSource(os.urandom),
             running=running,
+            profile=PROFILES[config.profile],
             keys=keys,
         )
+        yield services, observer.numbers
 
 
 def open_log(config: Config) -> FilteringBoundLogger:
@@ -165,12 +178,27 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def open_door(services: Services, config: Config) -> Door:
-    """The gRPC door, not yet listening; reads the TLS files."""
+def open_doors(services: Services, config: Config, numbers: Numbers) -> dict[str, Door]:
+    """The doors by name, not yet listening; reads the TLS files."""
     try:
-        return GrpcDoor(services, GrpcConfig.of(config))
+        doors: dict[str, Door] = {"grpc": GrpcDoor(services, GrpcConfig.of(config))}
+        if config.http != OFF:
+            doors["http"] = _open_http(services, config, numbers)
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
+    return doors
+
+
+def _open_http(services: Services, config: Config, numbers: Numbers) -> Door:
+    """HTTP, with WebSocket on the same port where that is on."""
+    lines = services.running.lines
+    endpoint = WebSocketEndpoint(services, WebSocketConfig.of(config)) if config.websocket else None
+    return HttpDoor(
+        services,
+        HttpConfig.of(config),
+        endpoint,
+        metrics=lambda: numbers.text(lines=len(lines)),
+    )
 
 
 async def _start(door: Door) -> list[str]:

@@ -8,6 +8,7 @@ docs/configuration.md lists them all, and a test compares it with this file.
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,30 @@ def _address(value: str) -> str:
     return value
 
 
+OFF: Final = "off"
+"""Stands for an address that nothing listens on."""
+
+
+def _address_or_off(value: str) -> str:
+    return OFF if value in ("", OFF) else _address(value)
+
+
+def _origins(value: str | None) -> str | None:
+    for origin in _names(value or ""):
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"'{origin}' is not an origin, such as https://example.com")
+    return value
+
+
+def _names(value: str) -> list[str]:
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#,]+")
+
 Address = Annotated[str, AfterValidator(_address)]
+AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
+Origins = Annotated[str | None, AfterValidator(_origins)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -82,6 +106,25 @@ class Config(BaseSettings):
     )
     grpc: Address = Field(
         "127.0.0.1:50051", description="HOST:PORT that gRPC listens on; port 0 picks a free one."
+    )
+    http: AddressOrOff = Field(
+        "127.0.0.1:8080", description="HOST:PORT that HTTP and WebSocket listen on, or off."
+    )
+    profile: Literal["openai", "open-responses"] = Field(
+        "openai", description="Which API is served: openai or open-responses."
+    )
+    websocket: bool = Field(True, description="WebSocket on the port of HTTP.")
+    deflate: bool = Field(
+        False, description="Whether permessage-deflate is agreed to when a client offers it."
+    )
+    max_age: Seconds = Field(
+        3600.0, description="Seconds that a WebSocket may live; what runs then ends first."
+    )
+    allowed_origins: Origins = Field(
+        None, description="Origins that a browser may come from, with commas between them."
+    )
+    max_connections: int = Field(
+        4096, ge=1, description="Connections that HTTP and WebSocket may have open together."
     )
     store: str = Field("memory", description="Where stored responses live: memory.")
     store_max_responses: int = Field(
@@ -156,15 +199,27 @@ class Config(BaseSettings):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        return is_loopback(self.grpc)
+        return all(is_loopback(address) for address in self.addresses.values())
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """What the server listens on, by the setting's name."""
+        http = {} if self.http == OFF else {"http": self.http}
+        return {"grpc": self.grpc, **http}
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The origins that a browser may come from."""
+        return frozenset(_names(self.allowed_origins or ""))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.api_keys is None and not self.loopback:
-            raise ValueError(
-                f"--grpc {self.grpc} can be reached from elsewhere and needs --api-keys; "
-                "without keys only loopback (127.0.0.1, [::1]) is served"
-            )
+        for name, address in self.addresses.items():
+            if self.api_keys is None and not is_loopback(address):
+                raise ValueError(
+                    f"{flag(name)} {address} can be reached from elsewhere and needs --api-keys; "
+                    "without keys only loopback (127.0.0.1, [::1]) is served"
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key come together")
         if self.tls_client_ca is not None and self.tls_cert is None:

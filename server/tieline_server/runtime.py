@@ -296,7 +296,7 @@ class LineRuntime:
     async def _pump(self, turn: Turn, engine: Engine, prompt: Prompt) -> None:
         if not prompt.settings.generate:
             # A warm-up prepares state and samples nothing (wire.md 3.2).
-            counted = Accepted(input_tokens=engine.count(prompt))
+            counted = Accepted(input_tokens=await engine.count(prompt))
             self._feed(turn, [counted, Finish(output_tokens=0)])
             return
         async with aclosing(engine.sample(prompt)) as steps:

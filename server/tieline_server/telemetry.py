@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.errors import ERRORS
 from tieline_server.core.effects import TurnRecord
+from tieline_server.metrics import BUCKETS, Numbers, model_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
@@ -65,12 +66,6 @@ PHASE: Final = "tieline.phase."
 SCOPE: Final = "tieline"
 OPERATIONS: Final = {"turn": "chat", "prewarm": "prewarm"}
 """Kind of turn -> operation, the first word of the span's name."""
-
-BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
-"""Seconds, 0.01 to 81.92 doubling: what the GenAI conventions ask of duration histograms."""
-
-OTHER: Final = "_OTHER"
-"""Stands for the model of a refused request: the name in it is the client's, so unbounded."""
 
 CLIP: Final = 256
 """Characters of a string that a client chose and we write down."""
@@ -155,11 +150,15 @@ class Telemetry:
         self._clock = clock
         self._now = now
         self._signals = signals
+        self.numbers = Numbers() if signals is None else signals.numbers
+        """What ``/metrics`` says."""
 
     def observe(self, record: TurnRecord, transport: str) -> None:
         """A turn ended: its log line, its span, its numbers."""
+        self.numbers.observe(record, transport)
         level = logging.WARNING if record.outcome == "failed" else logging.INFO
-        self.log.log(level, TURN, **turn_line(record, transport))
+        if self.log.is_enabled_for(level):
+            self.log.log(level, TURN, **turn_line(record, transport))
         if self._signals is not None:
             ended_at = self._now() - (self._clock() - record.ended_at)
             self._signals.observe(record, transport, ended_at=ended_at)
@@ -243,8 +242,7 @@ class Signals:
     """Spans and metrics of OpenTelemetry, by the providers given.
 
     ``lines`` tells how many lines are open now; it is called in the exporter's thread.
-    Sums are kept here and read by the exporter when it wants them, because recording by the
-    API costs more than all the rest of a turn's telemetry.
+    Sums are those of ``numbers``, which the exporter reads when it wants them.
     """
 
     def __init__(
@@ -254,9 +252,7 @@ class Signals:
         from opentelemetry.trace import SpanKind, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._events: Counter[str] = Counter()
-        self._responses: Counter[tuple[str, str, str, str]] = Counter()
-        self._tokens: Counter[tuple[str, str]] = Counter()
+        self.numbers = Numbers()
         self._providers = (tracers, meters)
         self._tracer: Tracer = tracers.get_tracer(SCOPE)
         self._extract = TraceContextTextMapPropagator().extract
@@ -271,11 +267,13 @@ class Signals:
             LINES, [self._measure(lines)], "{line}", "Open lines."
         )
         meter.create_observable_counter(
-            EVENTS, [self._read(self._events, TRANSPORT)], "{event}", "Events of responses."
+            EVENTS, [self._read(self.numbers.events, TRANSPORT)], "{event}", "Events of responses."
         )
-        responses = self._read(self._responses, TRANSPORT, REQUEST_MODEL, OUTCOME, ERROR_TYPE)
+        responses = self._read(
+            self.numbers.responses, TRANSPORT, REQUEST_MODEL, OUTCOME, ERROR_TYPE
+        )
         meter.create_observable_counter(RESPONSES, [responses], "{response}", "Responses ended.")
-        tokens = self._read(self._tokens, REQUEST_MODEL, TOKEN_TYPE)
+        tokens = self._read(self.numbers.tokens, REQUEST_MODEL, TOKEN_TYPE)
         meter.create_observable_counter(TOKENS, [tokens], "{token}", "Tokens used.")
         self._duration = meter.create_histogram(
             DURATION, "s", "Create to end.", explicit_bucket_boundaries_advisory=BUCKETS
@@ -314,8 +312,7 @@ class Signals:
 
     def observe(self, record: TurnRecord, transport: str, *, ended_at: float) -> None:
         """One ended turn; ``ended_at`` is in Unix seconds."""
-        model = record.model if record.outcome != "refused" else OTHER
-        self._count(record, transport, model)
+        model = model_of(record)
         labels = {REQUEST_MODEL: model, TRANSPORT: transport, OUTCOME: record.outcome}
         duration = record.ended_at - record.started_at
         self._duration.record(duration, labels)
@@ -323,15 +320,6 @@ class Signals:
         if first is not None:
             self._first_token.record(first, labels)
         self._trace(record, transport, start=ended_at - duration, end=ended_at)
-
-    def _count(self, record: TurnRecord, transport: str, model: str) -> None:
-        self._events[transport] += record.events
-        self._responses[transport, model, record.outcome, record.error_code or ""] += 1
-        usage = record.usage
-        self._tokens[model, "input"] += usage.input_tokens
-        self._tokens[model, "cached"] += usage.input_tokens_details.cached_tokens
-        self._tokens[model, "output"] += usage.output_tokens
-        self._tokens[model, "reasoning"] += usage.output_tokens_details.reasoning_tokens
 
     def _trace(self, record: TurnRecord, transport: str, *, start: float, end: float) -> None:
         """The span is made when the turn is over, so that no span is open for hours."""

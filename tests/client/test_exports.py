@@ -39,6 +39,7 @@ PUBLIC = {
     "TurnLimitReached",
     "TurnState",
     "Unavailable",
+    "Unsupported",
     "UnsupportedUrl",
     "connect",
     "connect_sync",

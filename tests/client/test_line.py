@@ -406,6 +406,17 @@ def test_a_second_created_is_a_violation() -> None:
         line.receive(created("r2"))
 
 
+def test_a_lost_create_ends_alone_and_the_next_of_its_lane_follows() -> None:
+    line = Line()
+    lost, following, other = running(line), line.create(), running(line, "r2", "a")
+    assert line.lose(lost.event_id) is lost
+    assert (lost.ended, following.ended, other.ended) == (True, False, False)
+    line.receive(created("r3", event_id=following.event_id))
+    assert state(following) is AskState.RUNNING
+    assert line.lose(lost.event_id) is None
+    assert line.lose("never heard of") is None
+
+
 def test_a_lost_line_ends_everything_once() -> None:
     line = Line()
     first, second, third = running(line, lane="a"), line.create("a"), held(line)

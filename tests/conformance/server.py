@@ -24,6 +24,10 @@ from tieline_server.runtime import Running, Services
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.grpc import GrpcDoor
 from tieline_server.transports.grpc.config import GrpcConfig
+from tieline_server.transports.http import HttpDoor
+from tieline_server.transports.http.config import HttpConfig
+from tieline_server.transports.websocket import WebSocketEndpoint
+from tieline_server.transports.websocket.config import WebSocketConfig
 
 ECHO_CONTEXT: dict[str, Any] = {
     "models": ["scripted"],
@@ -33,7 +37,7 @@ ECHO_CONTEXT: dict[str, Any] = {
 
 
 class WatchedEngine(ScriptedEngine):
-    """The scripted engine, telling when a sampling is over."""
+    """The scripted engine, telling when a sampling has begun and when it is over."""
 
     def __init__(self, script: Script | None, signal: Signal) -> None:
         super().__init__(script)
@@ -44,6 +48,7 @@ class WatchedEngine(ScriptedEngine):
         try:
             async with aclosing(super().sample(prompt)) as steps:
                 async for step in steps:
+                    self._signal.notify()
                     yield step
         finally:
             self._signal.notify()
@@ -53,6 +58,9 @@ class Served(Struct):
     """What runs, and what a case looks at."""
 
     port: int
+    """Of the gRPC door."""
+    http_port: int
+    """Of HTTP, SSE and WebSocket."""
     engine: ScriptedEngine
     services: Services
     records: list[TurnRecord]
@@ -81,19 +89,29 @@ async def serve(
         ids=IdSource(os.urandom),
         running=Running(),
     )
-    door = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
-    bound = await door.start()
+    grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
+    bridge = WebSocketEndpoint(services, WebSocketConfig(merge=False))
+    http = HttpDoor(
+        services, HttpConfig(address="127.0.0.1:0", merge=False, stop_grace=0.05), bridge
+    )
     try:
         yield Served(
-            port=int(bound[0].rpartition(":")[2]),
+            port=_port(await grpc.start()),
+            http_port=_port(await http.start()),
             engine=engine,
             services=services,
             records=records,
             signal=signal,
         )
     finally:
-        await door.stop()
+        await bridge.stop()
+        await http.stop()
+        await grpc.stop()
         await engine.close()
+
+
+def _port(bound: list[str]) -> int:
+    return int(bound[0].rpartition(":")[2])
 
 
 def run(case: Coroutine[Any, Any, None]) -> None:

@@ -111,6 +111,7 @@ def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("events")
 def test_cn_01_a_peer_that_leaves_stops_the_engine_once(wire: Wire) -> None:
     async def leaves_after(words: str, event: str) -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -126,6 +127,20 @@ def test_cn_01_a_peer_that_leaves_stops_the_engine_once(wire: Wire) -> None:
 
     run(leaves_after("stall", "response.in_progress"))
     run(leaves_after("slow", "response.output_text.delta"))
+
+
+def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            await _create(peer, input="stall")
+            await served.signal.until(lambda: served.engine.running == 1)
+            await peer.abort()
+            await served.signal.until(lambda: served.engine.running == 0, seconds=1)
+
+            assert len(served.engine.aborted) == 1
+            assert [record.outcome for record in served.records] == ["disconnected"]
+
+    run(case())
 
 
 @pytest.mark.needs("steer")

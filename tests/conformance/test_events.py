@@ -13,6 +13,7 @@ from tests.conformance.wire import Json, Wire, ask, collect, response, text
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
+@pytest.mark.needs("events")
 def test_ev_03_a_call_is_the_same_in_the_stream_the_end_and_the_store(wire: Wire) -> None:
     async def case() -> None:
         async with serve() as served, wire(served) as peer:
@@ -72,6 +73,7 @@ def _validate(event: Json) -> None:
     _classes()[event["type"]].model_validate(event, strict=False)
 
 
+@pytest.mark.needs("events")
 def test_ev_06_every_event_of_every_kind_validates_with_openais_own_types(wire: Wire) -> None:
     async def case() -> None:
         async with serve(ALL_KINDS) as served, wire(served) as peer:
@@ -89,6 +91,7 @@ def test_ev_06_every_event_of_every_kind_validates_with_openais_own_types(wire: 
     run(case())
 
 
+@pytest.mark.needs("events")
 def test_ev_06_a_failure_after_the_start_is_numbered_and_typed(wire: Wire) -> None:
     async def case() -> None:
         async with serve(ALL_KINDS) as served, wire(served) as peer:
@@ -107,6 +110,7 @@ def test_ev_06_a_failure_after_the_start_is_numbered_and_typed(wire: Wire) -> No
     run(case())
 
 
+@pytest.mark.needs("events")
 def test_ev_08_text_survives_whatever_its_code_points(wire: Wire) -> None:
     hostile = "a\u2028b \u0085 👩‍👩‍👧‍👦 漢字 \U0001f9d1\u200d\U0001f680 é"
     script = {
@@ -128,6 +132,7 @@ def test_ev_08_text_survives_whatever_its_code_points(wire: Wire) -> None:
     run(case())
 
 
+@pytest.mark.needs("events")
 def test_each_end_of_a_turn_closes_what_is_open_before_its_terminal_event(wire: Wire) -> None:
     async def case() -> None:
         async with serve() as served, wire(served) as peer:

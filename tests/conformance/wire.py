@@ -4,11 +4,16 @@
 over it.
 """
 
+import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
+from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse, WSMsgType
 
 from tests.conformance.server import Served
 from tests.support.grpc_client import RawLine
@@ -105,6 +110,134 @@ class GrpcPeer:
         self._line.call.cancel()
 
 
+class WebSocketPeer:
+    """One WebSocket."""
+
+    remembers = True
+
+    def __init__(self, session: ClientSession, socket: ClientWebSocketResponse, base: str) -> None:
+        self._session = session
+        self._socket = socket
+        self._base = base
+
+    async def send(self, message: Json) -> None:
+        """One text frame."""
+        await self._socket.send_str(msgspec.json.encode(message).decode())
+
+    async def send_broken(self) -> None:
+        """A text frame that is no JSON."""
+        await self._socket.send_str("{not json")
+
+    async def send_unknown(self, kind: str) -> None:
+        """An object of this type."""
+        await self.send({"type": kind})
+
+    async def send_untyped(self) -> None:
+        """An object without a type."""
+        await self.send({"input": "x"})
+
+    async def receive(self) -> Json:
+        """The next text frame."""
+        frame = await self._socket.receive()
+        assert frame.type is WSMsgType.TEXT, frame
+        members: Json = msgspec.json.decode(frame.data)
+        return members
+
+    async def retrieve(self, response_id: str) -> Json:
+        """``GET`` on the same host."""
+        return await _get(self._session, f"{self._base}/{response_id}")
+
+    async def abort(self) -> None:
+        """Resets the connection."""
+        transport = self._socket.get_extra_info("socket")
+        linger = struct.pack("ii", 1, 0)
+        transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        await self._session.close()
+
+
+class HttpPeer:
+    """Each request by itself: streamed, or answered whole."""
+
+    remembers = False
+
+    def __init__(self, session: ClientSession, base: str, *, stream: bool) -> None:
+        self._session = session
+        self._base = base
+        self._stream = stream
+        self._asked: asyncio.Task[ClientResponse] | None = None
+        self._events: list[Json] = []
+
+    async def send(self, message: Json) -> None:
+        """A ``POST``; its answer is read by ``receive``."""
+        body = {name: value for name, value in message.items() if name != "type"}
+        await self._post(msgspec.json.encode({**body, "stream": self._stream}))
+
+    async def send_broken(self) -> None:
+        """A body that is no JSON."""
+        await self._post(b"{not json")
+
+    async def send_unknown(self, kind: str) -> None:
+        """A path that nobody knows."""
+        raise NotImplementedError(kind)
+
+    async def send_untyped(self) -> None:
+        """A request says what it is by its path."""
+        raise NotImplementedError
+
+    async def _post(self, body: bytes) -> None:
+        headers = {"content-type": "application/json"}
+        post = self._session.post(self._base, data=body, headers=headers)
+        self._asked = asyncio.ensure_future(_answer(post))
+        # The request is on its way when this returns, answered or not.
+        await asyncio.wait((self._asked,), timeout=0.01)
+
+    async def receive(self) -> Json:
+        """The next event of the stream; or the whole answer, as the event that ends it."""
+        assert self._asked is not None
+        answer = await self._asked
+        if answer.status != 200:
+            envelope = msgspec.json.decode(await answer.read())
+            return {"type": "error", "status": answer.status, "sequence_number": 0, **envelope}
+        if not self._stream:
+            whole = msgspec.json.decode(await answer.read())
+            end = whole["status"] if whole["status"] in ("completed", "failed") else "incomplete"
+            return {"type": f"response.{end}", "response": whole}
+        return await _next_event(answer)
+
+    async def retrieve(self, response_id: str) -> Json:
+        """``GET`` on the same host."""
+        return await _get(self._session, f"{self._base}/{response_id}")
+
+    async def abort(self) -> None:
+        """Closes the connection under the request."""
+        assert self._asked is not None
+        if self._asked.done():
+            self._asked.result().close()
+        else:
+            self._asked.cancel()
+
+
+async def _answer(post: Any) -> ClientResponse:
+    answer: ClientResponse = await post
+    return answer
+
+
+async def _next_event(answer: ClientResponse) -> Json:
+    """One event of a stream; each has its type on a line of its own (wire.md 7)."""
+    named, data = await answer.content.readline(), await answer.content.readline()
+    assert await answer.content.readline() == b"\n"
+    event: Json = msgspec.json.decode(data.removeprefix(b"data: "))
+    assert named == f"event: {event['type']}\n".encode()
+    return event
+
+
+async def _get(session: ClientSession, url: str) -> Json:
+    async with session.get(url) as answer:
+        assert answer.status == 200
+        members: Json = msgspec.json.decode(await answer.read())
+        return members
+
+
 @asynccontextmanager
 async def _grpc(served: Served) -> AsyncIterator[Peer]:
     async with RawLine(served.port) as line:
@@ -114,7 +247,23 @@ async def _grpc(served: Served) -> AsyncIterator[Peer]:
         yield peer
 
 
-LINE: Final = frozenset({"line", "lanes", "cancel", "steer", "append", "messages"})
+@asynccontextmanager
+async def _websocket(served: Served) -> AsyncIterator[Peer]:
+    url = f"http://127.0.0.1:{served.http_port}/v1/responses"
+    async with ClientSession() as session, session.ws_connect(url) as opened:
+        yield WebSocketPeer(session, opened, url)
+
+
+@asynccontextmanager
+async def _http(served: Served, *, stream: bool) -> AsyncIterator[Peer]:
+    url = f"http://127.0.0.1:{served.http_port}/v1/responses"
+    async with ClientSession() as session:
+        yield HttpPeer(session, url, stream=stream)
+
+
+LINE: Final = frozenset(
+    {"line", "lanes", "cancel", "steer", "append", "messages", "events", "deadline"}
+)
 """What a transport with a line of its own offers."""
 
 
@@ -129,7 +278,12 @@ class Wire(NamedTuple):
         return self.connect(served)
 
 
-WIRES: Final[Mapping[str, Wire]] = {"grpc": Wire(_grpc, LINE)}
+WIRES: Final[Mapping[str, Wire]] = {
+    "grpc": Wire(_grpc, LINE),
+    "websocket": Wire(_websocket, LINE),
+    "sse": Wire(partial(_http, stream=True), frozenset({"events", "deadline"})),
+    "http": Wire(partial(_http, stream=False), frozenset({"deadline"})),
+}
 
 
 async def collect(peer: Peer, *, lane: str | None = None) -> list[Json]:

@@ -274,6 +274,7 @@ def _line_input(line: Lockstep, what: LineInput) -> None:
         LineInput.SESSION_END: lambda: line.send("tieline.session.end"),
         LineInput.HALF_CLOSE: line.half_close,
         LineInput.DRAIN: line.drain,
+        LineInput.AGE: line.age,
         LineInput.DROP: line.drop,
         # A line sees for itself that nothing runs; it is only made to look.
         LineInput.IDLE: lambda: line.wait(0),
@@ -307,10 +308,16 @@ def _draining(line: Lockstep) -> None:
     line.drain()
 
 
+def _aged(line: Lockstep) -> None:
+    _sampling(line)
+    line.age()
+
+
 LINE_STATES: dict[LineState, Callable[[Lockstep], object]] = {
     LineState.OPEN: _sampling,
     LineState.ENDING: _ending,
     LineState.DRAINING: _draining,
+    LineState.AGED: _aged,
     LineState.CLOSED: Lockstep.drop,
 }
 
@@ -349,7 +356,9 @@ PIECES: list[list[Delta]] = [
 ]
 ENDS = [Finish(), Finish(reason="length"), Finish(reason="content_filter")]
 
-ENDINGS = ["half_close", "drain", "drop"]
+ENDINGS = ["half_close", "drain", "age", "drop"]
+APPENDABLE = [LineState.OPEN, LineState.DRAINING, LineState.AGED]
+"""Where a held turn can still be answered."""
 LANES_OF = [None, "a", "b"]
 
 lanes = st.sampled_from(LANES_OF)
@@ -443,7 +452,7 @@ class AnyLine(RuleBasedStateMachine):
         turn = held[which % len(held)]
         items = [*(self._outputs(turn) if right else []), user(self._fresh())]
         self.line.append(*items, lane=turn.lane)
-        if right and self.line.line.state in (LineState.OPEN, LineState.DRAINING):
+        if right and self.line.line.state in APPENDABLE:
             said = [word(decode(msgspec.json.encode(item))) for item in items]
             joined = [*said, *self.steers.pop(turn.id, [])]
             self.appended.setdefault(turn.id, []).append(joined)
@@ -546,6 +555,8 @@ class AnyLine(RuleBasedStateMachine):
             self.line.half_close()
         elif how == "drain":
             self.line.drain(10.0)
+        elif how == "age":
+            self.line.age()
         else:
             self.line.read()
             self.line.drop()

@@ -40,7 +40,7 @@ def services(**flags: object) -> Services:
 
     async def main() -> Services:
         log = make_logger("json", "info", io.BytesIO())
-        async with opened(Config.load({"engine": "scripted", **flags}), log) as found:
+        async with opened(Config.load({"engine": "scripted", **flags}), log) as (found, _):
             return found
 
     return asyncio.run(main())

@@ -111,6 +111,24 @@ def test_any_other_host_is_refused_without_keys(host: str, tmp_path: Path) -> No
     assert not config.reflection
 
 
+def test_http_must_be_loopback_too_or_off(tmp_path: Path) -> None:
+    said = refusal(http="0.0.0.0:80")
+    assert said.startswith("--http 0.0.0.0:80 can be reached from elsewhere")
+    assert Config.load({"http": "0.0.0.0:80", "api_keys": tmp_path}).loopback is False
+    for off in ("off", ""):
+        config = Config.load({"http": off})
+        assert config.addresses == {"grpc": "127.0.0.1:50051"}
+    assert "is not HOST:PORT" in refusal(http="8080")
+
+
+def test_origins_are_a_list_with_commas() -> None:
+    config = Config.load({"allowed_origins": "https://a.example, http://[::1]:3000,"})
+    assert config.origins == {"https://a.example", "http://[::1]:3000"}
+    assert Config.load({}).origins == frozenset()
+    for wrong in ("a.example", "https://a.example/", "https://", "*"):
+        assert "is not an origin" in refusal(allowed_origins=wrong)
+
+
 def test_reflection_can_be_chosen_either_way(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     assert not Config.load({"reflection": False}).reflection
@@ -128,6 +146,8 @@ def test_reflection_can_be_chosen_either_way(tmp_path: Path) -> None:
         ({"heartbeat": "0"}, "--heartbeat: Input should be greater than 0"),
         ({"heartbeat": "inf"}, "--heartbeat: Input should be a finite number"),
         ({"max_message_bytes": "1"}, "--max-message-bytes: Input should be greater than or"),
+        ({"profile": "closed"}, "--profile: Input should be 'openai' or 'open-responses'"),
+        ({"max_connections": "0"}, "--max-connections: Input should be greater than or"),
         ({"merge": "sometimes"}, "--merge: Input should be 'auto' or 'never'"),
         ({"reflection": "maybe"}, "--reflection: Input should be a valid boolean"),
     ],

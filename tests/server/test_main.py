@@ -2,19 +2,21 @@
 
 import contextlib
 import hashlib
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.grpc_certificates import Authority
-from tests.support.server_process import run, serving, write_script
+from tests.support.server_process import command, run, serving, write_script
 from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
 from tieline_server.__main__ import main
 from tieline_server.config import Config, flag
@@ -69,6 +71,7 @@ class TestOptions:
         text = run("--help", COLUMNS="200").stdout
         assert [name for name in Config.model_fields if flag(name) not in text] == []
         assert "--no-reflection" in text
+        assert "--no-http" in text
         assert "[127.0.0.1:50051]" in text
 
     def test_a_flag_beats_the_environment(self) -> None:
@@ -213,6 +216,39 @@ class TestLife:
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
             assert [line["owner"] for line in server.lines("turn")][-1] == "ann"
+
+    def test_http_is_served_by_the_same_process_and_drained_with_it(self, tmp_path: Path) -> None:
+        with serving("--script", write_script(tmp_path, **SLOW)) as server:
+            body = json.dumps({"input": "the secret word", "stream": True}).encode()
+            head = {"Content-Type": "application/json"}
+            where = f"http://{server.http}/v1/responses"
+            with urlopen(Request(where, body, head), timeout=60) as stream:
+                assert stream.readline() == b"event: response.created\n"
+                server.signal(signal.SIGTERM)
+                assert stream.read().endswith(b"data: [DONE]\n\n")
+            assert server.wait() == 0
+            (turn,) = server.lines("turn")
+            assert (turn["outcome"], turn["transport"]) == ("completed", "sse")
+
+    def test_metrics_are_those_of_the_process(self) -> None:
+        with serving() as server:
+            body = json.dumps({"input": "hi"}).encode()
+            head = {"Content-Type": "application/json"}
+            where = f"http://{server.http}"
+            urlopen(Request(f"{where}/v1/responses", body, head), timeout=60).close()
+            with urlopen(f"{where}/metrics", timeout=60) as metrics:
+                text = metrics.read().decode()
+            assert 'tieline_server_responses_total{tieline_transport="http"' in text
+            assert "\ntieline_server_lines_active 0\n" in text
+
+    def test_without_http_only_grpc_is_announced(self) -> None:
+        flags = ("--engine", "scripted", "--grpc", "127.0.0.1:0", "--no-http")
+        process = subprocess.Popen(command(*flags), stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("grpc listening on ")
+        process.terminate()
+        assert process.communicate(timeout=60)[0] == ""
+        assert process.returncode == 0
 
     def test_no_content_reaches_the_log(self, tmp_path: Path) -> None:
         answer = {"rules": [{"id": "one", "when": {}, "emit": {"type": "message", "text": "pst"}}]}

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -53,6 +53,7 @@ class TestTurns:
             assert completed.response.completed_at >= completed.response.created_at
             await stage.line.close()
             assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
+            assert stage.line._tasks == set(), "what is done is not kept"
 
         run(test)
 
@@ -108,6 +109,7 @@ class TestTurns:
             saved = await stage.services.store.get("local", completed.response.id)
             assert saved is not None
             assert saved.response == completed.response
+            assert len(stage.records) == 1
             await stage.line.close()
             stage.line = stage.open()
             stage.create("again", previous_response_id=completed.response.id)
@@ -363,8 +365,11 @@ class TestFailures:
 
     def test_a_count_that_fails_is_a_server_error(self) -> None:
         async def test() -> None:
+            async def count(prompt: Prompt) -> int:
+                raise RuntimeError(SECRET)
+
             stage = Stage(hello)
-            stage.engine.count = lambda prompt: 1 // 0  # type: ignore[method-assign]
+            stage.engine.count = count  # type: ignore[method-assign]
             stage.create(generate=False)
             assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
             await stage.line.close()
@@ -486,6 +491,7 @@ class TestKeys:
             stage.create(stream_id="a")
             await until(lambda: len(stage.engine.prompts) == 1)
             stage.create(stream_id="b", event_id="e")
+            assert stage.line.closed, "at once"
             await stage.until()
             last = stage.seen[-1]
             assert isinstance(last, events.ErrorEvent)
@@ -506,6 +512,7 @@ class TestTime:
             stage.create()
             await stage.until(events.ResponseInProgress)
             assert stage.types == ["created", "in_progress"]
+            assert stage.line.phase() == "prefill"
             await stage.line.close()
 
         run(test)
@@ -523,10 +530,42 @@ class TestTime:
 
     def test_a_held_turn_times_out(self) -> None:
         async def test() -> None:
-            stage = Stage(looker, limits=Limits(held_timeout=0.005))
+            stage = Stage(looker, limits=Limits(held_timeout=0.005, announce_after=60))
             stage.create(append=True)
             last = await stage.until(events.ResponseIncomplete)
             assert last.response.incomplete_details.reason == "held_timeout"
+            await stage.line.close()
+
+        run(test)
+
+    @pytest.mark.parametrize("how", ["cancel", "by id", "drop", "half_close", "create", "saved"])
+    def test_an_end_is_booked_at_the_moment_it_came(self, how: str) -> None:
+        async def test() -> None:
+            store = Failing()
+            store.gate.clear()
+            stage = Stage(hello if how == "saved" else looker, store=store)
+            now = [1000.0]
+            stage.services = msgspec.structs.replace(stage.services, clock=lambda: now[0])
+            await stage.line.close()
+            stage.line = stage.open()
+            stage.create(append=True, store=how == "saved")
+            wanted = events.OutputItemDone if how == "saved" else events.ResponseDone
+            await stage.until(wanted)
+            now[0] += 7.0
+            ends: dict[str, Callable[[], object]] = {
+                "cancel": lambda: stage.line.receive(Cancel(), size=1),
+                "by id": lambda: stage.services.running.cancel(
+                    "local", stage.engine.prompts[0].response_id
+                ),
+                "drop": stage.line.drop,
+                "half_close": stage.line.half_close,
+                "create": stage.create,
+                "saved": store.gate.set,
+            }
+            ends[how]()
+            await until(lambda: len(stage.records) == 1)
+            record = stage.records[0][0]
+            assert (record.started_at, record.ended_at) == (1000.0, 1007.0)
             await stage.line.close()
 
         run(test)
@@ -628,16 +667,6 @@ class TestEnds:
 
         run(test)
 
-    def test_the_heartbeats_phase_is_the_lines(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            assert stage.line.phase() == "idle"
-            stage.create()
-            assert stage.line.phase() == "prefill"
-            await stage.line.close()
-
-        run(test)
-
 
 class TestCounting:
     def test_it_is_what_a_create_would_have_and_leaves_no_trace(self) -> None:
@@ -706,7 +735,7 @@ class TestCounting:
         async def test() -> None:
             stage = Stage(hello)
 
-            def count(prompt: Prompt) -> int:
+            async def count(prompt: Prompt) -> int:
                 raise EngineError("vendor_code", "Try later.", status=503)
 
             stage.engine.count = count  # type: ignore[method-assign]

@@ -17,37 +17,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.support.otlp_collector import collecting
-from tieline.responses import Usage
+from tests.support.records import turn
 from tieline_server import telemetry
-from tieline_server.core.effects import TurnRecord, Work
+from tieline_server.core.effects import TurnRecord
 from tieline_server.telemetry import Signals, Telemetry, make_logger, signals_from_environment
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
-
-
-def turn(**changes: Any) -> TurnRecord:
-    members: dict[str, Any] = {
-        "response_id": "resp_2",
-        "previous_response_id": "resp_1",
-        "owner": "ann",
-        "model": "scripted",
-        "lane": "side",
-        "outcome": "completed",
-        "kind": "turn",
-        "reason": None,
-        "error_code": None,
-        "usage": Usage.of(input=100, cached=60, output=28, reasoning=8),
-        "phases": {"prefill": 200_000, "decode": 300_000, "overhead": 900},
-        "started_at": 10.0,
-        "ended_at": 10.5,
-        "first_token_at": 10.2,
-        "trace_context": None,
-        "work": Work(),
-        "store": True,
-        "events": 12,
-    }
-    return TurnRecord(**(members | changes))
 
 
 class Bench:

@@ -25,6 +25,7 @@ from tieline_server.core.effects import Principal, Resolved, Saved, TurnRecord
 from tieline_server.core.history import Segment
 from tieline_server.core.limits import Limits
 from tieline_server.core.line import Line
+from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.turn import Turn
 from tieline_server.routing import ModelCatalog
 
@@ -81,7 +82,8 @@ def word(item: Item) -> str:
 class Audit:
     """Checks what every reader of a line may rely on, event by event, and sorts the events."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet_holds: bool = False) -> None:
+        self._quiet_holds = quiet_holds
         self.by_response: dict[str, list[events.Event]] = {}
         self.loose: list[events.Event] = []
         """Events that belong to no response, in order."""
@@ -109,9 +111,15 @@ class Audit:
         """Whether the terminal event of a response has been sent."""
         return any(event.TERMINAL for event in self.by_response.get(response_id, ()))
 
+    def _over(self, response_id: str) -> bool:
+        """Whether a next response may begin: a held one may end without a word in one profile."""
+        last = self.by_response[response_id][-1]
+        silent = self._quiet_holds and isinstance(last, events.ResponseDone)
+        return silent or self.ended(response_id)
+
     def _begin(self, lane: str | None, event: events.ResponseCreated) -> None:
         before = self._current.get(lane)
-        assert before is None or self.ended(before), "one response at a time on a lane"
+        assert before is None or self._over(before), "one response at a time on a lane"
         assert event.sequence_number == 0
         assert event.response.id not in self.by_response
         self._current[lane] = event.response.id
@@ -140,6 +148,7 @@ class Lockstep:
         limits: Limits | None = None,
         merge: bool = False,
         store_answers: bool = True,
+        profile: Profile = OPENAI,
         seed: int = 1,
     ) -> None:
         self.made: list[str] = []
@@ -150,10 +159,11 @@ class Lockstep:
             catalog=catalog(),
             new_id=self._new_id,
             merge=merge,
+            profile=profile,
         )
         self.now = 100.0
         self.unix_time = 1_700_000_000.0
-        self.audit = Audit()
+        self.audit = Audit(quiet_holds=profile.quiet_holds)
         self.reading = True
         """Whether events are taken as they come."""
         self.turns: dict[str, Turn] = {}
@@ -248,6 +258,12 @@ class Lockstep:
         """The client says no more."""
         self._at()
         self.line.half_close()
+        self.settle()
+
+    def age(self) -> None:
+        """The line has lived as long as it may."""
+        self._at()
+        self.line.age()
         self.settle()
 
     def drain(self, seconds: float = 30.0) -> None:

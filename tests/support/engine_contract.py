@@ -173,7 +173,7 @@ class EngineContract:
     def test_it_counts_without_sampling_what_it_says_when_it_accepts(self) -> None:
         async def main() -> tuple[int, Delta]:
             async with self.engine() as engine:
-                counted = engine.count(self.ask(instructions="Be brief."))
+                counted = await engine.count(self.ask(instructions="Be brief."))
                 deltas = await deltas_of(engine, self.ask(instructions="Be brief."))
                 return counted, deltas[0]
 

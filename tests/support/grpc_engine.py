@@ -49,7 +49,7 @@ class TinyEngine:
             await answer.aclose()
             self.signal.notify()
 
-    def count(self, prompt: Prompt) -> int:
+    async def count(self, prompt: Prompt) -> int:
         """Always the same."""
         return INPUT_TOKENS
 

@@ -63,7 +63,7 @@ class Speaker:
             self.finished += done
             self.stopped += not done
 
-    def count(self, prompt: Prompt) -> int:
+    async def count(self, prompt: Prompt) -> int:
         """A token for each byte of the context."""
         return sum(len(item.raw) for item in prompt.tip.items_of_chain())
 

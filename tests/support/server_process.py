@@ -13,7 +13,8 @@ from typing import IO, Any
 TIMEOUT = 120.0
 """Seconds after which a process that should have ended is given up."""
 
-ANNOUNCED = "grpc listening on "
+DOORS = ("grpc", "http")
+"""The doors of a server, in the order in which it says where they listen."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -46,16 +47,16 @@ class ServerProcess:
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self.process = process
         self._log = log
-        self.address = self._announced()
-        """HOST:PORT of the gRPC door."""
+        self.address, self.http = map(self._announced, DOORS)
+        """HOST:PORT of the gRPC door, and of HTTP and WebSocket."""
 
-    def _announced(self) -> str:
+    def _announced(self, door: str) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if not line.startswith(ANNOUNCED):
+        if not line.startswith(f"{door} listening on "):
             self.process.wait(TIMEOUT)
             raise AssertionError(f"the server did not start: {line}{self.log()}")
-        return line.removeprefix(ANNOUNCED).strip()
+        return line.split()[-1]
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process."""
@@ -66,7 +67,7 @@ class ServerProcess:
         return self.process.wait(TIMEOUT)
 
     def rest_of_stdout(self) -> str:
-        """What came after the address; waits for the end of the process."""
+        """What came after the addresses; waits for the end of the process."""
         assert self.process.stdout is not None
         return self.process.stdout.read()
 
@@ -84,7 +85,8 @@ class ServerProcess:
 @contextmanager
 def serving(*arguments: str, **variables: str) -> Iterator[ServerProcess]:
     """A server with the scripted engine on a free port, killed at the end if it still runs."""
-    flags = ("--engine", "scripted", "--grpc", "127.0.0.1:0", "--log-format", "json")
+    addresses = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    flags = ("--engine", "scripted", *addresses, "--log-format", "json")
     # A file, not a pipe: nobody reads it while the server runs.
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(

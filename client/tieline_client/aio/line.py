@@ -10,12 +10,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from tieline import items
-from tieline.errors import TielineError
+from tieline.errors import ApiError, TielineError
 from tieline.events import ErrorEvent, Event, SessionGoingAway, SessionStarted
 from tieline.ids import is_stream_id
 from tieline.requests import ABSENT, Append, Cancel, Create, Steer
 from tieline_client import _line, transports
-from tieline_client._line import Ask
+from tieline_client._line import Ask, Loss
 from tieline_client.aio.requests import Input, Settings, ToolChoice, to_create, to_json
 from tieline_client.aio.stream import ResponseStream, to_error
 from tieline_client.errors import ConnectionLost, LineClosed, TurnState
@@ -32,8 +32,14 @@ async def connect(
 ) -> AsyncIterator["Line"]:
     """Opens a line for the body of an ``async with``.
 
-    ``url`` is ``grpc://HOST:PORT`` (plain text) or ``grpcs://HOST:PORT`` (TLS). Raises
-    UnsupportedUrl, ConnectTimeout, ConnectionLost or :class:`tieline.errors.ApiError`.
+    ``url`` is ``grpc://HOST:PORT``, ``ws://HOST:PORT`` or ``http://HOST:PORT``; with TLS
+    ``grpcs://``, ``wss://`` or ``https://``. The last four may have a base path. A server that
+    has no WebSocket (426) is spoken to over HTTP instead. Raises UnsupportedUrl, ConnectTimeout,
+    ConnectionLost or :class:`tieline.errors.ApiError`.
+
+    Over HTTP each create is a request of its own, sent when it is made: ``append`` and ``steer``
+    raise :class:`tieline_client.errors.Unsupported`, a response with ``store=False`` cannot be
+    continued by ``previous_response_id``, and one that is lost leaves the others alone.
 
     >>> async def ask(url: str) -> str:
     ...     async with connect(url) as line:
@@ -84,8 +90,7 @@ class Line:
     ) -> "Line":
         """Opens a line that its caller must close; :func:`connect` does it by itself."""
         endpoint = transports.endpoint(url, api_key=api_key, tls=tls, options=options or Options())
-        transport = await transports.opener(endpoint.scheme)(endpoint)
-        return cls(endpoint, transport)
+        return cls(endpoint, await transports.open_line(endpoint))
 
     # Asking.
 
@@ -119,6 +124,11 @@ class Line:
         return Lane(self, name)
 
     @property
+    def transport(self) -> str:
+        """What carries the line: grpc, websocket or sse."""
+        return self._transport.name
+
+    @property
     def alive(self) -> bool:
         """Whether requests can be sent."""
         return not self._closed and not self._ended
@@ -139,7 +149,9 @@ class Line:
         except TimeoutError:
             pass
         finally:
-            self._reader.cancel()
+            # One that has ended is closing its transport, and must be let.
+            if not self._ended:
+                self._reader.cancel()
             await asyncio.wait((self._reader,))
 
     async def _create(
@@ -245,9 +257,12 @@ class Line:
                     break
                 now = self._loop.time()
                 for event in events:
-                    self._dispatch(event, now)
+                    if isinstance(event, Loss):
+                        self._lose(event)
+                    else:
+                        self._dispatch(event, now)
         except TielineError as error:
-            self._lost, reason = error, str(error)
+            self._lost, reason = _fuller(self._lost, error), str(error)
         except asyncio.CancelledError as error:
             self._lost, reason = error, "the line was closed"
             raise
@@ -281,6 +296,14 @@ class Line:
         elif isinstance(event, ErrorEvent) and event.error.event_id is UNSET:
             # One that answers a request of ours, but late, says nothing about the line.
             self._lost = to_error(event)
+
+    def _lose(self, loss: Loss) -> None:
+        ask = self._core.lose(loss.event_id)
+        if ask is None:
+            return
+        if (stream := self._stream(ask)) is not None:
+            stream._lose(str(loss.error), loss.error)
+        self._abandon(ask)
 
     def _end(self, reason: str) -> None:
         self._ended = True
@@ -317,6 +340,12 @@ class Line:
                 loop.call_soon_threadsafe(found._abandon, ask)
 
         return dropped
+
+
+def _fuller(stated: BaseException | None, end: TielineError) -> BaseException:
+    """Why a line ended: the event that said so, where the end itself only repeats its code."""
+    same = isinstance(stated, ApiError) and isinstance(end, ApiError) and stated.code == end.code
+    return stated if stated is not None and same else end
 
 
 class Lane:

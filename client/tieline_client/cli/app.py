@@ -14,6 +14,7 @@ import typer
 from tieline.errors import TielineError
 from tieline_client.agent import Agent, Run, Turn
 from tieline_client.aio import connect
+from tieline_client.cli import bench
 from tieline_client.cli.show import Printer, printable
 from tieline_client.cli.workspace import Workspace, ask_on_terminal
 from tieline_client.errors import UnsupportedUrl
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(bench.app)
 
 
 class Shape(StrEnum):
@@ -40,7 +42,41 @@ class Shape(StrEnum):
     APPEND = "append"
 
 
-Url = Annotated[str, typer.Option(envvar="TIELINE_URL", help="grpc://HOST:PORT or grpcs://...")]
+class TransportName(StrEnum):
+    """What carries the line."""
+
+    GRPC = "grpc"
+    WEBSOCKET = "websocket"
+    HTTP = "http"
+
+
+_DOORS: Final[dict[TransportName, tuple[str, dict[str, str]]]] = {
+    TransportName.GRPC: ("grpc://127.0.0.1:50051", {"grpc": "grpc", "grpcs": "grpcs"}),
+    TransportName.WEBSOCKET: (
+        "ws://127.0.0.1:8080",
+        {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"},
+    ),
+    TransportName.HTTP: (
+        "http://127.0.0.1:8080",
+        {"ws": "http", "wss": "https", "http": "http", "https": "https"},
+    ),
+}
+"""Transport -> where it listens by default; scheme of a URL at that port -> its own scheme."""
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TIELINE_URL",
+        help="grpc://, grpcs://, ws://, wss://, http:// or https://, then HOST:PORT.",
+        show_default=_DOORS[TransportName.GRPC][0],
+    ),
+]
+Over = Annotated[
+    TransportName | None,
+    typer.Option(
+        "--transport", help="How to get there, where --url does not say.", show_default=False
+    ),
+]
 Key = Annotated[
     str | None, typer.Option(envvar="TIELINE_API_KEY", help="API key.", show_default=False)
 ]
@@ -50,7 +86,6 @@ MaxTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens at mos
 Ca = Annotated[Path | None, typer.Option(help="PEM of whom to trust, instead of the system's.")]
 Cert = Annotated[Path | None, typer.Option(help="PEM of our own certificate.")]
 KeyFile = Annotated[Path | None, typer.Option("--key", help="PEM of its key.")]
-DEFAULT_URL: Final = "grpc://127.0.0.1:50051"
 
 
 def run() -> int:
@@ -86,7 +121,8 @@ def root(
 @app.command()
 def ask(
     prompt: Annotated[str, typer.Argument(help='The question; "-" reads it from stdin.')],
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    transport: Over = None,
     model: Model = None,
     instructions: Instructions = None,
     max_output_tokens: MaxTokens = None,
@@ -102,7 +138,7 @@ def ask(
     text = sys.stdin.read() if prompt == "-" else prompt
 
     async def work() -> None:
-        async with connect(url, api_key=api_key, tls=_tls(ca, cert, key)) as line:
+        async with connect(_url(url, transport), api_key=api_key, tls=_tls(ca, cert, key)) as line:
             agent = Agent(
                 line,
                 model=model,
@@ -118,7 +154,8 @@ def ask(
 @app.command()
 def agent(
     task: Annotated[str, typer.Argument(help="What to do.")],
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    transport: Over = None,
     model: Model = None,
     instructions: Instructions = None,
     max_output_tokens: MaxTokens = None,
@@ -129,8 +166,11 @@ def agent(
         bool, typer.Option("--yes", help="Read hidden files unasked. Commands are always asked.")
     ] = False,
     shape: Annotated[
-        Shape, typer.Option(help="One response held open, or one a turn.")
-    ] = Shape.APPEND,
+        Shape | None,
+        typer.Option(
+            help="One response held open, or one a turn.", show_default="append; create over HTTP"
+        ),
+    ] = None,
     max_turns: Annotated[int, typer.Option(min=1, help="Turns at most.")] = 32,
     api_key: Key = None,
     ca: Ca = None,
@@ -146,7 +186,9 @@ def agent(
     async def work() -> None:
         workspace = Workspace(folder, ask=confirm, read_hidden=yes)
         turns: list[Turn] = []
-        async with connect(url, api_key=api_key, tls=_tls(ca, cert, key)) as line:
+        async with connect(_url(url, transport), api_key=api_key, tls=_tls(ca, cert, key)) as line:
+            # Over HTTP nothing can be held open.
+            best = Shape.CREATE if line.transport == "sse" else Shape.APPEND
             runner = Agent(
                 line,
                 tools=[workspace.read_file, workspace.run_command],
@@ -155,7 +197,7 @@ def agent(
                 model=model,
                 instructions=instructions,
                 max_output_tokens=max_output_tokens,
-                shape=shape.value,
+                shape=(shape or best).value,
                 max_turns=max_turns,
                 on_event=printer.event,
                 on_output=printer.output,
@@ -180,6 +222,20 @@ def _finish(printer: Printer, run: Run, *, timing: bool) -> None:
         printer.timing(run.turns)
 
 
+def _url(url: str | None, transport: TransportName | None) -> str:
+    """Where to connect; raises :class:`UnsupportedUrl` when the two contradict each other."""
+    if transport is None:
+        return url or _DOORS[TransportName.GRPC][0]
+    default, schemes = _DOORS[transport]
+    if not url:
+        return default
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    if scheme not in schemes:
+        raise UnsupportedUrl(f"--transport {transport.value} does not go with {url!r}")
+    return f"{schemes[scheme]}://{rest}"
+
+
 def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Tls:
     names = [None if path is None else str(path) for path in (ca, cert, key)]
     return Tls(ca=names[0], cert=names[1], key=names[2])
@@ -196,7 +252,11 @@ def _run(printer: Printer, work: Coroutine[Any, Any, None]) -> int:
         # Who reads us has seen enough; the interpreter must not try to flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (TielineError, OSError) as error:
+    except OSError as error:
+        named = f"cannot read {error.filename}: {error.strerror}"
+        printer.error(named if error.filename else str(error))
+        return FAILED
+    except TielineError as error:
         printer.error(str(error))
         return FAILED
     except KeyboardInterrupt:

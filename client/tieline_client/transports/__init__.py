@@ -1,27 +1,46 @@
 """The transports: URL scheme -> where its ``open`` lives. A new one is one file and a line here."""
 
+import logging
+from http import HTTPStatus
 from importlib import import_module
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from tieline.errors import ApiError
 from tieline_client.transports.base import Endpoint, Opener, Options, Tls, Transport, parse
+
+_log: Final = logging.getLogger("tieline_client")
 
 
 class _Entry(NamedTuple):
     path: str
     port: int
+    based: bool = False
+    """Whether the URL may have a base path."""
+    fallback: str | None = None
+    """The scheme to use at once where the server answers 426 Upgrade Required."""
 
+
+_WEBSOCKET: Final = "tieline_client.transports.websocket:open_line"
+_SSE: Final = "tieline_client.transports.sse:open_line"
 
 TRANSPORTS: Final[dict[str, _Entry]] = {
     "grpc": _Entry("tieline_client.transports.grpc:open_plain", 50051),
     "grpcs": _Entry("tieline_client.transports.grpc:open_tls", 443),
+    "ws": _Entry(_WEBSOCKET, 80, based=True, fallback="http"),
+    "wss": _Entry(_WEBSOCKET, 443, based=True, fallback="https"),
+    "http": _Entry(_SSE, 80, based=True),
+    "https": _Entry(_SSE, 443, based=True),
 }
-"""Scheme -> import path of its opener, default port."""
+"""Scheme -> import path of its opener, default port, and what else its URLs can do."""
 
 
 def endpoint(url: str, *, api_key: str | None, tls: Tls | None, options: Options) -> Endpoint:
     """Reads a URL; raises :class:`tieline_client.errors.UnsupportedUrl`."""
     ports = {scheme: entry.port for scheme, entry in TRANSPORTS.items()}
-    return parse(url, ports=ports, api_key=api_key, tls=tls, options=options)
+    based = [scheme for scheme, entry in TRANSPORTS.items() if entry.based]
+    return parse(url, ports=ports, based=based, api_key=api_key, tls=tls, options=options)
 
 
 def opener(scheme: str) -> Opener:
@@ -31,4 +50,28 @@ def opener(scheme: str) -> Opener:
     return found
 
 
-__all__ = ["TRANSPORTS", "Endpoint", "Options", "Tls", "Transport", "endpoint", "opener"]
+async def open_line(endpoint: Endpoint) -> Transport:
+    """Opens a line; raises what its opener raises.
+
+    A server that has no WebSocket says so by 426 (RFC 9110 15.5.22): HTTP is used instead.
+    """
+    try:
+        return await opener(endpoint.scheme)(endpoint)
+    except ApiError as error:
+        fallback = TRANSPORTS[endpoint.scheme].fallback
+        if fallback is None or error.status != HTTPStatus.UPGRADE_REQUIRED:
+            raise
+    _log.info("%s has no WebSocket: using HTTP and server-sent events", endpoint.address)
+    return await opener(fallback)(replace(endpoint, scheme=fallback))
+
+
+__all__ = [
+    "TRANSPORTS",
+    "Endpoint",
+    "Options",
+    "Tls",
+    "Transport",
+    "endpoint",
+    "open_line",
+    "opener",
+]

@@ -3,7 +3,7 @@
 A transport is one file in this folder and one line in the table of ``transports/__init__``.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tieline.events import Event
 from tieline.requests import Request
+from tieline_client._line import Loss
 from tieline_client.errors import UnsupportedUrl
 
 DEFAULT_LIMIT: Final = 32 * 1024 * 1024
@@ -35,10 +36,12 @@ class Options(Struct, frozen=True, kw_only=True):
 
     ``connect_timeout``: until the server has answered. ``close_timeout``: how long closing may
     wait for it. ``heartbeat``: silence of ours after which we say that we live.
-    ``keepalive`` and ``keepalive_timeout``: pings of the connection, and how long one may go
-    unanswered. ``max_receive_bytes``: the largest message that is read. ``merge``: "never" asks
-    for every event as it was made, even when we read slowly. ``channel``: options of the gRPC
-    library, which win over ours.
+    ``keepalive`` and ``keepalive_timeout``: pings of the connection after that much silence, and
+    how long one may go unanswered (any byte is an answer). ``idle_timeout``: silence in the middle
+    of a response after which an HTTP connection, which has no pings, is lost.
+    ``max_receive_bytes``: the largest message that is read. ``merge``: "never" asks for every
+    event as it was made, even when we read slowly. ``channel``: options of the gRPC library, which
+    win over ours.
     """
 
     connect_timeout: float = 10.0
@@ -46,17 +49,19 @@ class Options(Struct, frozen=True, kw_only=True):
     heartbeat: float = 15.0
     keepalive: float = 30.0
     keepalive_timeout: float = 10.0
+    idle_timeout: float = 300.0
     max_receive_bytes: int = DEFAULT_LIMIT
     merge: Literal["auto", "never"] = "auto"
     channel: Mapping[str, str | int] = {}
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where a line goes, and as whom."""
+    """Where a line goes, and as whom. ``path`` is the API's base path, without a last ``/``."""
 
     scheme: str
     host: str
     port: int
+    path: str = ""
     api_key: str | None = None
     tls: Tls | None = None
     options: Options = Options()
@@ -71,17 +76,24 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 class Transport(Protocol):
     """One open line."""
 
+    @property
+    def name(self) -> str:
+        """grpc, websocket or sse."""
+        ...
+
     async def send(self, request: Request) -> None:
         """Hands a request to the writer; returns when it has a place, in the order of calls.
 
         Raises :class:`tieline.errors.RequestTooLarge` for a request beyond what the server
-        takes. A line that has ended says so in :meth:`receive`, not here.
+        takes, and :class:`tieline_client.errors.Unsupported` for one that this transport cannot
+        carry. A line that has ended says so in :meth:`receive`, not here.
         """
         ...
 
-    async def receive(self) -> Sequence[Event]:
+    async def receive(self) -> Sequence[Event | Loss]:
         """The next events, in order; none at all when the server has ended the line well.
 
+        A :class:`Loss` among them ends one create while the line lives on.
         Not to be cancelled unless the line is given up. Raises
         :class:`tieline.errors.ApiError` when the server says why it ended the line, and
         :class:`tieline_client.errors.ConnectionLost` when nobody does.
@@ -106,9 +118,17 @@ Opener = Callable[[Endpoint], Awaitable[Transport]]
 
 
 def parse(
-    url: str, *, ports: Mapping[str, int], api_key: str | None, tls: Tls | None, options: Options
+    url: str,
+    *,
+    ports: Mapping[str, int],
+    api_key: str | None,
+    tls: Tls | None,
+    options: Options,
+    based: Collection[str] = (),
 ) -> Endpoint:
     """The endpoint of a URL ``scheme://host[:port]``; ``ports`` names the schemes.
+
+    Those of ``based`` may have a base path as well.
 
     >>> parse("grpc://[::1]", ports={"grpc": 50051}, api_key=None, tls=None,
     ...       options=Options()).address
@@ -122,14 +142,18 @@ def parse(
         port = parts.port
     except ValueError:
         port = 0
-    if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query:
-        raise UnsupportedUrl(f"{url!r} is not {parts.scheme}://HOST:PORT")
+    path = parts.path.rstrip("/")
+    with_path = parts.scheme in based
+    if not parts.hostname or port == 0 or (path and not with_path) or parts.query:
+        shape = "HOST:PORT[/PATH]" if with_path else "HOST:PORT"
+        raise UnsupportedUrl(f"{url!r} is not {parts.scheme}://{shape}")
     if parts.username is not None:
         raise UnsupportedUrl("the URL holds a user name; a key is given as api_key")
     return Endpoint(
         scheme=parts.scheme,
         host=parts.hostname,
         port=port or ports[parts.scheme],
+        path=path,
         api_key=api_key,
         tls=tls,
         options=options,

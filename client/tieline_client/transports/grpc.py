@@ -117,7 +117,7 @@ async def _open(endpoint: Endpoint, channel: grpc.aio.Channel) -> "GrpcTransport
         raise ConnectTimeout(f"no answer from {endpoint.address} within {waited}") from None
     except grpc.aio.AioRpcError as error:
         await channel.close()
-        raise _cause(error, endpoint.address) from error
+        raise _cause(error, endpoint.address, lost="cannot connect to") from error
     except BaseException:
         await channel.close()
         raise
@@ -173,6 +173,8 @@ class _Slot:
 
 class GrpcTransport:
     """One open ``Connect`` stream."""
+
+    name: Final = "grpc"
 
     def __init__(
         self,
@@ -259,7 +261,9 @@ class GrpcTransport:
             return _HEARTBEAT
 
 
-def _cause(error: grpc.aio.AioRpcError, address: str) -> Exception:
+def _cause(
+    error: grpc.aio.AioRpcError, address: str, *, lost: str = "lost the line to"
+) -> Exception:
     """Why a stream ended: what the server stated, else the loss of the connection."""
     stated = _status(error)
     if stated is not None and stated.details:
@@ -271,7 +275,7 @@ def _cause(error: grpc.aio.AioRpcError, address: str) -> Exception:
         return ApiError.of(BY_GRPC[code.value[0]], details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return ConnectionLost(f"{address} does not serve tieline.v1")
-    return ConnectionLost(f"the line to {address} is lost: {details or code.name}")
+    return ConnectionLost(f"{lost} {address}: {details or code.name}")
 
 
 def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:

@@ -8,6 +8,12 @@ from typing import Any, Final, Generic, TypeVar
 
 _T = TypeVar("_T")
 
+MAX_NAME: Final = 256
+"""Characters of a lane's name that count: a longer one names no lane, and is not to be kept."""
+
+MAX_BYTES: Final = 1024 * 1024
+"""Bytes of one value that is worth remembering: agents repeat some 40 kB."""
+
 MAX_LANES: Final = 64
 """Lanes remembered: more than a line may name, so that a flood of names costs no memory."""
 

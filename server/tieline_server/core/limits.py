@@ -3,10 +3,14 @@
 Numbers are settings; the rules that use them are here and nowhere else.
 """
 
-from msgspec import Struct
+from operator import attrgetter
+from typing import Any, Final
+
+from msgspec import Raw, Struct
 
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
+from tieline.requests import Append, Create
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -18,6 +22,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Distinct lane names in the life of a line; the default lane is not counted."""
     queue: int = 64
     """Creates that may wait behind another on one lane."""
+    queue_bytes: int = 256 * 1024 * 1024
+    """Bytes, about, of all creates that wait behind others on the line."""
     steers: int = 8
     """Steers that one response may collect."""
     held_timeout: float = 900.0
@@ -30,6 +36,43 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Largest message that a client may send (HTTP and gRPC)."""
     outbox: int = 1024
     """Unsent events on a lane at which the engine is paused."""
+
+
+_MEMBERS: Final = (
+    "client_metadata",
+    "event_id",
+    "idempotency_key",
+    "input",
+    "instructions",
+    "metadata",
+    "model",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "service_tier",
+    "text",
+    "tool_choice",
+    "tools",
+    "trace_context",
+    "user",
+)
+"""Members of a create that may be of any size and are kept while it waits."""
+_members_of: Final = attrgetter(*_MEMBERS)
+
+
+def size_of(request: Create | Append) -> int:
+    """Bytes, about, that a request keeps in memory while it waits."""
+    members = _members_of(request) if isinstance(request, Create) else (request.input,)
+    return sum(map(_size, members))
+
+
+def _size(member: Any) -> int:
+    kind = type(member)
+    if kind is Raw:
+        return memoryview(member).nbytes
+    if kind is dict:
+        return sum(len(name) + len(value) for name, value in member.items())
+    return len(member) if kind is str else 0
 
 
 class Admission:
@@ -68,6 +111,15 @@ class Admission:
         if waiting >= self._limits.queue:
             raise ApiError.of(
                 "queue_full", f"This lane already has {waiting} requests waiting.", retry_after=1.0
+            )
+
+    def queue_bytes(self, waiting: int, request: Create | Append) -> None:
+        """Admits one more beside ``waiting`` bytes on the line; raises :class:`ApiError` 429."""
+        if waiting and waiting + size_of(request) > self._limits.queue_bytes:
+            raise ApiError.of(
+                "queue_full",
+                f"Requests of {waiting} bytes already wait on this connection.",
+                retry_after=1.0,
             )
 
     @property

@@ -17,6 +17,7 @@ from tieline import events, ids
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import (
+    EVENT_ID,
     Append,
     Cancel,
     ClientHeartbeat,
@@ -389,7 +390,7 @@ class Line:
 
     def retire(self) -> None:
         """Nothing runs any more: says why, then closes (wire.md 1.1)."""
-        self.reject(_too_old(), event_id=None, stream_id=None)
+        self.outgoing.put_last(_error(_too_old(), None, None))
         self.effects.append(Close())
 
     def drop_all(self, last: events.Event | None = None, error: ApiError | None = None) -> None:
@@ -420,6 +421,9 @@ class Line:
             if lane.state is not LaneState.HELD or isinstance(request, Create):
                 # An answer to a held turn waits behind nobody.
                 self.admission.queue(len(lane.queue))
+                if lane.current is not None:
+                    waiting = (each for every in self._lanes.values() for each in every.queue)
+                    self.admission.queue_bytes(sum(each.size for each in waiting), request)
         except ApiError as error:
             self.reject(error, event_id=request.event_id, stream_id=name)
             return None
@@ -546,8 +550,10 @@ class Line:
 
 
 def _error(error: ApiError, event_id: str | None, stream_id: str | None) -> events.ErrorEvent:
-    """An error outside any response: number 0, and no echo of a bad lane name (wire.md 3.3)."""
+    """An error outside any response: number 0, and no echo of a bad name (wire.md 3.3)."""
     known = stream_id is not None and ids.is_stream_id(stream_id)
+    if event_id is not None and len(event_id) > EVENT_ID:
+        event_id = None
     return events.ErrorEvent(
         sequence_number=0,
         stream_id=stream_id if known and stream_id is not None else UNSET,

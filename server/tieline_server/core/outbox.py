@@ -14,21 +14,22 @@ from msgspec import UNSET, UnsetType
 
 from tieline.events import MERGEABLE, Event, merged
 
-MERGE_CHARACTERS: Final = 16 * 1024
+MERGE_CHARACTERS: Final = 1024
 """A delta of this size joins no further: each join copies it, and ``limits.outbox`` must bite."""
 
 
 class Outgoing:
     """What a line has not yet sent: its own events first, then the lanes one event in turn."""
 
-    __slots__ = ("_closed", "_lanes", "_line", "_ready", "merge_from", "wake")
+    __slots__ = ("_closed", "_lanes", "_last", "_line", "_ready", "merge_from", "wake")
 
     def __init__(self, *, merge_from: int | None, wake: Callable[[], None]) -> None:
         self.merge_from = merge_from
         """Unsent events from which on deltas merge; None: never."""
         self.wake = wake
-        """Called when there is something to send."""
+        """Called when there is something to send, and there was nothing before."""
         self._line: deque[Event] = deque()
+        self._last: Event | None = None
         self._lanes: dict[str | None, deque[Event]] = {}
         self._ready: deque[str | None] = deque()
         self._closed = False
@@ -37,8 +38,19 @@ class Outgoing:
         """Queues an event that belongs to no response; it goes out before all others."""
         if self._closed:
             return
+        idle = self.empty
         self._line.append(event)
-        self.wake()
+        if idle:
+            self.wake()
+
+    def put_last(self, event: Event) -> None:
+        """Queues the event that says why the line ends; it goes out after all others."""
+        if self._closed:
+            return
+        idle = self.empty
+        self._last = event
+        if idle:
+            self.wake()
 
     def put(self, lane: str | None, event: Event) -> bool:
         """Queues an event of a lane; False when it joined the one before it."""
@@ -48,12 +60,16 @@ class Outgoing:
         if unsent is None:
             unsent = self._lanes[lane] = deque()
         if unsent:
-            if self._joins(unsent, event):
+            if self.merge_from is not None and self._joins(unsent, event):
                 return False
-        else:
-            self._ready.append(lane)
+            # Who sends was woken by the first of them.
+            unsent.append(event)
+            return True
+        idle = self.empty
+        self._ready.append(lane)
         unsent.append(event)
-        self.wake()
+        if idle:
+            self.wake()
         return True
 
     def _joins(self, unsent: deque[Event], event: Event) -> bool:
@@ -73,12 +89,15 @@ class Outgoing:
         if self._line:
             return self._line.popleft()
         if not self._ready:
-            return None
-        lane = self._ready.popleft()
-        unsent = self._lanes[lane]
+            last, self._last = self._last, None
+            return last
+        ready = self._ready
+        unsent = self._lanes[ready[0]]
         event = unsent.popleft()
-        if unsent:
-            self._ready.append(lane)
+        if not unsent:
+            ready.popleft()
+        elif len(ready) > 1:
+            ready.rotate(-1)
         return event
 
     def unsent(self, lane: str | None) -> int:
@@ -88,7 +107,7 @@ class Outgoing:
     @property
     def empty(self) -> bool:
         """Whether everything is sent."""
-        return not self._line and not self._ready
+        return not self._line and not self._ready and self._last is None
 
     def close(self, last: Event | None = None) -> None:
         """The peer is gone: what was not sent never will be, except ``last``."""
@@ -96,6 +115,7 @@ class Outgoing:
         self._line.clear()
         self._lanes.clear()
         self._ready.clear()
+        self._last = None
         if last is not None:
             self._line.append(last)
             self.wake()

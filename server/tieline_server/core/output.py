@@ -147,18 +147,23 @@ class Output:
     # One handler for each kind of delta.
 
     def _on_text(self, delta: deltas.TextDelta) -> None:
-        if not delta.text:
+        text = delta.text
+        if not text:
             return
-        item = self._in_part("message", "output_text")
-        item.pieces.append(delta.text)
-        logprobs = list(delta.logprobs)
-        item.logprobs += logprobs
+        item = self.open
+        if item is None or item.part != "output_text" or item.kind != "message":
+            item = self._in_part("message", "output_text")
+        item.pieces.append(text)
+        logprobs = events.NO_LOGPROBS
+        if delta.logprobs:
+            logprobs = list(delta.logprobs)
+            item.logprobs += logprobs
         self._push(
             events.OutputTextDelta,
             item_id=item.id,
             output_index=item.index,
             content_index=len(item.content),
-            delta=delta.text,
+            delta=text,
             logprobs=logprobs,
         )
 

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 class Marks:
     """Moments of one turn, seconds on the driver's clock."""
 
-    __slots__ = ("_at", "_engine", "_held", "_phases", "_prefill")
+    __slots__ = ("_at", "_engine", "_held", "_phases", "_prefill", "spoken")
 
     def __init__(self, received: float) -> None:
         self._at = {"received": received}
         self._engine = 0.0
         self._held = 0.0
         self._prefill = 0.0
+        self.spoken = False
+        """Whether the first token came."""
         self._phases: dict[str, int] = {}
 
     @property
@@ -44,7 +46,8 @@ class Marks:
 
     def first_token(self, now: float) -> None:
         """Notes the first token, once for the turn."""
-        if "token" not in self._at:
+        if not self.spoken:
+            self.spoken = True
             self._at["token"] = now
             self._prefill = now - self._at["asked"]
 

@@ -32,7 +32,7 @@ from tieline_server.core.effects import (
     Work,
 )
 from tieline_server.core.history import NO_CALLS, Memory, Segment, Tip
-from tieline_server.core.limits import Admission, Limits
+from tieline_server.core.limits import Admission, Limits, size_of
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile, unsupported
@@ -85,6 +85,7 @@ class Turn:
     ) -> None:
         self.host = host
         self.request = request
+        self.size = size_of(request)
         self.principal = principal
         self.recall = recall
         self.lane = request.stream_id
@@ -225,8 +226,9 @@ class Turn:
         """No active place: a client sees created and queued (design: lanes)."""
         self.host.waiting.append(self)
         if not self.announced:
-            self._push_created("queued")
-            self.outbox.push(events.ResponseQueued, response=self.snapshot("queued"))
+            response = self.snapshot("queued")
+            self._push_created(response)
+            self.outbox.push(events.ResponseQueued, response=response)
 
     def ask_engine(self) -> None:
         """Takes a place and has the engine asked."""
@@ -253,11 +255,14 @@ class Turn:
     def announce(self) -> None:
         """Says created and in_progress, once."""
         self.wake_at = None
+        if self.running:
+            return
+        # One snapshot for both: nothing happens between them.
+        response = self.snapshot("in_progress")
         if not self.announced:
-            self._push_created("in_progress")
-        if not self.running:
-            self.running = True
-            self.outbox.push(events.ResponseInProgress, response=self.snapshot("in_progress"))
+            self._push_created(response)
+        self.running = True
+        self.outbox.push(events.ResponseInProgress, response=response)
 
     def run(self, accepted: Accepted) -> None:
         """The engine took the prompt."""
@@ -272,7 +277,8 @@ class Turn:
         self._leg_output += delta.tokens
         if type(delta) is ReasoningDelta:
             self._leg_reasoning += delta.tokens
-        self.marks.first_token(self.host.now)
+        if not self.marks.spoken:
+            self.marks.first_token(self.host.now)
         self.output.feed(delta)
 
     def finish(self, finish: Finish) -> None:
@@ -282,7 +288,7 @@ class Turn:
             self._conclude("completed")
         else:
             reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-            self._conclude("incomplete", reasons[finish.reason])
+            self._conclude("incomplete", reasons.get(finish.reason, finish.reason))
 
     def hold(self, finish: Finish) -> None:
         """Append shape: gives its place back and waits for the client's tool outputs."""
@@ -418,12 +424,12 @@ class Turn:
             events.ErrorEvent, status=error.status, error=events.ErrorDetail.of(error, event_id)
         )
 
-    def _push_created(self, status: str) -> None:
+    def _push_created(self, response: Response) -> None:
         self.announced = True
         event_id = self.request.event_id
         self.outbox.push(
             events.ResponseCreated,
-            response=self.snapshot(status),
+            response=response,
             event_id=UNSET if event_id is None else event_id,
         )
 

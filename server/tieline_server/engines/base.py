@@ -50,8 +50,11 @@ class Engine(Protocol):
         """
         ...
 
-    def count(self, prompt: Prompt) -> int:
-        """How many input tokens the prompt has, without sampling."""
+    async def count(self, prompt: Prompt) -> int:
+        """How many input tokens the prompt has, without sampling.
+
+        What takes long is counted beside the loop. Raises :class:`EngineError` to refuse.
+        """
         ...
 
     async def close(self) -> None:

@@ -7,5 +7,6 @@ from typing import Final
 
 DOORS: Final[dict[str, str]] = {
     "grpc": "tieline_server.transports.grpc:GrpcDoor",
+    "http": "tieline_server.transports.http:HttpDoor",
 }
 """Door name -> import path of its class."""

@@ -6,6 +6,7 @@ import gc
 import pytest
 
 from tests.client.aio.lines import collect, ours, run
+from tests.client.relay import Relay
 from tests.client.servicer import Peer, Script, Speaker, echoing, forever, refusal, serving
 from tieline import events, requests
 from tieline.errors import (
@@ -278,57 +279,6 @@ def test_rc_10_a_cut_stream_is_never_a_result(kind: str) -> None:
     run(cut(kind), test)
 
 
-class Cut:
-    """A TCP relay that can reset its connections, or forget them (a half-open peer)."""
-
-    def __init__(self, address: str) -> None:
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> "Cut":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self.forget()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.reset()
-        self._server.close()
-        await self._server.wait_closed()
-
-    @property
-    def url(self) -> str:
-        assert self._server is not None
-        return f"grpc://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    def reset(self) -> None:
-        """Both ends see the connection break (RST, or FIN where nothing is unread)."""
-        for writer in self._writers:
-            writer.transport.abort()
-
-    def forget(self) -> None:
-        """Nothing is carried any more, and nobody is told."""
-        for task in self._tasks:
-            task.cancel()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        self._writers += [writer, far_writer]
-        self._tasks += [
-            asyncio.create_task(_carry(reader, far_writer)),
-            asyncio.create_task(_carry(far_reader, writer)),
-        ]
-
-
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-
-
 async def pending(line: Line) -> list[ResponseStream]:
     """Turns in every state in which something is waited for."""
     streams = [await line.create(input="a"), await line.create(input="b")]
@@ -352,8 +302,8 @@ def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> None:
     options = Options(keepalive=0.1, keepalive_timeout=0.1) if half_open else Options()
 
     async def main() -> None:
-        async with serving(hanging) as address, Cut(address) as relay:
-            async with connect(relay.url, options=options) as line:
+        async with serving(hanging) as address, Relay(address) as relay:
+            async with connect(f"grpc://{relay.address}", options=options) as line:
                 streams = await pending(line)
                 waiting = [asyncio.create_task(stream.response()) for stream in streams]
                 await asyncio.sleep(0)
@@ -386,8 +336,8 @@ def test_rc_06_closing_ends_everything_within_close_timeout() -> None:
     options = Options(close_timeout=0.2)
 
     async def main() -> None:
-        async with serving(hanging) as address, Cut(address) as relay:
-            async with connect(relay.url, options=options) as line:
+        async with serving(hanging) as address, Relay(address) as relay:
+            async with connect(f"grpc://{relay.address}", options=options) as line:
                 streams = await pending(line)
                 waiting = [asyncio.create_task(stream.response()) for stream in streams]
                 relay.forget()
@@ -472,7 +422,7 @@ def test_an_event_that_cannot_come_there_ends_the_line() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://h", "h:1", "grpc://", "grpc://h:99999", "grpc://h/path", "grpc://h?x", "grpc://u@h"],
+    ["ftp://h", "h:1", "grpc://", "grpc://h:99999", "grpc://h/path", "grpc://h?x", "grpc://u@h"],
 )
 def test_a_url_that_names_no_line_is_refused(url: str) -> None:
     async def main() -> None:

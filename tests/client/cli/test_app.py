@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.server_process import serving, write_script
+from tests.support.server_process import ServerProcess, serving, write_script
 from tieline_client import cli
+from tieline_client.errors import UnsupportedUrl
 
 RULES: list[dict[str, Any]] = [
     {
@@ -68,10 +69,15 @@ RULES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     script = write_script(tmp_path_factory.mktemp("script"), rules=RULES)
-    with serving("--script", script) as server:
-        yield f"grpc://{server.address}"
+    with serving("--script", script) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def url(server: ServerProcess) -> str:
+    return f"grpc://{server.address}"
 
 
 class Command:
@@ -119,6 +125,42 @@ def test_ask_streams_the_answer_and_nothing_else(tieline: Command) -> None:
     assert (tieline.out, tieline.err) == ("You said: hello\n", "")
 
 
+@pytest.mark.parametrize("scheme", ["ws", "http"])
+@pytest.mark.parametrize("transport", [None, "websocket", "http"])
+def test_ask_goes_over_the_transport_that_it_is_told(
+    tieline: Command, server: ServerProcess, scheme: str, transport: str | None
+) -> None:
+    """HTTP and WebSocket share a port: either may be asked for with the other's URL."""
+    named = () if transport is None else ("--transport", transport)
+    assert tieline("ask", "hello", "--url", f"{scheme}://{server.http}", *named) == 0
+    assert (tieline.out, tieline.err) == ("You said: hello\n", "")
+
+
+@pytest.mark.parametrize(
+    ("transport", "url"),
+    [
+        (None, "grpc://127.0.0.1:50051"),
+        ("grpc", "grpc://127.0.0.1:50051"),
+        ("websocket", "ws://127.0.0.1:8080"),
+        ("http", "http://127.0.0.1:8080"),
+    ],
+)
+def test_each_transport_has_its_default_address(
+    tieline: Command, monkeypatch: pytest.MonkeyPatch, transport: str | None, url: str
+) -> None:
+    asked: list[str] = []
+
+    def connect(url: str, **_: object) -> None:
+        asked.append(url)
+        raise UnsupportedUrl("seen")
+
+    monkeypatch.setattr("tieline_client.cli.app.connect", connect)
+    monkeypatch.delenv("TIELINE_URL")
+    named = () if transport is None else ("--transport", transport)
+    assert tieline("ask", "x", *named) == 2
+    assert asked == [url]
+
+
 def test_ask_reads_the_question_from_stdin(tieline: Command) -> None:
     assert tieline("ask", "-", stdin="from a pipe") == 0
     assert tieline.out == "You said: from a pipe\n"
@@ -150,9 +192,24 @@ def test_an_answer_that_was_cut_says_so(tieline: Command) -> None:
         (("ask", "refuse"), 1, "tieline: Slow."),
         (("ask", "break"), 1, "tieline: It broke."),
         (("ask", "x", "--model", "nope"), 1, "tieline: The model 'nope' does not exist."),
-        (("ask", "x", "--url", "grpc://127.0.0.1:1"), 1, "refused"),
-        (("ask", "x", "--url", "grpcs://127.0.0.1:1", "--ca", "/no/such"), 1, "No such file"),
-        (("ask", "x", "--url", "http://127.0.0.1"), 2, "does not begin with"),
+        (("ask", "x", "--url", "grpc://127.0.0.1:1"), 1, "cannot connect to 127.0.0.1:1: "),
+        (
+            ("ask", "x", "--url", "grpcs://127.0.0.1:1", "--ca", "/no/such"),
+            1,
+            "cannot read /no/such: No such file",
+        ),
+        (("agent", "x", "--root", "/no-such"), 1, "cannot read /no-such: No such file"),
+        (("ask", "x", "--url", "ws://127.0.0.1:1"), 1, "cannot connect to 127.0.0.1:1: "),
+        (("ask", "x", "--url", "http://127.0.0.1:1"), 1, "cannot connect to 127.0.0.1:1: "),
+        (
+            ("ask", "x", "--url", "wss://127.0.0.1:1", "--ca", "/no/such"),
+            1,
+            "cannot read /no/such: No such file",
+        ),
+        (("ask", "x", "--url", "ftp://127.0.0.1"), 2, "does not begin with"),
+        (("ask", "x", "--url", "grpc://h:1", "--transport", "http"), 2, "does not go with"),
+        (("ask", "x", "--url", "ws://h:1", "--transport", "grpc"), 2, "does not go with"),
+        (("ask", "x", "--transport", "pigeon"), 2, "pigeon"),
         (("ask", "x", "--max-output-tokens", "0"), 2, "greater than or equal to 1"),
         (("ask",), 2, "Missing argument"),
         (("ask", "x", "--frob"), 2, "--frob"),
@@ -184,6 +241,27 @@ def test_the_agent_reads_a_file_and_shows_each_turns_time(
     assert 'read_file({"path":"note.txt"}) -> forty-two' in tieline.err
     rows = [line.split() for line in tieline.err.splitlines() if line.startswith("│")]
     assert [row[1] for row in rows] == ["1", "2"]
+
+
+@pytest.mark.parametrize("scheme", ["ws", "http"])
+def test_the_agent_runs_over_each_transport_in_the_shape_that_it_carries(
+    tieline: Command, server: ServerProcess, folder: Path, scheme: str
+) -> None:
+    url = f"{scheme}://{server.http}"
+    assert tieline("agent", "read the note", "--root", str(folder), "--url", url) == 0
+    assert tieline.out == "The tool said: forty-two\n"
+    rows = [line.split() for line in tieline.err.splitlines() if line.startswith("│")]
+    assert [row[1] for row in rows] == ["1", "2"]
+    assert "-" not in [row[3] for row in rows]
+
+
+def test_the_agent_cannot_hold_a_response_over_http(
+    tieline: Command, server: ServerProcess, folder: Path
+) -> None:
+    url = f"http://{server.http}"
+    status = tieline("agent", "x", "--root", str(folder), "--url", url, "--shape", "append")
+    assert status == 1
+    assert tieline.err == "tieline: HTTP cannot carry append: use gRPC or WebSocket\n"
 
 
 def test_the_agent_cannot_leave_its_folder(tieline: Command, folder: Path) -> None:

@@ -14,6 +14,10 @@ from tieline_client.transports import Options, endpoint
         ("grpcs://example.com", "example.com:443"),
         ("grpcs://example.com:8443/", "example.com:8443"),
         ("grpc://[::1]:1234", "[::1]:1234"),
+        ("ws://h", "h:80"),
+        ("wss://h/", "h:443"),
+        ("http://[::1]:8080/v1", "[::1]:8080"),
+        ("https://h/base/", "h:443"),
         ("GRPC://Example.com:1", "example.com:1"),
     ],
 )
@@ -27,7 +31,7 @@ def test_a_url_names_a_scheme_and_an_address(url: str, address: str) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("http://h:1", "grpc://, grpcs://"),
+        ("ftp://h:1", "grpc://, grpcs://, ws://, wss://, http://, https://"),
         ("localhost:50051", "grpc://, grpcs://"),
         ("", "grpc://, grpcs://"),
         ("grpc://", "HOST:PORT"),
@@ -36,9 +40,19 @@ def test_a_url_names_a_scheme_and_an_address(url: str, address: str) -> None:
         ("grpc://h:0", "HOST:PORT"),
         ("grpc://h/path", "HOST:PORT"),
         ("grpc://h?query", "HOST:PORT"),
+        ("http://", r"HOST:PORT\[/PATH\]"),
+        ("ws://h/v1?query", r"HOST:PORT\[/PATH\]"),
         ("grpc://key@h", "api_key"),
     ],
 )
 def test_another_url_is_refused_with_what_it_should_be(url: str, why: str) -> None:
     with pytest.raises(UnsupportedUrl, match=why):
         endpoint(url, api_key=None, tls=None, options=Options())
+
+
+def test_a_base_path_is_kept_without_its_last_slash() -> None:
+    paths = [
+        endpoint(url, api_key=None, tls=None, options=Options()).path
+        for url in ("ws://h", "ws://h/", "http://h/a/b/", "https://h:1/v1")
+    ]
+    assert paths == ["", "", "/a/b", "/v1"]

@@ -2,15 +2,23 @@
 
 import asyncio
 import inspect
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from tests.client import web as scripted
+from tests.client.servicer import Speaker
 from tests.support.grpc_certificates import Authority
-from tests.support.server_process import serving
+from tests.support.server_process import ServerProcess, serving, write_script
+from tieline.errors import BadRequest, NotFound
 from tieline_client.aio import connect
 from tieline_client.errors import ConnectionLost
-from tieline_client.transports import TRANSPORTS, Tls, opener
+from tieline_client.transports import TRANSPORTS, Options, Tls, opener
 
 
 @pytest.mark.parametrize("scheme", list(TRANSPORTS))
@@ -26,9 +34,122 @@ def say(url: str, tls: Tls | None = None) -> str:
     return asyncio.run(main())
 
 
-def test_plain_text() -> None:
-    with serving() as server:
-        assert "hello" in say(f"grpc://{server.address}")
+PLAIN = ("grpc", "ws", "http")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with serving() as process:
+        yield process
+
+
+def url_of(server: ServerProcess, scheme: str) -> str:
+    door = server.address if scheme.startswith("grpc") else server.http
+    return f"{scheme}://{door}"
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_plain_text(server: ServerProcess, scheme: str) -> None:
+    assert "hello" in say(url_of(server, scheme))
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_a_stored_response_is_continued_and_its_time_is_told(
+    server: ServerProcess, scheme: str
+) -> None:
+    async def main() -> None:
+        async with connect(url_of(server, scheme)) as line:
+            first = await (await line.lane("a").create(input="one", store=True)).result()
+            assert first.timing is not None
+            assert {"decode", "overhead"} <= set(first.timing)
+            parent = first.response.id
+            stream = await line.lane("a").create(input="two", previous_response_id=parent)
+            second = await stream.result()
+            assert second.response.previous_response_id == parent
+            assert second.usage is not None
+            assert first.usage is not None
+            assert second.usage.input_tokens > first.usage.input_tokens
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_sd_03_a_chain_without_a_store_lives_as_long_as_its_line(
+    server: ServerProcess, scheme: str
+) -> None:
+    """SD-03: over HTTP there is no line, and the error is that of any unknown response."""
+
+    async def main() -> None:
+        async with connect(url_of(server, scheme)) as line:
+            first = await (await line.create(input="one", store=False)).result()
+            stream = await line.create(input="two", previous_response_id=first.response.id)
+            if scheme == "http":
+                with pytest.raises(BadRequest) as caught:
+                    await stream.response()
+                assert caught.value.code == "previous_response_not_found"
+            else:
+                assert (await stream.response()).status == "completed"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_what_the_server_refuses_is_the_same_error_on_each(
+    server: ServerProcess, scheme: str
+) -> None:
+    async def main() -> None:
+        async with connect(url_of(server, scheme)) as line:
+            with pytest.raises(NotFound) as caught:
+                await (await line.create(input="a", model="nope")).response()
+            assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+            assert (await (await line.create(input="b")).result()).text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme: str) -> None:
+    rule = {"id": "long", "emit": {"type": "message", "text": "word " * 2000}}
+    script = write_script(tmp_path, rules=[rule], pace={"tokens_per_second": 200})
+
+    async def main(server: ServerProcess) -> None:
+        async with connect(url_of(server, scheme)) as line:
+            stream = await line.create(input="a", store=False)
+            async for _ in stream:
+                if stream.text:
+                    break
+            await stream.cancel()
+            response = await stream.response()
+            assert response.status == "cancelled"
+            assert response.usage is not None
+            assert 0 < response.usage.output_tokens < 2000
+            assert stream.text
+
+    with serving("--script", script) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "ws"])
+def test_a_line_has_its_session(server: ServerProcess, scheme: str) -> None:
+    async def main() -> None:
+        async with connect(url_of(server, scheme), options=Options(merge="never")) as line:
+            await (await line.create(input="a")).response()
+            assert line.session is not None
+            assert {"heartbeat", "timing"} <= set(line.session.extensions)
+
+    asyncio.run(main())
+
+
+def test_au_07_the_real_server_without_websocket() -> None:
+    """AU-07: its 426 is what the client understands."""
+
+    async def main(server: ServerProcess) -> None:
+        async with connect(url_of(server, "ws")) as line:
+            assert line.transport == "sse"
+            assert "hello" in (await (await line.create(input="hello")).result()).text
+
+    with serving("--no-websocket") as server:
+        asyncio.run(main(server))
 
 
 def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
@@ -53,3 +174,70 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
                 say(url, refused)
         with pytest.raises(ConnectionLost):
             say(f"grpc://localhost:{port}")
+        for scheme in ("wss", "https"):
+            port = server.http.rpartition(":")[2]
+            url = f"{scheme}://localhost:{port}"
+            trusted = Tls(ca=ca, cert=str(mine.certificate), key=str(mine.key))
+            assert "hello" in say(url, trusted)
+            other_name = Tls(ca=ca, cert=trusted.cert, key=trusted.key, server_name="localhost")
+            assert "hello" in say(f"{scheme}://127.0.0.1:{port}", other_name)
+            wrong = Tls(ca=ca, cert=trusted.cert, key=trusted.key, server_name="elsewhere")
+            for refused in (Tls(ca=ca), Tls(cert=trusted.cert, key=trusted.key), wrong):
+                with pytest.raises(ConnectionLost):
+                    say(url, refused)
+
+
+async def without_websocket(request: web.Request) -> web.StreamResponse:
+    """A server that serves HTTP and answers 426 to an upgrade."""
+    if request.method == "GET":
+        error = {"message": "WebSocket is off.", "code": "upgrade_required"}
+        return web.json_response({"error": error}, status=426)
+    peer = scripted.StreamPeer(request, await request.read())
+    await peer.send(*Speaker(peer.create).answer("over HTTP"))
+    return peer.response
+
+
+def test_au_07_a_server_without_websocket_is_spoken_to_over_http_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """AU-07: one refused upgrade, one line at INFO, no error."""
+    upgrades = 0
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        nonlocal upgrades
+        upgrades += request.method == "GET"
+        return await without_websocket(request)
+
+    async def main() -> None:
+        async with scripted.serving(handle) as address, connect(f"ws://{address}") as line:
+            assert line.transport == "sse"
+            for _ in range(3):
+                assert (await (await line.create(input="a")).result()).text == "over HTTP"
+
+    with caplog.at_level(logging.INFO, logger="tieline_client"):
+        asyncio.run(main())
+    assert upgrades == 1
+    said = [each for each in caplog.records if each.name == "tieline_client"]
+    assert [each.levelname for each in said] == ["INFO"]
+
+
+def test_another_refusal_is_no_reason_to_change_the_transport() -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404)
+
+    async def main() -> None:
+        async with scripted.serving(refuse) as address:
+            with pytest.raises(NotFound):
+                async with connect(f"ws://{address}"):
+                    pass
+
+    asyncio.run(main())
+
+
+def test_a_transport_is_imported_when_its_scheme_is_used() -> None:
+    """Importing the client costs neither gRPC nor aiohttp."""
+    code = "import sys, tieline_client; print({'grpc', 'aiohttp'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "set()\n"

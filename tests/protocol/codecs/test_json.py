@@ -248,3 +248,25 @@ def test_each_lane_has_its_own_memory_and_shares_what_is_equal() -> None:
         decoder.decode(_create(b, "x", "two"))
         decoder.decode(_create(b, "x", "three"))
     assert decoder.work - before < 9 * 60
+
+
+def test_a_body_of_http_is_a_create_whatever_type_it_names() -> None:
+    decoder = json.RequestDecoder()
+    create = decoder.create(b'{"type":"response.cancel","model":"m","input":"hi","new":1}')
+    assert (create.type, create.model) == ("response.create", "m")
+    assert decoder.work > 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"[]", "invalid_type"),
+        (b"1", "invalid_type"),
+    ],
+)
+def test_a_body_that_is_no_object_is_refused(raw: bytes, code: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        json.RequestDecoder().create(raw)
+    assert caught.value.code == code

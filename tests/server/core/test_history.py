@@ -44,6 +44,16 @@ class TestSegment:
         assert list(second.path()) == [first, second]
         assert [item.id for item in second.items_of_chain()] == ["a", "b", "c"]
 
+    def test_an_unforked_run_has_one_index_and_a_fork_begins_its_own(self) -> None:
+        """So that looking up an id costs nothing more on a long chain."""
+        first = link(None, message("a"))
+        second = link(first, message("b"))
+        third = link(second, message("c"))
+        fork = link(first, message("d"))
+        assert first.branch is second.branch is third.branch
+        assert fork.branch is not first.branch
+        assert link(fork, message("e")).branch is fork.branch
+
     def test_find_sees_the_chain_and_nothing_beside_it(self) -> None:
         root = link(None, message("a"))
         left = link(root, message("b"))

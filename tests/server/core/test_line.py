@@ -493,6 +493,15 @@ class TestDrain:
         assert line.closed is not None
         assert line.stopped == [running] or waiting in line.stopped
 
+    def test_a_line_that_was_half_closed_is_told_and_held_to_the_deadline(self) -> None:
+        line = Lockstep()
+        turn = line.create("1")
+        line.half_close()
+        line.drain(5)
+        line.wait(5)
+        assert line.status(turn) == ("incomplete", "server_draining")
+        assert line.closed is not None
+
     def test_a_second_drain_changes_nothing(self) -> None:
         line = Lockstep()
         line.create("1")
@@ -507,6 +516,41 @@ class TestDrain:
         line.drain(5)
         line.half_close()
         line.answer(turn)
+        assert line.closed is not None
+
+
+class TestAge:
+    TOO_OLD = ("websocket_connection_limit_reached", None)
+
+    def test_an_idle_line_says_why_and_closes(self) -> None:
+        line = Lockstep()
+        line.age()
+        assert line.errors == [self.TOO_OLD]
+        assert line.closed is not None
+        assert line.closed.error is None
+
+    def test_what_runs_ends_and_nothing_new_begins(self) -> None:
+        line = Lockstep()
+        turn = line.create("go", append=True)
+        line.age()
+        line.create("late", event_id="late")
+        line.append(user("late"), lane="b")
+        assert line.errors == [self.TOO_OLD, self.TOO_OLD]
+        assert line.error_events[0].error.event_id == "late"
+        (call_id,) = line.call(turn)
+        line.append(output(call_id))
+        line.answer(turn)
+        assert line.status(turn) == ("completed", None)
+        assert line.errors == [self.TOO_OLD] * 3
+        assert line.closed is not None
+
+    def test_it_may_still_be_drained(self) -> None:
+        line = Lockstep()
+        turn = line.create("hi")
+        line.age()
+        line.drain(5)
+        line.wait(5)
+        assert line.status(turn) == ("incomplete", "server_draining")
         assert line.closed is not None
 
 

@@ -1,5 +1,6 @@
 """Events on their way out: numbers, turns between lanes, merging for slow readers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -55,6 +56,19 @@ class TestNumbers:
 
 
 class TestTurns:
+    def test_why_a_line_ends_goes_out_after_all_others(self) -> None:
+        out = outgoing()
+        text(Outbox(out, "a"), "x")
+        out.put_last(events.SessionGoingAway(reason="old", seconds=0.0))
+        text(Outbox(out, "b"), "y")
+        out.put_line(BEAT)
+        assert not out.empty
+        kinds = [type(event) for event in taken(out)]
+        assert kinds[0] is events.Heartbeat
+        assert kinds[-1] is events.SessionGoingAway
+        assert len(kinds) == 4
+        assert out.empty
+
     def test_lanes_take_turns_event_by_event(self) -> None:
         out = outgoing()
         for lane, count in (("a", 3), ("b", 1), ("c", 2)):
@@ -69,12 +83,30 @@ class TestTurns:
         out.put_line(BEAT)
         assert [event.type for event in taken(out)] == [BEAT.type, "response.output_text.delta"]
 
-    def test_each_event_wakes_the_writer(self) -> None:
-        woken = []
+    @pytest.mark.parametrize("first", ["lane", "line", "last"])
+    def test_the_writer_is_woken_by_the_first_of_what_it_then_takes_whole(self, first: str) -> None:
+        woken: list[int] = []
         out = Outgoing(merge_from=None, wake=lambda: woken.append(1))
+        puts: dict[str, Callable[[], object]] = {
+            "lane": lambda: text(Outbox(out, None), "x"),
+            "line": lambda: out.put_line(BEAT),
+            "last": lambda: out.put_last(BEAT),
+        }
+        puts[first]()
+        for put in puts.values():
+            put()
+        assert len(woken) == 1
+        taken(out)
+        puts[first]()
+        assert len(woken) == 2, "and again once it has taken all"
+
+    def test_what_says_why_a_line_ends_goes_out_after_all_others(self) -> None:
+        out = outgoing()
+        out.put_last(BEAT)
         text(Outbox(out, None), "x")
-        out.put_line(BEAT)
-        assert len(woken) == 2
+        assert not out.empty
+        assert [event.type for event in taken(out)] == ["response.output_text.delta", BEAT.type]
+        assert out.empty
 
     def test_unsent_counts_a_lane_and_empty_all(self) -> None:
         out = outgoing()
@@ -97,6 +129,7 @@ class TestTurns:
         out.close()
         text(outbox, "y")
         out.put_line(BEAT)
+        out.put_last(BEAT)
         assert out.next() is None
         assert out.empty
 
@@ -132,11 +165,11 @@ class TestMerging:
         out = outgoing(1)
         outbox = Outbox(out, None)
         for _ in range(100):
-            text(outbox, "x" * 1000)
+            text(outbox, "x" * 100)
         sizes = [len(event.delta) for event in taken(out)]
-        assert sum(sizes) == 100_000
-        assert max(sizes) < MERGE_CHARACTERS + 1000
-        assert len(sizes) == 6
+        assert sum(sizes) == 10_000
+        assert max(sizes) < MERGE_CHARACTERS + 100
+        assert len(sizes) == 10
 
     @pytest.mark.parametrize("other", [{"item": "msg_2"}, {"part": 1}])
     def test_another_part_does_not_join(self, other: dict[str, Any]) -> None:

@@ -128,6 +128,7 @@ class TestRecord:
         refused = line.create("hi", model="nobody")
         record = line.record(refused)
         assert (record.outcome, record.error_code) == ("refused", "model_not_found")
+        assert record.model == "nobody"
         assert record.usage.total_tokens == 0
 
     def test_a_failed_turn_books_its_tokens_and_its_code(self) -> None:

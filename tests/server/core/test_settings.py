@@ -239,6 +239,8 @@ class TestValues:
         asked = {
             "instructions": "be terse",
             "temperature": 0.0,
+            "presence_penalty": 0.5,
+            "frequency_penalty": -0.5,
             "max_output_tokens": 9,
             "max_tool_calls": 2,
             "metadata": {"k": "v"},

@@ -375,6 +375,35 @@ class TestHeld:
         assert line.record(turn).usage.total_tokens == 11
 
 
+class TestCrossing:
+    """An append that names a response which ended while the append was on its way."""
+
+    @pytest.mark.parametrize("end", ["cancel", "held_timeout"])
+    def test_it_starts_nothing_that_nobody_waits_for(self, end: str) -> None:
+        line = Lockstep()
+        turn, (one,) = held(line)
+        if end == "cancel":
+            line.cancel()
+        else:
+            line.wait(900)
+        assert line.append(output(one), response_id=turn) == ""
+        assert line.errors == [("response_already_completed", "response_id")]
+        assert line.append(output(one)) in line.sampling, "who means it leaves the name out"
+
+    def test_nor_while_the_end_is_being_saved(self) -> None:
+        line = Lockstep(store_answers=False)
+        turn, (one,) = held(line, store=True)
+        line.cancel()
+        assert line.append(output(one), response_id=turn) == ""
+        assert line.errors == [("response_already_completed", "response_id")]
+
+    def test_a_response_without_open_calls_is_simply_continued(self) -> None:
+        line = Lockstep()
+        turn = line.create("go", append=True)
+        line.answer(turn)
+        assert line.append(user("more"), response_id=turn) in line.sampling
+
+
 class TestCancel:
     def test_a_running_turn_ends_with_its_partial_output_and_real_usage(self) -> None:
         line = Lockstep()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from tieline.codecs.memory import Memory
+from tieline.codecs.memory import MAX_BYTES, Memory
 from tieline.codecs.proto.fields import Slot, Spec
 
 NAMES: Final = frozenset(
@@ -57,6 +57,8 @@ class FieldMemory:
             return last
         value: Raw = slot.kind.read(field, slot.name)
         self.work += size(value)
+        if size(value) > MAX_BYTES:
+            return value
         said = field if isinstance(field, str) else _copy(message, name, field)
         self._memory.keep(lane, name, said, value)
         return value

@@ -7,7 +7,7 @@ from msgspec import Raw, Struct, structs
 
 from tieline import requests
 from tieline.codecs import json
-from tieline.codecs.memory import Memory
+from tieline.codecs.memory import MAX_NAME, Memory
 from tieline.codecs.proto.bridge import Bridge
 from tieline.codecs.proto.fields import NULL, Spec, extras, getter
 from tieline.codecs.proto.frames import field
@@ -152,7 +152,8 @@ class RequestDecoder:
             request = self._json.decode(message.opaque.json.encode())
             return _enveloped(request, envelope)
         arm = REQUESTS[name]
-        lane = message.stream_id
+        # Enough to tell lanes apart, whatever a name that will be refused may weigh.
+        lane = message.stream_id[:MAX_NAME]
         values = self._read(arm.spec, getattr(message, name), kind=arm.kind, lane=lane)
         decoded: Request = _converted(values | envelope, arm.kind)
         return decoded

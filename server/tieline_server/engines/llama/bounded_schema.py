@@ -7,7 +7,8 @@ what it gets is built here from the words that it does know, with a bound on eve
 satisfies the result is JSON; it also satisfies the client's schema, except for what is passed
 over: ``not``, ``if``, ``contains``, ``patternProperties``, ``propertyNames``, ``uniqueItems``,
 ``dependent*``, ``minProperties``, formats and patterns beyond those below, ``$ref`` to another
-document, and what lies deeper than ``MAX_DEPTH``.
+document, and what lies deeper than ``MAX_DEPTH`` or beyond one of the other bounds: schemas come
+from clients, so what one costs here and in the runtime has an end.
 """
 
 import re
@@ -20,6 +21,10 @@ MAX_FREE_STRING: Final = 64
 """Characters of a string where the schema would take anything."""
 MAX_ITEMS: Final = 8
 """Items of an array without ``maxItems``."""
+MOST_ITEMS: Final = 256
+"""Items of an array, whatever its schema says: the runtime lays out every one of them."""
+ALL_ITEMS: Final = 2_048
+"""Items of all arrays of one schema; 100,000 take the runtime seconds and 200 MB."""
 MAX_MEMBERS: Final = 8
 """Members of an object whose schema names none."""
 MAX_NUMBER: Final = 1_000_000_000
@@ -28,6 +33,11 @@ MAX_DEPTH: Final = 12
 """Nesting at which whatever is left of a schema becomes a scalar."""
 MAX_NODES: Final = 1_000
 """Parts of one result: a schema whose references multiply ends here."""
+
+MAX_COPIES: Final = 500_000
+"""Members that are copied while schemas are merged into each other."""
+MAX_PATTERN: Final = 1_000
+"""Characters of a pattern."""
 
 NAME: Final = r"^[A-Za-z_][A-Za-z0-9_./ -]{0,39}$"
 """Names of members that the schema leaves open."""
@@ -68,11 +78,13 @@ def bounded(schema: Any) -> dict[str, Any]:
 class _Bounds:
     """One schema being rebuilt."""
 
-    __slots__ = ("_left", "_root")
+    __slots__ = ("_copies", "_items", "_left", "_root")
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._left = MAX_NODES
+        self._items = ALL_ITEMS
+        self._copies = MAX_COPIES
 
     def of(self, schema: Any, depth: int) -> dict[str, Any]:
         self._left -= 1
@@ -87,7 +99,7 @@ class _Bounds:
         branches = schema.get("anyOf")
         if isinstance(branches, list) and branches:
             rest = {name: value for name, value in schema.items() if name != "anyOf"}
-            return self._any_of([_merge(rest, each) for each in branches], depth)
+            return self._any_of([self._merge(rest, each) for each in branches[:MAX_NODES]], depth)
         kinds = self._kinds(schema)
         if len(kinds) > 1:
             return self._any_of([{**schema, "type": kind} for kind in kinds], depth)
@@ -98,18 +110,26 @@ class _Bounds:
         for _ in range(MAX_DEPTH):
             if "$ref" in schema:
                 rest = {name: value for name, value in schema.items() if name != "$ref"}
-                schema = _merge(self._target(schema["$ref"]), rest)
+                schema = self._merge(self._target(schema["$ref"]), rest)
             elif isinstance(schema.get("allOf"), list):
                 parts = schema["allOf"]
                 schema = {name: value for name, value in schema.items() if name != "allOf"}
                 for part in parts:
-                    schema = _merge(schema, part)
+                    schema = self._merge(schema, part)
             elif "oneOf" in schema:
                 rest = {name: value for name, value in schema.items() if name != "oneOf"}
                 schema = {"anyOf": schema["oneOf"], **rest}
             else:
                 break
         return schema
+
+    def _merge(self, base: Any, more: Any) -> dict[str, Any]:
+        """Two schemas that both hold; once too much has been copied, the first one alone."""
+        first = base if isinstance(base, dict) else {}
+        second = more if isinstance(more, dict) else {}
+        for schema in (first, second):
+            self._copies -= 1 + len(schema) + sum(map(_length, map(schema.get, _ADDED_UP)))
+        return _merge(first, second) if self._copies >= 0 else first
 
     def _target(self, reference: Any) -> Any:
         """What a JSON pointer into the same document points at (RFC 6901), or None."""
@@ -173,6 +193,9 @@ class _Bounds:
             most = max(least, len(head), MAX_ITEMS)
         if items is False:
             most = min(most, len(head))
+        most = min(most, MOST_ITEMS, max(self._items, MAX_ITEMS))
+        self._items -= most
+        least = min(least, most)
         result: dict[str, Any] = {"type": "array", "items": self.of(items, depth + 1)}
         if head:
             result["prefixItems"] = head
@@ -188,10 +211,15 @@ _IMPLIED: Final[Mapping[str, frozenset[str]]] = {
 """Type that a schema without one means -> the words that give it away."""
 
 
-def _merge(base: Any, more: Any) -> dict[str, Any]:
+_ADDED_UP: Final = ("properties", "required")
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, dict | list) else 0
+
+
+def _merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Two schemas that both hold; the second wins, properties and required add up."""
-    first = base if isinstance(base, dict) else {}
-    second = more if isinstance(more, dict) else {}
     merged = {**first, **second}
     if isinstance(first.get("properties"), dict) and isinstance(second.get("properties"), dict):
         merged["properties"] = {**first["properties"], **second["properties"]}
@@ -217,6 +245,8 @@ def _string(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _simple(pattern: str) -> bool:
     """Whether the runtime can follow ``pattern``."""
+    if len(pattern) > MAX_PATTERN:
+        return False
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError):

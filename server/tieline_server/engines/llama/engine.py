@@ -18,10 +18,10 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
@@ -43,6 +43,8 @@ from tieline_server.models import find
 
 logger: Final = logging.getLogger("tieline.llama")
 
+T = TypeVar("T")
+
 SLOTS: Final = 4
 """Answers that are sampled side by side; further ones wait for a slot."""
 
@@ -51,7 +53,7 @@ MAX_CONTEXT: Final = 8192
 
 RENDER_THREADS: Final = 4
 INLINE_BYTES: Final = 64 * 1024
-"""New bytes of history that are rendered on the event loop (some 5 ms); more go to a thread."""
+"""New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
 
 QUANTISATION: Final = re.compile(r"[.\-_](i?q\d\w*|b?f16|f32)$")
 
@@ -89,14 +91,14 @@ class LlamaEngine:
         """The one model."""
         return (self._model,)
 
-    def count(self, prompt: Prompt) -> int:
+    async def count(self, prompt: Prompt) -> int:
         """How many input tokens the prompt has."""
-        return self._builder.count(prompt)
+        return await self._beside(self._builder.count, prompt)
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
         """Samples one answer (:meth:`tieline_server.engines.base.Engine.sample`)."""
         begun = time.perf_counter_ns()
-        ready = await self._build(prompt)
+        ready = await self._beside(self._builder.build, prompt)
         answer = _Answer(ready, render=_microseconds(begun))
         if not prompt.settings.generate:
             yield [Accepted(input_tokens=len(ready.completion.ids)), Finish(output_tokens=0)]
@@ -134,13 +136,14 @@ class LlamaEngine:
         self._jobs.add(job)
         return job
 
-    async def _build(self, prompt: Prompt) -> Ready:
+    async def _beside(self, render: Callable[[Prompt], T], prompt: Prompt) -> T:
+        """``render(prompt)``, in a thread where it may take long."""
         if self._closed:
             raise _unavailable()
         if self._builder.new_bytes(prompt) <= INLINE_BYTES:
-            return self._builder.build(prompt)
+            return render(prompt)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._rendering, self._builder.build, prompt)
+        return await loop.run_in_executor(self._rendering, render, prompt)
 
 
 class _Job:

@@ -48,13 +48,16 @@ class Preface(Struct, frozen=True, kw_only=True):
 
         A lane that sends the same bytes again gets the same objects (``settings.Recall``).
         """
+        return self.made_of(settings) and self.extra is chain.tools
+
+    def made_of(self, settings: Settings) -> bool:
+        """Whether it was made of these very settings."""
         mine = self.settings
         return (
             mine.tools is settings.tools
             and mine.tool_choice is settings.tool_choice
             and mine.format is settings.format
             and mine.instructions is settings.instructions
-            and self.extra is chain.tools
         )
 
 
@@ -74,8 +77,11 @@ class PromptBuilder:
         self._prefaces: OrderedDict[str, Preface] = OrderedDict()
 
     def new_bytes(self, prompt: Prompt) -> int:
-        """Bytes of items that :meth:`build` or :meth:`count` would have to render."""
-        return self._template.unrendered(prompt.tip)
+        """Bytes of items and settings that :meth:`build` or :meth:`count` have to render."""
+        kept = self._prefaces.get(prompt.session)
+        settings = prompt.settings
+        known = kept is not None and kept.made_of(settings)
+        return self._template.unrendered(prompt.tip) + (0 if known else _size(settings))
 
     def count(self, prompt: Prompt) -> int:
         """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
@@ -142,6 +148,12 @@ class PromptBuilder:
                 end=END,
             ),
         )
+
+
+def _size(settings: Settings) -> int:
+    """Bytes, about, that a preface is made of."""
+    schema = settings.format.schema or b""
+    return len(settings.instructions or "") + len(bytes(settings.tools.echo)) + len(schema)
 
 
 def _system(settings: Settings) -> str:

@@ -107,6 +107,10 @@ class Completion(Struct, frozen=True, kw_only=True):
         return body
 
 
+_FIRST: Final = Completion(ids=[0], max_tokens=1, temperature=0.0, top_p=1.0)
+"""The least that makes a loaded model answer."""
+
+
 class _Server(Protocol):
     """What we use of ``xllamacpp.Server``, which has no type hints."""
 
@@ -140,6 +144,10 @@ class Runtime:
             )
         except RuntimeError as error:
             raise ModelError(f"{path} cannot be loaded by llama.cpp") from error
+        # A stop that comes before the library's own thread has begun its loop is forgotten there,
+        # and `close` would wait for that thread for ever: what has been answered shows that it
+        # runs.
+        self.complete(_FIRST, lambda report: True)
 
     @property
     def address(self) -> str:

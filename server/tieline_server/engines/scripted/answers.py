@@ -240,6 +240,10 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+HEARD: Final = 10_000
+"""Characters of the user's words in which tools are looked for: there may be many tools."""
+
+_SEPARATORS: Final = re.compile("[_-]+")
 _ASKS: Final = re.compile(r"\b(?:call|invoke|run|use)\b.{0,40}\btools?\b", re.IGNORECASE)
 
 
@@ -253,15 +257,20 @@ def called_tool(context: Context) -> Tool | None:
     ]
     if not tools:
         return None
-    named = next((tool for tool in tools if _names(context.user, tool.name or "")), None)
+    words = context.user[:HEARD]
+    folded = words.lower()
+    named = next((tool for tool in tools if _names(words, folded, tool.name or "")), None)
     if named is not None:
         return named
-    return tools[0] if choice.mode == "required" or _ASKS.search(context.user) else None
+    return tools[0] if choice.mode == "required" or _ASKS.search(words) else None
 
 
-def _names(text: str, name: str) -> bool:
+def _names(text: str, folded: str, name: str) -> bool:
     """Whether ``text`` names the tool, perhaps with blanks for underscores."""
-    pattern = re.sub(r"[_\\-]+", "[ _-]", re.escape(name))
+    # Nearly all tools end here: to build a pattern for each would take longest.
+    if not all(part in folded for part in _SEPARATORS.split(name.lower())):
+        return False
+    pattern = "[ _-]".join(map(re.escape, _SEPARATORS.split(name)))
     return re.search(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE) is not None
 
 

@@ -124,14 +124,10 @@ class ScriptedEngine:
         """The script's models, the default one first."""
         return self._script.models
 
-    def count(self, prompt: Prompt) -> int:
+    async def count(self, prompt: Prompt) -> int:
         """How many tokens instructions, tools and items have."""
-        head = self._heads.get(_key(prompt.settings)) or self._remember(
-            prompt, head_of(prompt.settings, self._vocabulary.count)
-        )
-        facts, rendered = facts_of(prompt.tip, self._vocabulary.count)
-        prompt.work.render += rendered
-        return head.tokens + facts.tokens
+        context = await self._context(prompt)
+        return context.head.tokens + context.facts.tokens
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
         """Samples one answer (:class:`~tieline_server.engines.base.Engine`)."""

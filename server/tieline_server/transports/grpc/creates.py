@@ -12,22 +12,20 @@ from google.protobuf.message import DecodeError, Message
 
 from tieline import events
 from tieline.codecs.proto import RequestDecoder, to_response
-from tieline.errors import ERRORS, ApiError
+from tieline.errors import ApiError
 from tieline.requests import Create
-from tieline.responses import Response
 from tieline.v1 import line_pb2
 from tieline_server.runtime import LineRuntime, Services
-from tieline_server.transports.grpc.calls import LiveCalls, LiveLine
+from tieline_server.transports.answers import error_of, final_answer, next_event, traced
+from tieline_server.transports.calls import LiveCalls
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
     REQUEST_ID,
     Call,
     Context,
     abort,
-    error_of,
-    internal_error,
 )
-from tieline_server.transports.grpc.stream import EventWriter, RequestReader, traced
+from tieline_server.transports.grpc.stream import EventWriter, RequestReader
 
 M = TypeVar("M", bound=Message)
 
@@ -82,7 +80,7 @@ class CreateCalls:
             line = self._line(call)
             async with self._calls.opened(line) as live:
                 self._ask(line, line_pb2.StreamResponseRequest, data, call)
-                first = await _next(live)
+                first = await next_event(live)
                 if isinstance(first, events.ErrorEvent):
                     raise error_of(first)
                 await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
@@ -96,7 +94,7 @@ class CreateCalls:
             line = self._line(call)
             async with self._calls.opened(line) as live:
                 self._ask(line, line_pb2.CreateResponseRequest, data, call)
-                response = await _final(live)
+                response = (await final_answer(live)).response
         answer = line_pb2.CreateResponseResponse(response=to_response(response))
         return answer.SerializeToString()
 
@@ -141,31 +139,3 @@ def read_create(kind: type[CreateRequest], data: bytes, max_bytes: int) -> Creat
         raise ApiError.of("request_too_large", f"The message is larger than {max_bytes} bytes.")
     message = parsed(kind, data)
     return RequestDecoder().create(message.response_create)
-
-
-async def _next(live: LiveLine) -> events.Event:
-    """The next event of a line; raises the error that closed it."""
-    line = live.line
-    while (event := line.next_event()) is None:
-        if line.closed:
-            raise live.error or line.error or internal_error()
-        await line.wait()
-    return event
-
-
-async def _final(live: LiveLine) -> Response:
-    """The response as its terminal event has it; raises the error that came instead."""
-    while True:
-        event = await _next(live)
-        if isinstance(event, events.ErrorEvent):
-            raise error_of(event)
-        if isinstance(event, events.LifecycleEvent) and event.TERMINAL:
-            return _whole(event.response)
-
-
-def _whole(response: Response) -> Response:
-    failure = response.error
-    if response.status == "failed" and failure is not None:
-        known = failure.code in ERRORS
-        raise ApiError.of(failure.code, failure.message, status=None if known else 500)
-    return response

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from tieline.v1 import line_pb2, models_pb2
 from tieline_server.runtime import Services
-from tieline_server.transports.grpc.calls import LiveCalls
+from tieline_server.transports.calls import LiveCalls
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.creates import CreateCalls
 from tieline_server.transports.grpc.status import Behaviour, guarded
@@ -85,7 +85,7 @@ class GrpcDoor:
             else:
                 port = server.add_secure_port(address, tls.credentials())
         except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}") from error
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}: is it taken?") from error
         host, colon, _ = address.rpartition(":")
         return f"{host}:{port}" if colon and not address.startswith("unix:") else address
 

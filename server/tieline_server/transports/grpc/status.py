@@ -12,10 +12,10 @@ from typing import Any, Final, NoReturn
 import grpc
 from msgspec import Struct
 
-from tieline import events
 from tieline.codecs.proto import error_status
 from tieline.errors import ApiError
 from tieline.ids import IdSource
+from tieline_server.transports.answers import internal_error
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Behaviour = Callable[[Any, Context, "Call"], Awaitable[bytes | None]]
@@ -85,11 +85,6 @@ def guarded(behaviour: Behaviour, ids: IdSource) -> Handler:
     return handle
 
 
-def internal_error() -> ApiError:
-    """What a caller sees of a fault of ours."""
-    return ApiError.of("server_error", "The server had an error while processing the request.")
-
-
 async def abort(context: Context, error: ApiError, request_id: str) -> NoReturn:
     """Ends the RPC with the error as its status; ErrorInfo and its like travel as details."""
     status = error_status(_clipped(error), request_id)
@@ -100,19 +95,6 @@ async def abort(context: Context, error: ApiError, request_id: str) -> NoReturn:
             (REQUEST_ID, request_id),
             ("grpc-status-details-bin", status.SerializeToString()),
         ),
-    )
-
-
-def error_of(event: events.ErrorEvent) -> ApiError:
-    """The in-band error as the exception that ends an RPC of one request."""
-    detail = event.error
-    return ApiError.of(
-        detail.code or "server_error",
-        detail.message,
-        param=detail.param,
-        status=event.status or None,
-        error_type=detail.type,
-        retry_after=detail.retry_after or None,
     )
 
 

@@ -19,11 +19,14 @@ from tieline import events
 from tieline.codecs.proto import EventEncoder, RequestDecoder
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
-from tieline.requests import Append, Create, Request, SessionStart
+from tieline.requests import Request, SessionStart
+from tieline.responses import Response
 from tieline.v1 import line_pb2
 from tieline_server.runtime import LineRuntime
+from tieline_server.transports.answers import internal_error, traced
 from tieline_server.transports.grpc.config import GrpcConfig
-from tieline_server.transports.grpc.status import Context, internal_error
+from tieline_server.transports.grpc.status import Context
+from tieline_server.transports.pulse import Pulse, Stuck
 
 WRITE_BYTES: Final = 256 * 1024
 """Where a message of gathered events closes: lanes take turns, and most stubs receive 4 MiB."""
@@ -38,81 +41,6 @@ BACKLOG: Final = 64
 """Messages taken from a client that takes none: the next one waits for the stuck write."""
 
 _log: Final = logging.getLogger(__name__)
-
-
-class Pulse:
-    """One timer that interrupts a writer: stuck in a write, or silent for too long.
-
-    It moves lazily: a write costs two stores here, where two timers of their own would cost a
-    fifth of the write. It interrupts by a cancellation of the task that made it, and that task
-    asks ``fired`` whose cancellation it was.
-    """
-
-    __slots__ = ("_fired", "_handle", "_heartbeat", "_loop", "_quiet_since", "_task", "_timeout",
-                 "_writing_since")  # fmt: skip
-
-    def __init__(self, *, heartbeat: float, write_timeout: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None, "made by the coroutine that writes"
-        self._task = task
-        self._heartbeat = heartbeat
-        self._timeout = write_timeout
-        self._quiet_since = self._loop.time()
-        self._writing_since: float | None = None
-        self._fired = False
-        self._handle: asyncio.TimerHandle | None = None
-        self._arm(self._quiet_since + heartbeat)
-
-    @property
-    def writing(self) -> bool:
-        """Whether a write is in flight."""
-        return self._writing_since is not None
-
-    def begin(self) -> None:
-        """A write begins."""
-        self._writing_since = self._loop.time()
-
-    def end(self) -> None:
-        """A write is done."""
-        self._writing_since = None
-        self._quiet_since = self._loop.time()
-
-    def interrupt(self) -> None:
-        """Interrupts the writer now."""
-        self._fired = True
-        self._task.cancel()
-
-    def fired(self) -> bool:
-        """Whether the cancellation that just arrived is this timer's; takes it back if so.
-
-        False as well when the call itself was cancelled in the same moment.
-        """
-        if not self._fired:
-            return False
-        self._fired = False
-        self._arm(self._loop.time() + self._heartbeat)
-        return self._task.uncancel() == 0
-
-    def stop(self) -> None:
-        """Interrupts nothing any more."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _arm(self, due: float) -> None:
-        # Never further ahead than the shorter of the two, so that neither is noticed late.
-        soon = self._loop.time() + min(self._heartbeat, self._timeout)
-        self._handle = self._loop.call_at(min(due, soon), self._tick)
-
-    def _tick(self) -> None:
-        since = self._writing_since
-        due = self._quiet_since + self._heartbeat if since is None else since + self._timeout
-        if self._loop.time() < due:
-            self._arm(due)
-            return
-        self._handle = None
-        self.interrupt()
 
 
 class EventWriter:
@@ -163,7 +91,7 @@ class EventWriter:
         """
         try:
             await self._pump()
-        except _Stuck:
+        except Stuck:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         finally:
             self._pulse.stop()
@@ -198,7 +126,7 @@ class EventWriter:
             await self._context.write(message)
         except asyncio.CancelledError:
             if self._pulse.fired():
-                raise _Stuck from None
+                raise Stuck from None
             raise
         self._pulse.end()
         self._caught_up.set()
@@ -211,8 +139,11 @@ class EventWriter:
             parts.append(self._carry)
             size = len(self._carry)
             self._carry = None
-        while size < self._write_bytes and (event := self._line.next_event()) is not None:
-            encoded = self._encode(event)
+        next_event, encode, most = self._line.next_event, self._encoder.encode, self._event_bytes
+        while size < self._write_bytes and (event := next_event()) is not None:
+            encoded = encode(event)
+            if len(encoded) > most:
+                encoded = self._shrink(event)
             if size and size + len(encoded) > self._write_bytes:
                 self._carry = encoded
                 break
@@ -220,6 +151,7 @@ class EventWriter:
             size += len(encoded)
         if not parts:
             return None
+        self._line.work.encode = self._encoder.work
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _encode(self, event: events.Event) -> bytes:
@@ -230,15 +162,19 @@ class EventWriter:
         return encoded
 
     def _shrink(self, event: events.Event) -> bytes:
-        """An event that the client cannot receive, without its output or as an error.
+        """An event that the client cannot receive, without what it can do without, or an error.
 
-        Its items have come one by one, so a response can do without them. Past the client's
-        limit its library would end the stream, and the line's state with it.
+        A response's items have come one by one, and its settings are the client's own; but that
+        it began and how it ended must be heard. Past the client's limit its library would end
+        the stream, and the line's state with it.
         """
-        if event.TERMINAL or isinstance(event, events.ResponseDone):
-            encoded = self._encoder.encode(event, output_omitted=True)
-            if len(encoded) <= self._event_bytes:
-                return encoded
+        if isinstance(event, events.LifecycleEvent):
+            ends = event.TERMINAL or isinstance(event, events.ResponseDone)
+            if ends:
+                encoded = self._encoder.encode(event, output_omitted=True)
+                if len(encoded) <= self._event_bytes:
+                    return encoded
+            return self._encoder.encode(_without_settings(event), output_omitted=ends)
         error = ApiError.of(
             "event_too_large",
             f"An event of type {event.type} is larger than the {self._event_bytes} bytes that "
@@ -255,6 +191,28 @@ class EventWriter:
 
     def _heartbeat(self) -> bytes:
         return self._encoder.encode(events.Heartbeat(phase=self._line.phase()))
+
+
+def _without_settings(event: events.LifecycleEvent) -> events.LifecycleEvent:
+    """The event with a response that echoes no setting of any size."""
+    response = msgspec.structs.replace(event.response, **_UNSAID)
+    return msgspec.structs.replace(event, response=response)
+
+
+_UNSAID: Final = {
+    name: getattr(Response(), name)
+    for name in (
+        "instructions",
+        "metadata",
+        "prompt_cache_key",
+        "reasoning",
+        "service_tier",
+        "text",
+        "tool_choice",
+        "tools",
+    )
+}
+"""Settings that may be of any size, as in a response whose create did not name them."""
 
 
 class RequestReader:
@@ -329,16 +287,3 @@ class RequestReader:
             self._writer.receives(request.max_receive_bytes)
         self._first = False
         self._line.receive(traced(request, self._trace_context), size=size)
-
-
-def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
-    """The request with the stream's trace context, where it brings none of its own."""
-    if trace_context is None or not isinstance(request, Create | Append):
-        return request
-    if request.trace_context:
-        return request
-    return msgspec.structs.replace(request, trace_context=trace_context)
-
-
-class _Stuck(Exception):
-    """A write took longer than the write timeout."""

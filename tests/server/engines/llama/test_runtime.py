@@ -4,7 +4,9 @@ import http.client
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +120,23 @@ def test_closing_closes_the_port() -> None:
         http.client.HTTPConnection(host, int(port), timeout=10).connect()
     with pytest.raises(RuntimeError, match="closed"):
         runtime.complete(completion(IDS), lambda report: False)
+
+
+def test_a_runtime_has_answered_once_so_that_it_can_be_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = import_module("xllamacpp")
+    steps: list[str] = []
+
+    class Server(library.Server):  # type: ignore[misc, name-defined]
+        def handle_completions(self, body: Any, callback: Any) -> None:
+            super().handle_completions(body, callback)
+            steps.append("answered")
+
+    monkeypatch.setattr(library, "Server", Server)
+    runtime = Runtime(find(), slots=1, context=64)
+    assert steps == ["answered"]
+    runtime.close()
 
 
 def test_openmp_was_told_not_to_spin(runtime: Runtime) -> None:

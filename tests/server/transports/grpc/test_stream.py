@@ -28,7 +28,7 @@ from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.transports.grpc.config import HEADROOM, GrpcConfig
-from tieline_server.transports.grpc.stream import EVENT_BYTES, WRITE_BYTES, Pulse
+from tieline_server.transports.grpc.stream import EVENT_BYTES, WRITE_BYTES
 
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0)]
 """A client that takes 64 KiB and no more while it does not read."""
@@ -695,32 +695,6 @@ def test_no_heartbeat_comes_while_events_flow() -> None:
             assert "heartbeat" not in [kind(event) for event in events]
 
     run(main())
-
-
-def test_the_pulse_leaves_a_cancellation_of_the_call_alone() -> None:
-    async def writer(made: "asyncio.Future[Pulse]") -> bool:
-        pulse = Pulse(heartbeat=0.01, write_timeout=1.0)
-        made.set_result(pulse)
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return pulse.fired()
-        finally:
-            pulse.stop()
-        return False
-
-    async def main(also_cancelled: bool) -> None:
-        made: asyncio.Future[Pulse] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(writer(made))
-        pulse = await made
-        if also_cancelled:
-            pulse.stop()
-            pulse.interrupt()
-            task.cancel()
-        assert await task is not also_cancelled
-
-    run(main(False))
-    run(main(True))
 
 
 def test_data_frames_are_what_the_proxy_of_these_tests_counts() -> None:

@@ -1,0 +1,19 @@
+"""``python -m tieline_client.bench``: what ``make bench`` runs."""
+
+import argparse
+import sys
+
+from tieline_client.bench.command import limits
+
+
+def main() -> int:
+    """Runs the benchmark that the arguments name; ``limits --quick`` without any."""
+    parser = argparse.ArgumentParser(prog="tieline-bench", description=__doc__)
+    parser.add_argument("name", nargs="?", default="limits", choices=["limits"])
+    parser.add_argument("--quick", action="store_true", help="the only size so far; the default")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    return limits(as_json=parser.parse_args().json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The benchmarks as commands: what is printed, and the exit status."""
+
+import sys
+from typing import Final
+
+EXTRA: Final = frozenset({"h2", "hpack", "hyperframe", "uvloop", "aiohttp"})
+"""What the extra [bench] brings."""
+
+FAILED: Final = 1
+USAGE: Final = 2
+
+
+def limits(*, as_json: bool) -> int:
+    """Runs ``limits`` and prints its report.
+
+    Returns 0 when every bar is met, 1 when one is not, 2 when nothing could be measured.
+    """
+    try:
+        from tieline_client.bench.limits import Limits
+        from tieline_client.bench.processes import StartError
+        from tieline_client.bench.report import as_json as to_json
+        from tieline_client.bench.report import as_text
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA:
+            raise
+        _note(f"{package} is not installed: pip install 'tieline[bench]'")
+        return USAGE
+    try:
+        result = Limits(say=lambda what: _note(f"measuring {what}")).run()
+    except StartError as error:
+        _note(str(error))
+        return USAGE
+    print(to_json(result) if as_json else as_text(result))
+    return 0 if result.met else FAILED
+
+
+def _note(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,149 @@
+"""Measures streams of tokens: their CPU beside the bare server, what is lost, what comes late."""
+
+import selectors
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tieline_client.bench import workload
+from tieline_client.bench.bare.base import DELTA_FILE, END_FILE, TOKENS, TURN_FILE
+from tieline_client.bench.clients import Line, LoadError, Seen
+from tieline_client.bench.clients.base import TERMINAL, TIMEOUT
+from tieline_client.bench.cpu import CpuMeter
+from tieline_client.bench.processes import Server, bare
+from tieline_client.bench.rounds import interleaved, percentile
+from tieline_client.bench.turns import connected
+
+ROUNDS: Final = 3
+TOKENS_A_STREAM: Final = 2000
+
+
+class Run(NamedTuple):
+    """All streams once."""
+
+    us_a_token: float
+    lost: int
+    late_us: list[float]
+    """How long after it was due each token was seen, counted from the sending of the request."""
+
+
+class Streams(NamedTuple):
+    """The rounds of both contenders."""
+
+    product: list[Run]
+    bare: list[Run]
+
+
+class _Stream:
+    """One answer on its way."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.sent_at = 0.0
+        self.tokens = 0
+        self.late: list[float] = []
+        self.ended = False
+
+    def take(self, seen: Sequence[Seen], now: float) -> None:
+        for event in seen:
+            for _ in range(len(event.delta) // len(workload.WORD)):
+                due = self.sent_at + self.tokens / workload.RATE
+                self.late.append((now - due) * 1e6)
+                self.tokens += 1
+            if event.kind in TERMINAL:
+                self.ended = True
+                if event.kind != "response.completed":
+                    raise LoadError(f"a stream ended with {event.kind}")
+
+
+def record(transport: str, server: Server, folder: Path) -> int:
+    """Keeps one delta of the product, and the end of its answer, for the bare server.
+
+    Returns how many tokens are in that end: the last one leaves with it.
+    """
+    line = connected(transport, server, greet=True)
+    line.send(workload.create(transport, workload.STREAM))
+    parts: dict[str, bytes] = {}
+    while END_FILE not in parts:
+        line.recorded = bytearray()
+        seen = line.receive()
+        kinds = [event.kind for event in seen]
+        if kinds == ["response.output_text.delta"]:
+            parts.setdefault(DELTA_FILE, bytes(line.recorded))
+        if kinds and kinds[-1] in TERMINAL:
+            parts[END_FILE] = bytes(line.recorded)
+            in_end = sum(len(event.delta) for event in seen) // len(workload.WORD)
+    line.close()
+    if DELTA_FILE not in parts:
+        raise LoadError("no delta came alone")
+    parts[TURN_FILE] = b""
+    for name, data in parts.items():
+        (folder / name).write_bytes(data)
+    return in_end
+
+
+def token_costs(
+    transport: str,
+    server: Server,
+    folder: Path,
+    *,
+    rounds: int = ROUNDS,
+    tokens: int = TOKENS_A_STREAM,
+) -> Streams:
+    """``STREAMS`` lines with one answer each at ``RATE``, on the product and the bare server.
+
+    ``tokens`` is what the product's script says in one answer.
+    """
+    alone = tokens - record(transport, server, folder)
+    with bare(transport, folder, mode=TOKENS, tokens=alone, rate=workload.RATE) as other:
+        runs: dict[str, list[Run]] = {"product": [], "bare": []}
+        servers = {"product": server, "bare": other}
+
+        def measure(name: str) -> float:
+            runs[name].append(_run(transport, servers[name], tokens))
+            return runs[name][-1].us_a_token
+
+        interleaved({name: partial(measure, name) for name in servers}, rounds)
+    return Streams(runs["product"], runs["bare"])
+
+
+def _run(transport: str, server: Server, tokens: int) -> Run:
+    streams = [_Stream(connected(transport, server)) for _ in range(workload.STREAMS)]
+    request = workload.create(transport, workload.STREAM)
+    meter = CpuMeter(server.pid)
+    before = meter.settled()
+    for stream in streams:
+        stream.sent_at = time.monotonic()
+        stream.line.send(request)
+    _follow(streams)
+    used = meter.settled() - before
+    for stream in streams:
+        stream.line.close()
+    wanted = workload.STREAMS * tokens
+    came = sum(stream.tokens for stream in streams)
+    late = [each for stream in streams for each in stream.late]
+    return Run(used / max(came, 1) / 1000, wanted - came, late)
+
+
+def _follow(streams: list[_Stream]) -> None:
+    """Reads every stream to its end."""
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.line, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            ready = selector.select(TIMEOUT)
+            if not ready:
+                raise LoadError("the tokens stopped")
+            for key, _ in ready:
+                stream = key.data
+                seen = stream.line.receive()
+                stream.take(seen, time.monotonic())
+                if stream.ended:
+                    selector.unregister(stream.line)
+
+
+def late(runs: list[Run], share: float) -> float:
+    """A percentile of lateness over all rounds, microseconds."""
+    return percentile([each for run in runs for each in run.late_us], share)

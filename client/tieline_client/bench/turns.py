@@ -1,0 +1,145 @@
+"""Measures turns: their CPU on the product beside the bare server, and along a long chain."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from tieline_client.bench import workload
+from tieline_client.bench.bare.base import DELTA_FILE, END_FILE, TURN_FILE, TURNS
+from tieline_client.bench.clients import (
+    GrpcLine,
+    Line,
+    LoadError,
+    SseLine,
+    WebSocketLine,
+    take_turn,
+)
+from tieline_client.bench.cpu import CpuMeter
+from tieline_client.bench.processes import Server, bare
+from tieline_client.bench.rounds import interleaved
+from tieline_client.bench.workload import GRPC, SSE, WEBSOCKET
+
+ROUNDS: Final = 9
+WARM_UP: Final = 200
+TURNS_A_ROUND: Final = 200
+
+EARLY: Final = range(5, 16)
+LATE: Final = range(190, 211)
+"""Turns of a chain, from 1, whose costs are compared."""
+
+CHAINS: Final = 5
+"""Chains that are measured, after one that warms up."""
+
+_LINES: Final[dict[str, Callable[..., Line]]] = {
+    GRPC: GrpcLine,
+    WEBSOCKET: WebSocketLine,
+    SSE: SseLine,
+}
+
+
+class Costs(NamedTuple):
+    """Microseconds of server CPU a turn, one entry a round."""
+
+    product: list[float]
+    bare: list[float]
+
+
+def connected(transport: str, server: Server, *, greet: bool = False) -> Line:
+    """A line to a server; ``greet`` sends the gRPC session start that turns merging off.
+
+    Raises :class:`LoadError` or :class:`OSError` where the server has no such transport.
+    """
+    address = server.address(transport)
+    if address is None:
+        raise LoadError("it has no such door")
+    line = _LINES[transport](address, api_key=workload.KEY)
+    if greet and transport == GRPC:
+        line.send(workload.session_start())
+        while not line.receive():
+            pass
+    return line
+
+
+def record(transport: str, server: Server, folder: Path) -> None:
+    """Takes one turn of the product and keeps its bytes for the bare server.
+
+    Raises :class:`LoadError` unless its events are the ones that the benchmark is about.
+    """
+    line = connected(transport, server, greet=True)
+    line.recorded = bytearray()
+    turn = take_turn(line, workload.create(transport, workload.ANSWER))
+    line.close()
+    if turn.events != workload.EVENTS or turn.text != workload.WORD * workload.DELTAS:
+        raise LoadError(f"a turn has {turn.events} events, not {workload.EVENTS}")
+    (folder / TURN_FILE).write_bytes(line.recorded)
+    (folder / DELTA_FILE).write_bytes(b"")
+    (folder / END_FILE).write_bytes(b"")
+
+
+def turn_costs(transport: str, server: Server, folder: Path, *, rounds: int = ROUNDS) -> Costs:
+    """The turn of 28 events on the product and on the bare server, by turns."""
+    record(transport, server, folder)
+    request = workload.create(transport, workload.ANSWER)
+    with bare(transport, folder, mode=TURNS, tokens=1, rate=1) as other:
+        lines = {
+            "product": connected(transport, server, greet=True),
+            "bare": connected(transport, other),
+        }
+        meters = {"product": CpuMeter(server.pid), "bare": CpuMeter(other.pid)}
+        for line in lines.values():
+            _take(line, request, WARM_UP)
+
+        contenders = {n: partial(_cost, lines[n], request, meters[n]) for n in lines}
+        found = interleaved(contenders, rounds)
+        for line in lines.values():
+            line.close()
+    return Costs(found["product"], found["bare"])
+
+
+def _take(line: Line, request: bytes, turns: int) -> None:
+    for _ in range(turns):
+        take_turn(line, request)
+
+
+def _cost(line: Line, request: bytes, meter: CpuMeter) -> float:
+    before = meter.settled()
+    _take(line, request, TURNS_A_ROUND)
+    return (meter.settled() - before) / TURNS_A_ROUND / 1000
+
+
+class Flatness(NamedTuple):
+    """Microseconds of server CPU a turn at both ends of a chain, the median of all."""
+
+    early: float
+    late: float
+
+
+def flatness(transport: str, server: Server, *, chains: int = CHAINS) -> Flatness:
+    """Chains of turns that send their tools in full each time: what history costs."""
+    meter = CpuMeter(server.pid)
+    early: list[float] = []
+    late: list[float] = []
+    for number in range(chains + 1):
+        line = connected(transport, server, greet=True)
+        costs = _chain(transport, line, meter)
+        line.close()
+        if number:
+            early += [costs[turn] for turn in EARLY]
+            late += [costs[turn] for turn in LATE]
+    return Flatness(median(early), median(late))
+
+
+def _chain(transport: str, line: Line, meter: CpuMeter) -> dict[int, float]:
+    """Number of the turn -> its cost, for the turns that are compared."""
+    costs: dict[int, float] = {}
+    previous: str | None = None
+    for number in range(1, LATE.stop):
+        request = workload.create(transport, workload.ANSWER, previous=previous, tools=True)
+        watched = number in EARLY or number in LATE
+        before = meter.settled() if watched else 0
+        previous = take_turn(line, request).response_id
+        if watched:
+            costs[number] = (meter.settled() - before) / 1000
+    return costs

@@ -1,0 +1,364 @@
+"""The HTTP transport: each create is a POST whose events come back as server-sent events.
+
+Nothing is sent before the first create, and nothing is remembered between two: a continuation
+names its parent, which the server must have stored. Creates of one lane are sent one after the
+other, lanes run side by side. Losing one POST ends one turn.
+
+A turn hands over what one read of its socket gave and reads on when that was taken: whoever does
+not read stops the server, and no queue grows.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from tieline.errors import ApiError, TielineError
+from tieline.events import (
+    ErrorEvent,
+    Event,
+    LifecycleEvent,
+    ResponseCreated,
+    ResponseIncomplete,
+)
+from tieline.requests import ABSENT, Cancel, Create, Request
+from tieline.responses import Response
+from tieline_client._line import Loss
+from tieline_client.errors import ConnectionLost, ProtocolViolation, Unsupported
+from tieline_client.transports import web
+from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint
+from tieline_client.transports.event_stream import EventStream
+
+_DONE: Final = b"[DONE]"
+_LINGER: Final = 1.0
+"""Seconds that a stream may take to close after its last event, so that its socket is kept."""
+_MARGIN: Final = 64 * 1024
+"""Connections read this much ahead of us at most; a larger window would only hold more unread."""
+
+_ELSEWHERE: Final = frozenset(
+    {"stream", "stream_id", "event_id", "trace_context", "idempotency_key", "append"}
+)
+"""Members of a create that HTTP has no place for in the body, or says in a header."""
+
+
+async def open_line(endpoint: Endpoint) -> "SseTransport":
+    """A line over ``http://`` or ``https://``; it connects with the first create."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=web.secure(endpoint))
+    return SseTransport(endpoint, web.session(endpoint, connector))
+
+
+class _Turn:
+    """One create and the POST that carries it."""
+
+    __slots__ = (
+        "body",
+        "canceller",
+        "ended",
+        "number",
+        "over",
+        "request",
+        "response",
+        "taken",
+        "task",
+    )
+
+    def __init__(self, request: Create, body: bytes) -> None:
+        self.request = request
+        self.body = body
+        self.task: asyncio.Task[None] | None = None
+        self.canceller: asyncio.Task[None] | None = None
+        self.response: Response | None = None
+        """As the last lifecycle event had it; None before the first."""
+        self.number = -1
+        """The last sequence number."""
+        self.ended = False
+        self.over = asyncio.Event()
+        """Set when it has ended."""
+        self.taken = asyncio.Event()
+        """Set when what was handed over last has been received."""
+
+    @property
+    def event_id(self) -> str:
+        """The name of the create on this side."""
+        return self.request.event_id or ""
+
+    def stamp(self, event: Event) -> Event:
+        """The event as a line has it: of this lane, and saying which create it answers."""
+        lane = self.request.stream_id
+        if lane is not None and event.stream_id != lane:
+            event = replace(event, stream_id=lane)
+        if isinstance(event, ResponseCreated):
+            event = replace(event, event_id=self.event_id)
+        elif isinstance(event, ErrorEvent):
+            event = replace(event, error=replace(event.error, event_id=self.event_id))
+        return event
+
+    def note(self, event: Event) -> None:
+        """Remembers what a cancel needs, and whether this is the end."""
+        if isinstance(event.sequence_number, int):
+            self.number = event.sequence_number
+        if isinstance(event, LifecycleEvent):
+            self.response = event.response
+            self.ended = event.TERMINAL
+        elif isinstance(event, ErrorEvent):
+            # After the start of a response, response.failed follows (wire.md 3.2).
+            self.ended = self.response is None
+
+    def cancelled(self) -> Event:
+        """The end that a server would have told, had it known how; its usage is not known."""
+        assert self.response is not None
+        response = replace(self.response, status="cancelled", output=[])
+        return self.stamp(ResponseIncomplete(sequence_number=self.number + 1, response=response))
+
+
+class _Batch(Struct, frozen=True):
+    """What ``receive`` returns next, and whom to tell."""
+
+    events: Sequence[Event | Loss]
+    turn: _Turn | None = None
+
+
+class SseTransport:
+    """A line of POSTs over kept connections."""
+
+    name: Final = "sse"
+
+    def __init__(self, endpoint: Endpoint, session: aiohttp.ClientSession) -> None:
+        self._address = endpoint.address
+        self._url = web.responses_url(endpoint)
+        self._name = web.server_name(endpoint)
+        self._options = endpoint.options
+        self._session = session
+        self._limit = DEFAULT_LIMIT
+        self._batches: asyncio.Queue[_Batch] = asyncio.Queue()
+        self._lanes: dict[str | None, deque[_Turn]] = {}
+        """The turns of each lane that have not ended; the first one is on its way."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def send(self, request: Request) -> None:
+        """Sends a create when its lane is free, or a cancel.
+
+        Raises RequestTooLarge, and :class:`Unsupported` for what needs a line of its own.
+        """
+        if isinstance(request, Cancel):
+            self._cancel(request)
+            return
+        if not isinstance(request, Create) or request.append:
+            name = "append" if isinstance(request, Create) else request.type
+            raise Unsupported(f"HTTP cannot carry {name}: use gRPC or WebSocket")
+        body = _body(request)
+        if len(body) > self._limit:
+            raise ApiError.of(
+                "request_too_large",
+                f"The request has {len(body)} bytes; the server takes {self._limit}.",
+            )
+        waiting = self._lanes.setdefault(request.stream_id, deque())
+        waiting.append(_Turn(request, body))
+        if len(waiting) == 1:
+            self._start(waiting[0])
+
+    async def receive(self) -> Sequence[Event | Loss]:
+        """The next events of any turn; none after ``finish``."""
+        batch = await self._batches.get()
+        if batch.turn is not None:
+            batch.turn.taken.set()
+        return batch.events
+
+    def limit(self, send_bytes: int) -> None:
+        """The server takes bodies of at most this size."""
+        self._limit = send_bytes
+
+    async def finish(self) -> None:
+        """Nothing more will be sent: the line ends."""
+        self._batches.put_nowait(_Batch(()))
+
+    async def close(self) -> None:
+        """Drops what is under way, which the server cancels, and all connections."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._session.close()
+
+    # Turns.
+
+    def _spawn(self, turn: _Turn, what: str) -> asyncio.Task[None]:
+        work = self._run(turn) if what == "turn" else self._cancel_running(turn)
+        task = asyncio.create_task(work, name=f"tieline-sse-{what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _start(self, turn: _Turn) -> None:
+        turn.task = self._spawn(turn, "turn")
+
+    def _end(self, turn: _Turn) -> None:
+        """The turn has ended, however: the next one of its lane goes. Idempotent."""
+        if turn.over.is_set():
+            return
+        turn.ended = True
+        turn.over.set()
+        lane = turn.request.stream_id
+        waiting = self._lanes[lane]
+        first = waiting[0] is turn
+        waiting.remove(turn)
+        if not waiting:
+            del self._lanes[lane]
+        elif first:
+            self._start(waiting[0])
+
+    def _lose(self, turn: _Turn, error: TielineError) -> None:
+        self._batches.put_nowait(_Batch((Loss(turn.event_id, error),)))
+        self._end(turn)
+
+    async def _run(self, turn: _Turn) -> None:
+        """The POST of a turn, to its end; whatever happens, somebody is told."""
+        try:
+            response = await self._read(turn)
+        except TielineError as error:
+            self._lose(turn, error)
+        except (aiohttp.ClientError, OSError) as error:
+            loss = web.loss(error, self._address)
+            loss.__cause__ = error
+            self._lose(turn, loss)
+        except Exception:
+            self._lose(turn, ConnectionLost("the client failed"))
+            raise
+        else:
+            self._end(turn)
+            await _linger(response)
+
+    async def _read(self, turn: _Turn) -> aiohttp.ClientResponse:
+        """Reads up to the terminal event, which ends it well with or without ``[DONE]``."""
+        response = await self._session.post(
+            self._url,
+            data=turn.body,
+            headers=_headers(turn.request),
+            allow_redirects=False,
+            server_hostname=self._name,
+            read_bufsize=_MARGIN,
+        )
+        try:
+            if response.status != 200:
+                raise await web.refusal(response, self._address)
+            if response.content_type != "text/event-stream":
+                raise ProtocolViolation(f"the server sent {response.content_type}, no events")
+            stream = EventStream(self._options.max_receive_bytes)
+            while not turn.ended:
+                chunk = await response.content.readany()
+                if not chunk:
+                    raise ConnectionLost("the server ended the stream")
+                await self._hand_over(turn, stream.feed(chunk))
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    async def _hand_over(self, turn: _Turn, data: Sequence[bytes]) -> None:
+        """Gives the events to the reader and waits until it has taken them."""
+        events: list[Event] = []
+        for raw in data:
+            if raw == _DONE or turn.ended:
+                break
+            event = turn.stamp(web.decode(raw))
+            turn.note(event)
+            events.append(event)
+        if not events:
+            return
+        turn.taken.clear()
+        self._batches.put_nowait(_Batch(events, turn))
+        if turn.ended:
+            # The lane is free; the reader gets these before anything of the next turn.
+            self._end(turn)
+            return
+        await turn.taken.wait()
+
+    # Cancels.
+
+    def _cancel(self, cancel: Cancel) -> None:
+        turn = self._target(cancel)
+        if turn is None or turn.canceller is not None:
+            return
+        if turn.response is not None:
+            turn.canceller = self._spawn(turn, "cancel")
+            return
+        # Nothing has been answered: without its connection the server gives it up as well.
+        if turn.task is not None:
+            turn.task.cancel()
+        self._lose(turn, ApiError.of("cancelled", "The request was cancelled."))
+
+    def _target(self, cancel: Cancel) -> _Turn | None:
+        for turn in self._lanes.get(cancel.stream_id, ()):
+            if cancel.response_id is not None:
+                if turn.response is not None and turn.response.id == cancel.response_id:
+                    return turn
+            elif cancel.event_id in (None, turn.event_id):
+                return turn
+        return None
+
+    async def _cancel_running(self, turn: _Turn) -> None:
+        """Cancels by id, so that the stream tells the end with its usage; else closes it.
+
+        Servers that know no such cancel give a turn up when its stream is closed (wire.md 7).
+        """
+        assert turn.response is not None
+        url = f"{self._url}/{quote(turn.response.id, safe='')}/cancel"
+        with suppress(aiohttp.ClientError, OSError):
+            async with asyncio.timeout(self._options.close_timeout):
+                async with self._session.post(
+                    url, allow_redirects=False, server_hostname=self._name
+                ) as response:
+                    accepted = response.status == 200
+                if accepted:
+                    await turn.over.wait()
+        if not turn.over.is_set():
+            if turn.task is not None:
+                turn.task.cancel()
+            self._batches.put_nowait(_Batch((turn.cancelled(),)))
+            self._end(turn)
+
+
+async def _linger(response: aiohttp.ClientResponse) -> None:
+    """Reads what follows the terminal event, so that the connection can carry the next turn."""
+    try:
+        async with asyncio.timeout(_LINGER):
+            while await response.content.readany():
+                pass
+    except (aiohttp.ClientError, OSError):
+        # Nothing is lost but the connection.
+        pass
+    finally:
+        response.close()
+
+
+def _body(create: Create) -> bytes:
+    """The create as ``POST /v1/responses`` has it."""
+    members = {
+        name: value
+        for name in create.__struct_fields__
+        if name not in _ELSEWHERE
+        and (value := getattr(create, name)) is not None
+        and value is not UNSET
+        and value != ABSENT
+    }
+    return msgspec.json.encode({**members, "stream": True})
+
+
+def _headers(create: Create) -> dict[str, str]:
+    key = {"idempotency-key": create.idempotency_key} if create.idempotency_key else {}
+    return {
+        "content-type": "application/json",
+        "accept": "text/event-stream",
+        # What is compressed comes late.
+        "accept-encoding": "identity",
+        **(create.trace_context or {}),
+        **key,
+    }

@@ -1,0 +1,260 @@
+"""What WebSocket and HTTP share: the session, TLS, where the API is, and what a refusal says."""
+
+import asyncio
+import html
+import math
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from tieline.codecs import json
+from tieline.errors import BY_STATUS, ApiError, TielineError
+from tieline.events import Event, Opaque, Timing
+from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
+from tieline_client.transports.base import Endpoint, Tls
+
+EXTENSIONS: Final = "x-tieline-extensions"
+"""The header that asks for events of ours, and by which a server says that it has them."""
+
+_ASKED: Final = {EXTENSIONS: "heartbeat,session,timing"}
+"""What we can read (design: extensions)."""
+_TIMING: Final = "responsesapi.websocket_timing"
+"""What :class:`tieline.events.Timing` is called on this wire; phases end in ``_us``."""
+_MICROSECONDS: Final = "_us"
+
+_USER_AGENT: Final = "tieline-python"
+_BODY: Final = 64 * 1024
+"""Bytes of a refusal's body that are read."""
+_BODY_SECONDS: Final = 5.0
+_SHOWN: Final = 200
+"""Characters that are shown of a body which is no error of this API."""
+_SUMMARY: Final = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_UNSEEN: Final = re.compile(rb"<(script|style)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
+_TAG: Final = re.compile(rb"<[^>]*>")
+
+
+def responses_url(endpoint: Endpoint) -> str:
+    """Where responses are created, below the URL's base path.
+
+    Base paths are written with and without the API's version, and sometimes in full.
+
+    >>> responses_url(Endpoint(scheme="ws", host="h", port=1, path="/api"))
+    'ws://h:1/api/v1/responses'
+    >>> responses_url(Endpoint(scheme="https", host="h", port=443, path="/v1"))
+    'https://h:443/v1/responses'
+    """
+    path = endpoint.path
+    if not path.endswith("/responses"):
+        path += "/responses" if path.endswith("/v1") else "/v1/responses"
+    return f"{endpoint.scheme}://{endpoint.address}{path}"
+
+
+def headers(endpoint: Endpoint) -> dict[str, str]:
+    """The headers of every request."""
+    key = {"authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    return {"user-agent": _USER_AGENT, **_ASKED, **key}
+
+
+def secure(endpoint: Endpoint) -> ssl.SSLContext | bool:
+    """The TLS settings of an endpoint; raises OSError for a file that cannot be read."""
+    tls = endpoint.tls
+    if tls is None or endpoint.scheme not in ("wss", "https"):
+        return True
+    context = ssl.create_default_context(cadata=_authorities(tls))
+    if tls.cert is not None:
+        for path in (tls.cert, tls.key):
+            # OpenSSL's own complaint would not name the file.
+            _readable(path)
+        context.load_cert_chain(tls.cert, tls.key)
+    return context
+
+
+def server_name(endpoint: Endpoint) -> str | None:
+    """The name that the server's certificate must hold, where it is not the host's."""
+    return endpoint.tls.server_name if endpoint.tls is not None else None
+
+
+def _authorities(tls: Tls) -> str | None:
+    return None if tls.ca is None else Path(tls.ca).read_text()
+
+
+def _readable(path: str | None) -> None:
+    if path is not None:
+        Path(path).open("rb").close()
+
+
+def session(
+    endpoint: Endpoint,
+    connector: aiohttp.BaseConnector,
+    *,
+    traces: Sequence[aiohttp.TraceConfig] = (),
+) -> aiohttp.ClientSession:
+    """A session of our own: no cookies, no limit but ours, connections of ``connector``."""
+    options = endpoint.options
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers=headers(endpoint),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(
+            total=None, sock_connect=options.connect_timeout, sock_read=options.idle_timeout
+        ),
+        trace_configs=list(traces),
+    )
+
+
+def decode(raw: bytes) -> Event:
+    """One event; raises :class:`ProtocolViolation` for what is no JSON."""
+    try:
+        event = json.decode_event(raw)
+        return _placed(event) if isinstance(event, Opaque) else event
+    except ApiError as error:
+        raise ProtocolViolation(f"a message of the server cannot be read: {error}") from error
+
+
+def _placed(event: Opaque) -> Event:
+    """An event without a class, on its lane; timing as the event that it is."""
+    given = json.members(event.raw) or {}
+    lane = json.text_of(given.get("stream_id")) or UNSET
+    if event.name != _TIMING:
+        return replace(event, stream_id=lane)
+    try:
+        metrics = msgspec.json.decode(given.get("timing_metrics", b"{}"), type=dict[str, float])
+    except msgspec.MsgspecError:
+        metrics = {}
+    phases = {
+        name.removesuffix(_MICROSECONDS): round(value)
+        for name, value in metrics.items()
+        if name.endswith(_MICROSECONDS)
+    }
+    response_id = json.text_of(given.get("response_id"))
+    return Timing(response_id=response_id, phases=phases, stream_id=lane) if phases else event
+
+
+def loss(error: BaseException, address: str) -> TielineError:
+    """What a failure of the connection means to a caller."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return ConnectTimeout(f"no answer from {address}")
+        case aiohttp.ClientConnectorCertificateError():
+            return ConnectionLost(f"cannot connect to {address}: {error.certificate_error}")
+        case aiohttp.ClientConnectorError():
+            return ConnectionLost(f"cannot connect to {address}: {_reason(error.os_error)}")
+        case aiohttp.ServerTimeoutError():
+            return ConnectionLost(f"lost the line to {address}: the server is silent")
+        case _:
+            return ConnectionLost(f"lost the line to {address}: {error or type(error).__name__}")
+
+
+def _reason(error: OSError) -> str:
+    # Errors of name resolution have numbers of their own, below zero.
+    if error.errno is None or error.errno <= 0:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
+async def refusal(response: aiohttp.ClientResponse, address: str) -> TielineError:
+    """What a response says that is not the one asked for; reads its body, or the first of it."""
+    if response.status < 400:
+        where = response.headers.get("location")
+        to = f", to {where[:_SHOWN]}" if where else ""
+        return ConnectionLost(f"{address} does not serve the API there: {response.status}{to}")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            while len(body) < _BODY and (chunk := await response.content.readany()):
+                body += chunk
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        # The status says enough.
+        pass
+    name = f"{address} answered {response.status} {response.reason or ''}".rstrip()
+    return _refused(response.status, response.headers, bytes(body[:_BODY]), name=name)
+
+
+def _refused(status: int, given: Mapping[str, str], body: bytes, *, name: str) -> ApiError:
+    said = _error_of(body)
+    message = said.get("message")
+    if not isinstance(message, str) or not message:
+        text = _text(body)
+        message = f"{name}: {text}" if text else name
+    code, param, kind = (_string(said.get(member)) for member in ("code", "param", "type"))
+    default = "server_error" if status >= 500 else "invalid_request"
+    return ApiError.of(
+        code or BY_STATUS.get(status, default),
+        message,
+        param=param,
+        status=status,
+        error_type=kind,
+        retry_after=retry_after(given),
+        request_id=given.get("x-request-id"),
+    )
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    """The error object of a body; of others' shapes, what comes nearest."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    error = said.get("error")
+    if isinstance(error, dict):
+        return error
+    return {"message": error or said.get("message") or said.get("detail")}
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _text(body: bytes) -> str:
+    """The words of a body on one line: the title of a page, else its text without tags."""
+    if b"<" in body:
+        title = _SUMMARY.search(body)
+        body = title[1] if title else _TAG.sub(b" ", _UNSEEN.sub(b" ", body))
+        words = html.unescape(body.decode(errors="replace")).split()
+    else:
+        words = body.decode(errors="replace").split()
+    text = " ".join(words)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def retry_after(given: Mapping[str, str]) -> float | None:
+    """Seconds after which a retry can help, as a number or a date (RFC 9110 10.2.3).
+
+    >>> retry_after({"retry-after": "3"})
+    3.0
+    """
+    for name, parts in (("retry-after-ms", 1000), ("retry-after", 1)):
+        try:
+            seconds = float(given.get(name, "")) / parts
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        return max(0.0, _timestamp(given["retry-after"]) - _now(given))
+    except (KeyError, ValueError):
+        return None
+
+
+def _now(given: Mapping[str, str]) -> float:
+    """The server's clock where it tells: ours may be wrong."""
+    try:
+        return _timestamp(given["date"])
+    except (KeyError, ValueError):
+        return time.time()
+
+
+def _timestamp(date: str) -> float:
+    return parsedate_to_datetime(date).timestamp()

@@ -1,0 +1,162 @@
+"""The numbers of this process since its start, and their text for Prometheus.
+
+Kept here, and read when somebody wants them, because recording each one in a metrics library
+costs more than all the rest of a turn's telemetry. Names follow the OpenTelemetry metrics of
+``telemetry`` as Prometheus spells them, so that a dashboard sees the same by either way.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tieline_server.core.effects import TurnRecord
+
+BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
+"""Seconds, 0.01 to 81.92 doubling: what the GenAI conventions ask of duration histograms."""
+
+OTHER: Final = "_OTHER"
+"""Stands for the model of a refused request: the name in it is the client's, so unbounded."""
+
+Labels = tuple[str, ...]
+
+
+class Histogram:
+    """Counts of seconds by bucket, and their sum."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total = 0.0
+
+    def record(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+
+class Numbers:
+    """Sums over the turns that have ended."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        """By transport."""
+        self.responses: Counter[tuple[str, str, str, str]] = Counter()
+        """By transport, model, outcome, error."""
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """By model and kind."""
+        self.durations: dict[Labels, Histogram] = {}
+        """By model, transport, outcome."""
+        self.first_tokens: dict[Labels, Histogram] = {}
+
+    def observe(self, record: TurnRecord, transport: str) -> None:
+        """A turn ended."""
+        model = model_of(record)
+        self.events[transport] += record.events
+        self.responses[transport, model, record.outcome, record.error_code or ""] += 1
+        usage = record.usage
+        tokens = self.tokens
+        tokens[model, "input"] += usage.input_tokens
+        tokens[model, "cached"] += usage.input_tokens_details.cached_tokens
+        tokens[model, "output"] += usage.output_tokens
+        tokens[model, "reasoning"] += usage.output_tokens_details.reasoning_tokens
+        labels = (model, transport, record.outcome)
+        _record(self.durations, labels, record.ended_at - record.started_at)
+        if record.first_token_at is not None:
+            _record(self.first_tokens, labels, record.first_token_at - record.started_at)
+
+    def text(self, *, lines: int) -> bytes:
+        """All of them as Prometheus reads them (text format 0.0.4); ``lines`` are open now."""
+        parts = [
+            *_sum("tieline_server_lines_active", "gauge", "Open lines.", [((), lines)], ()),
+            *_sum(
+                "tieline_server_events_total",
+                "counter",
+                "Events of responses.",
+                [((transport,), count) for transport, count in self.events.items()],
+                ("tieline_transport",),
+            ),
+            *_sum(
+                "tieline_server_responses_total",
+                "counter",
+                "Responses ended.",
+                self.responses.items(),
+                ("tieline_transport", "gen_ai_request_model", "tieline_outcome", "error_type"),
+            ),
+            *_sum(
+                "tieline_server_tokens_total",
+                "counter",
+                "Tokens used.",
+                self.tokens.items(),
+                ("gen_ai_request_model", "gen_ai_token_type"),
+            ),
+            *_histogram("gen_ai_server_request_duration_seconds", "Create to end.", self.durations),
+            *_histogram(
+                "gen_ai_server_time_to_first_token_seconds",
+                "Create to first token.",
+                self.first_tokens,
+            ),
+        ]
+        return ("\n".join(parts) + "\n").encode()
+
+
+def model_of(record: TurnRecord) -> str:
+    """The model as a label."""
+    return record.model if record.outcome != "refused" else OTHER
+
+
+def _record(histograms: dict[Labels, Histogram], labels: Labels, seconds: float) -> None:
+    histogram = histograms.get(labels)
+    if histogram is None:
+        histogram = histograms[labels] = Histogram()
+    histogram.record(seconds)
+
+
+def _head(name: str, kind: str, meaning: str) -> Iterator[str]:
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _sum(
+    name: str,
+    kind: str,
+    meaning: str,
+    values: Iterable[tuple[Labels, int]],
+    names: Sequence[str],
+) -> Iterator[str]:
+    yield from _head(name, kind, meaning)
+    for labels, value in values:
+        yield f"{name}{_labels(names, labels)} {value}"
+
+
+_HISTOGRAM_LABELS: Final = ("gen_ai_request_model", "tieline_transport", "tieline_outcome")
+
+
+def _histogram(name: str, meaning: str, values: Mapping[Labels, Histogram]) -> Iterator[str]:
+    yield from _head(name, "histogram", meaning)
+    for labels, histogram in values.items():
+        count = 0
+        for bound, each in zip((*BUCKETS, None), histogram.counts, strict=True):
+            count += each
+            edge = "+Inf" if bound is None else f"{bound:g}"
+            where = _labels((*_HISTOGRAM_LABELS, "le"), (*labels, edge))
+            yield f"{name}_bucket{where} {count}"
+        yield f"{name}_sum{_labels(_HISTOGRAM_LABELS, labels)} {histogram.total!r}"
+        yield f"{name}_count{_labels(_HISTOGRAM_LABELS, labels)} {count}"
+
+
+def _labels(names: Sequence[str], values: Sequence[str]) -> str:
+    """Labels in braces, those that are empty left out.
+
+    >>> _labels(("a", "b"), ('say "hi"', ""))
+    '{a="say \\\\"hi\\\\""}'
+    """
+    pairs = [
+        f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True) if value
+    ]
+    return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

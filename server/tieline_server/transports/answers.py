@@ -1,0 +1,77 @@
+"""One request on a line of its own: what calls that are no conversation share.
+
+A refusal before ``response.created`` is the call's own status, never an event of a stream.
+"""
+
+from msgspec import Struct, structs
+
+from tieline import events
+from tieline.errors import ERRORS, ApiError
+from tieline.requests import Append, Create, Request
+from tieline.responses import Response
+from tieline_server.transports.calls import LiveLine
+
+
+def internal_error() -> ApiError:
+    """What a caller sees of a fault of ours."""
+    return ApiError.of("server_error", "The server had an error while processing the request.")
+
+
+def error_of(event: events.ErrorEvent) -> ApiError:
+    """The in-band error as the exception that ends a call of one request."""
+    detail = event.error
+    return ApiError.of(
+        detail.code or "server_error",
+        detail.message,
+        param=detail.param,
+        status=event.status or None,
+        error_type=detail.type,
+        retry_after=detail.retry_after or None,
+    )
+
+
+async def next_event(live: LiveLine) -> events.Event:
+    """The next event of a line; raises the error that closed it."""
+    line = live.line
+    while (event := line.next_event()) is None:
+        if line.closed:
+            raise live.error or line.error or internal_error()
+        await line.wait()
+    return event
+
+
+class Answer(Struct, frozen=True):
+    """A response at its end, and its phases where the line was asked for timing."""
+
+    response: Response
+    phases: dict[str, int]
+
+
+async def final_answer(live: LiveLine) -> Answer:
+    """The response as its terminal event has it; raises the error that came instead."""
+    phases: dict[str, int] = {}
+    while True:
+        event = await next_event(live)
+        if isinstance(event, events.ErrorEvent):
+            raise error_of(event)
+        if isinstance(event, events.Timing):
+            phases = event.phases
+        if isinstance(event, events.LifecycleEvent) and event.TERMINAL:
+            return Answer(_whole(event.response), phases)
+
+
+def _whole(response: Response) -> Response:
+    failure = response.error
+    if response.status == "failed" and failure is not None:
+        known = failure.code in ERRORS
+        raise ApiError.of(failure.code, failure.message, status=None if known else 500)
+    return response
+
+
+def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
+    """The request with its connection's trace context, where it brings none of its own."""
+    if trace_context is None or not isinstance(request, Create | Append):
+        return request
+    if request.trace_context:
+        return request
+    return structs.replace(request, trace_context=trace_context)

@@ -1,0 +1,105 @@
+"""One TCP connection of the HTTP door: how many there may be, and how little they buffer."""
+
+import asyncio
+import socket
+from asyncio import BaseTransport, Transport
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from tieline.errors import ApiError
+from tieline_server.transports.answers import internal_error
+from tieline_server.transports.calls import RETRY_AFTER
+from tieline_server.transports.http.errors import error_response
+
+UNSENT_BYTES: Final = 16 * 1024
+"""What a connection buffers here, and again unsent in the kernel, before a writer waits.
+
+Without the second bound the kernel takes megabytes for a reader that has stopped.
+"""
+
+GRACE_CONNECTIONS: Final = 64
+"""Connections past the limit that are still told so; any further one is reset."""
+
+NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
+
+class Connections:
+    """The connections of one door."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.open: set[Connection] = set()
+        self.admitted = 0
+        """Those within the limit."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """One for each connection, which answers its requests."""
+
+    def refusal(self) -> ApiError:
+        """What a request on a connection past the limit is answered with."""
+        return ApiError.of(
+            "too_many_connections",
+            f"This server already has {self.most} connections open.",
+            retry_after=RETRY_AFTER,
+        )
+
+
+class Connection(web.RequestHandler):
+    """What aiohttp makes for each connection, with our bounds and our errors."""
+
+    __slots__ = ("admitted", "busy", "connections")
+
+    def __init__(self, server: web.Server, connections: Connections, **settings: Any) -> None:
+        super().__init__(server, **settings)
+        self.connections = connections
+        self.admitted = False
+        self.busy = False
+        """Whether a request is being answered."""
+
+    async def start(self) -> None:
+        """Answers requests, as a task that the door can wait for."""
+        task = asyncio.current_task()
+        assert task is not None, "aiohttp runs this as a task"
+        self.connections.tasks.add(task)
+        try:
+            await super().start()
+        finally:
+            self.connections.tasks.discard(task)
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Takes a place, if there is one."""
+        connections = self.connections
+        real = cast(Transport, transport)
+        self.admitted = connections.admitted < connections.most
+        connections.open.add(self)
+        connections.admitted += self.admitted
+        real.set_write_buffer_limits(high=UNSENT_BYTES)
+        bare = real.get_extra_info("socket")
+        if bare is not None and NOTSENT_LOWAT is not None:
+            bare.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT_BYTES)
+        super().connection_made(transport)
+        if len(connections.open) > connections.most + GRACE_CONNECTIONS:
+            real.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Gives the place back, however the connection ended."""
+        connections = self.connections
+        if self in connections.open:
+            connections.open.discard(self)
+            connections.admitted -= self.admitted
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP is answered in our shape, and what it was is nobody's business."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun")
+        unreadable = ApiError.of("invalid_request", "The request is not valid HTTP.")
+        response = error_response(unreadable if status == 400 else internal_error())
+        response.force_close()
+        return response

@@ -1,0 +1,156 @@
+"""Server-sent events: the only writer of one streamed answer (wire.md 7, WHATWG SSE)."""
+
+import asyncio
+from typing import Final
+
+from aiohttp.abc import AbstractStreamWriter
+from msgspec import UNSET
+
+from tieline import events
+from tieline.errors import ApiError
+from tieline_server.transports.calls import LiveLine
+from tieline_server.transports.json_events import EventJson, error_json
+from tieline_server.transports.pulse import Pulse, Stuck
+
+WRITE_BYTES: Final = 16 * 1024
+"""Where a write of gathered events closes; a larger event goes alone."""
+
+DONE: Final = b"data: [DONE]\n\n"
+"""What follows the terminal event."""
+
+_TYPE_AT: Final = len(b'{"type":"')
+_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
+
+
+def frame(data: bytes) -> bytes:
+    """One event as a frame; ``data`` is JSON that begins with its ``type``.
+
+    Line breaks are legal between the tokens of a client's JSON that is echoed, and would end
+    the frame; inside strings JSON has none.
+
+    >>> frame(b'{"type":"error"}')
+    b'event: error\\ndata: {"type":"error"}\\n\\n'
+    """
+    if b"\n" in data or b"\r" in data:
+        data = data.translate(_BREAKS)
+    kind = data[_TYPE_AT : data.index(b'"', _TYPE_AT)]
+    return b"event: %b\ndata: %b\n\n" % (kind, data)
+
+
+def comment(text: str) -> bytes:
+    """What every reader ignores: proof of life."""
+    return b": %b\n\n" % text.encode()
+
+
+class EventStream:
+    """Gathers the events of a line into writes of whole events, and sends them.
+
+    Made and run by the coroutine that answers the request. ``joined`` says whether a write may
+    hold several events.
+    """
+
+    def __init__(
+        self, writer: AbstractStreamWriter, live: LiveLine, encoder: EventJson, *, joined: bool
+    ) -> None:
+        self._writer = writer
+        self._live = live
+        self._line = live.line
+        self._encoder = encoder
+        self._most = WRITE_BYTES if joined else 0
+        self._joined = joined
+        self._carry: bytes | None = None
+        self._numbers = 0
+        self._over = False
+
+    async def run(self, first: events.Event, *, heartbeat: float, write_timeout: float) -> None:
+        """Writes until the line has closed, then ``[DONE]``.
+
+        Raises :class:`Stuck` when a write takes longer than ``write_timeout`` seconds, and
+        :class:`asyncio.CancelledError` when the peer is gone.
+        """
+        self._carry = self._encode(first)
+        pulse = Pulse(heartbeat=heartbeat, write_timeout=write_timeout)
+        try:
+            while not self._over:
+                data = self._gather()
+                if not data:
+                    if not await self._silent(pulse):
+                        continue
+                    data = self._gather() or comment(self._line.phase())
+                await self._write(data, pulse)
+        except ConnectionError:
+            # aiohttp's word for a peer that is gone.
+            raise asyncio.CancelledError from None
+        finally:
+            pulse.stop()
+
+    async def _silent(self, pulse: Pulse) -> bool:
+        """Waits for something to send; True when it took so long that a heartbeat is due."""
+        try:
+            await self._line.wait()
+        except asyncio.CancelledError:
+            if pulse.fired():
+                return True
+            raise
+        return False
+
+    async def _write(self, data: bytes, pulse: Pulse) -> None:
+        pulse.begin()
+        try:
+            await self._writer.write(data)
+            await self._writer.drain()
+            if not self._joined:
+                # The loop joins what is written in one of its turns.
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if pulse.fired():
+                raise Stuck from None
+            raise
+        pulse.end()
+
+    def _gather(self) -> bytes:
+        """The next write: whole events; the last one holds the end too."""
+        parts: list[bytes] = []
+        size = 0
+        if self._carry is not None:
+            parts.append(self._carry)
+            size = len(self._carry)
+            self._carry = None
+        while not parts or size < self._most:
+            event = self._line.next_event()
+            if event is None:
+                if self._line.closed:
+                    parts.append(self._end())
+                break
+            encoded = self._encode(event)
+            if encoded is None:
+                continue
+            if parts and size + len(encoded) > self._most:
+                self._carry = encoded
+                break
+            parts.append(encoded)
+            size += len(encoded)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _encode(self, event: events.Event) -> bytes | None:
+        encoded = self._encoder.encode(event)
+        if encoded is None:
+            return None
+        self._line.work.encode += len(encoded)
+        if event.sequence_number is not UNSET:
+            self._numbers = event.sequence_number + 1
+        return frame(encoded)
+
+    def _end(self) -> bytes:
+        self._over = True
+        error = self._live.error or self._line.error
+        return DONE if error is None else self._error(error) + DONE
+
+    def _error(self, error: ApiError) -> bytes:
+        """Why the line ended before its response did."""
+        event = events.ErrorEvent(
+            sequence_number=self._numbers,
+            status=error.status,
+            error=events.ErrorDetail.of(error),
+        )
+        return frame(error_json(event))

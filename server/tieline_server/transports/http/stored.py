@@ -1,0 +1,173 @@
+"""What exists: stored responses, running turns, and sizes of input."""
+
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw, structs
+
+from tieline import items, responses
+from tieline.codecs import json
+from tieline.errors import ApiError
+from tieline.items import Item
+from tieline.responses import Response
+from tieline_server import runtime
+from tieline_server.core.effects import Principal
+from tieline_server.core.profile import unsupported
+from tieline_server.runtime import Services
+from tieline_server.transports.http.call import Call
+from tieline_server.transports.http.config import HttpConfig
+from tieline_server.transports.http.creates import read_create
+from tieline_server.transports.http.errors import json_response
+from tieline_server.transports.json_events import listed
+from tieline_server.transports.stored import (
+    PAGE,
+    cancelled,
+    find,
+    input_items,
+    not_found,
+    page_of,
+    place_id,
+)
+
+INCLUDE: Final = frozenset(
+    {
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+        "reasoning.encrypted_content",
+        "message.output_text.logprobs",
+    }
+)
+"""What ``include`` may name (wire.md 2.1). A response is stored with all that it has."""
+
+_TEXT_TYPE: Final = {"assistant": "output_text"}
+"""Role -> the type of its text parts, where it is not ``input_text``."""
+
+
+class StoredCalls:
+    """Handlers of routes."""
+
+    def __init__(self, services: Services, config: HttpConfig) -> None:
+        self._services = services
+        self._config = config
+
+    async def get(self, call: Call) -> web.Response:
+        """A stored response of the caller."""
+        principal = self._principal(call)
+        query = call.request.query
+        _check_include(call)
+        if query.get("stream", "false").lower() not in ("false", "0", ""):
+            # Its events are not kept; only background responses may have them kept.
+            raise unsupported("stream")
+        saved = await find(self._services, principal.owner, call.name)
+        return _response(saved.response)
+
+    async def delete(self, call: Call) -> web.Response:
+        """Forgets a stored response of the caller."""
+        principal = self._principal(call)
+        if not await self._services.store.delete(principal.owner, call.name):
+            raise not_found(call.name)
+        return _json({"id": call.name, "object": "response", "deleted": True})
+
+    async def cancel(self, call: Call) -> web.Response:
+        """Ends a turn of the caller, whichever line it runs on; one that has ended stays so."""
+        principal = self._principal(call)
+        services = self._services
+        if services.profile.cancel_foreground:
+            return _response(await cancelled(services, principal.owner, call.name))
+        await find(services, principal.owner, call.name)
+        raise ApiError.of("invalid_request", "Only a background response can be cancelled.")
+
+    async def input_items(self, call: Call) -> web.Response:
+        """A page of what a stored response was asked with: its input, then what was appended."""
+        principal = self._principal(call)
+        _check_include(call)
+        query = call.request.query
+        saved = await find(self._services, principal.owner, call.name)
+        page = page_of(
+            [_entry(call.name, *each) for each in enumerate(input_items(saved))],
+            limit=_integer(query.get("limit", str(PAGE)), "limit"),
+            order=query.get("order", "desc"),
+            after=query.get("after"),
+        )
+        return _json(
+            {
+                "object": "list",
+                "data": [raw for _, raw in page.entries],
+                "first_id": page.first_id,
+                "last_id": page.last_id,
+                "has_more": page.has_more,
+            }
+        )
+
+    async def input_tokens(self, call: Call) -> web.Response:
+        """How many input tokens a create would have."""
+        principal = self._principal(call)
+        create, _ = await read_create(call, self._services, self._config)
+        count = await runtime.count_input_tokens(self._services, principal, create)
+        return _json({"object": "response.input_tokens", "input_tokens": count})
+
+    async def compact(self, call: Call) -> web.Response:
+        """The window that stands for a longer history."""
+        principal = self._principal(call)
+        create, _ = await read_create(call, self._services, self._config)
+        window = await runtime.compact(self._services, principal, create)
+        return _json(
+            {
+                "id": window.id,
+                "object": "response.compaction",
+                "created_at": window.created_at,
+                "output": [Raw(item.raw) for item in window.output],
+                "usage": window.usage,
+            }
+        )
+
+    def _principal(self, call: Call) -> Principal:
+        principal: Principal = self._services.keys.authenticate(call.authorization)
+        return principal
+
+
+def _response(response: Response) -> web.Response:
+    if response.error is not None:
+        response = structs.replace(response, error=listed(response.error))
+    return json_response(responses.encode(response))
+
+
+def _json(body: dict[str, Any]) -> web.Response:
+    return json_response(msgspec.json.encode(body))
+
+
+def _entry(response_id: str, index: int, item: Item) -> tuple[str, Raw]:
+    """An item as lists show it: with an id, and a message's text as a part."""
+    item_id = item.id or place_id(response_id, index)
+    given = json.members(item.raw) or {}
+    shown = {"id": Raw(msgspec.json.encode(item_id)), "type": Raw(msgspec.json.encode(item.type))}
+    view = item.view
+    if isinstance(view, items.Message):
+        shown["status"] = Raw(b'"completed"')
+        if isinstance(view.content, str):
+            part = {"type": _TEXT_TYPE.get(view.role, "input_text"), "text": view.content}
+            given["content"] = Raw(msgspec.json.encode([part]))
+    return item_id, Raw(json.join({**shown, **given}))
+
+
+def _check_include(call: Call) -> None:
+    query = call.request.query
+    for name in (*query.getall("include", []), *query.getall("include[]", [])):
+        if name not in INCLUDE:
+            raise ApiError.of(
+                "invalid_value", f"Invalid value: '{name[:64]}' in 'include'.", param="include"
+            )
+
+
+def _integer(text: str, param: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ApiError.of(
+            "invalid_type", f"Invalid type for '{param}': expected an integer.", param=param
+        ) from None

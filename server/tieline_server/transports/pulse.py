@@ -1,0 +1,82 @@
+"""One timer for a coroutine that writes: stuck in a write, or silent for too long."""
+
+import asyncio
+
+
+class Stuck(Exception):
+    """A write took longer than the write timeout."""
+
+
+class Pulse:
+    """One timer that interrupts a writer: stuck in a write, or silent for too long.
+
+    It moves lazily: a write costs two stores here, where two timers of their own would cost a
+    fifth of the write. It interrupts by a cancellation of the task that made it, and that task
+    asks ``fired`` whose cancellation it was.
+    """
+
+    __slots__ = ("_fired", "_handle", "_heartbeat", "_loop", "_quiet_since", "_task", "_timeout",
+                 "_writing_since")  # fmt: skip
+
+    def __init__(self, *, heartbeat: float, write_timeout: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "made by the coroutine that writes"
+        self._task = task
+        self._heartbeat = heartbeat
+        self._timeout = write_timeout
+        self._quiet_since = self._loop.time()
+        self._writing_since: float | None = None
+        self._fired = False
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm(self._quiet_since + heartbeat)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is in flight."""
+        return self._writing_since is not None
+
+    def begin(self) -> None:
+        """A write begins."""
+        self._writing_since = self._loop.time()
+
+    def end(self) -> None:
+        """A write is done."""
+        self._writing_since = None
+        self._quiet_since = self._loop.time()
+
+    def interrupt(self) -> None:
+        """Interrupts the writer now."""
+        self._fired = True
+        self._task.cancel()
+
+    def fired(self) -> bool:
+        """Whether the cancellation that just arrived is this timer's; takes it back if so.
+
+        False as well when the call itself was cancelled in the same moment.
+        """
+        if not self._fired:
+            return False
+        self._fired = False
+        self._arm(self._loop.time() + self._heartbeat)
+        return self._task.uncancel() == 0
+
+    def stop(self) -> None:
+        """Interrupts nothing any more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self, due: float) -> None:
+        # Never further ahead than the shorter of the two, so that neither is noticed late.
+        soon = self._loop.time() + min(self._heartbeat, self._timeout)
+        self._handle = self._loop.call_at(min(due, soon), self._tick)
+
+    def _tick(self) -> None:
+        since = self._writing_since
+        due = self._quiet_since + self._heartbeat if since is None else since + self._timeout
+        if self._loop.time() < due:
+            self._arm(due)
+            return
+        self._handle = None
+        self.interrupt()

@@ -1,0 +1,145 @@
+"""The upgrade: what a client asks for by its headers, and how it is refused.
+
+A refused upgrade is an ordinary HTTP error with the JSON envelope: Codex and the SDKs read it
+as they read any other (wire.md 1.3).
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct, structs
+
+from tieline.codecs import json
+from tieline.errors import ApiError
+from tieline.requests import ABSENT, Append, Create, Request
+from tieline_server.core.profile import Profile
+from tieline_server.transports import json_events
+
+REQUEST_ID: Final = "x-request-id"
+
+TURN_STATE: Final = "x-codex-turn-state"
+"""A sticky-routing token of Codex: what it brings, it gets back (wire.md 1.2)."""
+
+V1: Final = "responses_websockets=2026-02-04"
+"""The value of OpenAI-Beta by which a client of the append prototype says so (wire.md 2.2)."""
+
+SUBPROTOCOLS: Final = ("openai-beta.responses.v1",)
+"""None is needed; a client that offers a known one is told so, as browsers insist on it."""
+
+TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
+"""The W3C headers of a trace context."""
+
+_IN_METADATA: Final = "ws_request_header_"
+"""What stands before a header's name in Codex's client_metadata (wire.md 2.1)."""
+
+
+class Handshake(Struct, frozen=True, kw_only=True):
+    """What the headers of an upgrade say."""
+
+    authorization: str | None
+    extensions: frozenset[str]
+    v1: bool
+    """Whether this is a client of the append prototype."""
+    turn_state: str | None
+    trace_context: dict[str, str] | None
+
+    def profile(self, profile: Profile) -> Profile:
+        """The server's profile as it is for this client."""
+        return profile.v1() if self.v1 and profile.append else profile
+
+    def response_headers(self, request_id: str) -> dict[str, str]:
+        """What goes with the 101."""
+        headers = {REQUEST_ID: request_id}
+        if self.turn_state is not None:
+            headers[TURN_STATE] = self.turn_state
+        return headers
+
+
+def read_handshake(request: web.Request) -> Handshake:
+    """Checks the upgrade; raises :class:`ApiError` 426 or 400."""
+    headers = request.headers
+    connection = {token.strip().lower() for token in headers.get("Connection", "").split(",")}
+    if headers.get("Upgrade", "").strip().lower() != "websocket" or "upgrade" not in connection:
+        raise upgrade_required("This endpoint speaks WebSocket; to use plain HTTP, send a POST.")
+    if headers.get("Sec-WebSocket-Version", "").strip() != "13":
+        raise upgrade_required("This endpoint speaks version 13 of WebSocket (RFC 6455).")
+    if not _is_key(headers.get("Sec-WebSocket-Key", "")):
+        raise ApiError.of("invalid_request", "Invalid header: 'Sec-WebSocket-Key'.")
+    beta = {token.strip() for token in ",".join(headers.getall("OpenAI-Beta", [])).split(",")}
+    return Handshake(
+        authorization=headers.get("Authorization"),
+        extensions=json_events.asked_for(
+            [*headers.getall(json_events.HEADER, []), request.query.get(json_events.HEADER)],
+            timing=headers.get(json_events.TIMING_HEADER),
+        ),
+        v1=V1 in beta,
+        turn_state=headers.get(TURN_STATE),
+        trace_context=_trace_of(headers),
+    )
+
+
+def upgrade_required(message: str) -> ApiError:
+    """426: the answer by which clients turn to plain HTTP at once (wire.md 1.3)."""
+    return ApiError.of("upgrade_required", message, status=426)
+
+
+def refusal(error: ApiError, request_id: str) -> web.Response:
+    """The HTTP answer to an upgrade that is refused."""
+    headers = {REQUEST_ID: request_id}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 426:
+        # RFC 9110 15.5.22 and RFC 6455 4.4: say what would be accepted.
+        headers |= {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+        }
+    detail = {
+        "message": error.message,
+        "type": error.type,
+        "param": error.param,
+        "code": error.code,
+    }
+    return web.Response(
+        status=error.status,
+        headers=headers,
+        body=msgspec.json.encode({"error": detail}),
+        content_type="application/json",
+    )
+
+
+def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
+    """The request with a trace context: its own, else Codex's, else the handshake's."""
+    if not isinstance(request, Create | Append) or request.trace_context:
+        return request
+    found = _trace_in(request.client_metadata) or trace_context
+    return structs.replace(request, trace_context=found) if found else request
+
+
+def _trace_in(client_metadata: msgspec.Raw) -> dict[str, str] | None:
+    if client_metadata is ABSENT or b"ws_request_header_traceparent" not in bytes(client_metadata):
+        return None
+    given = json.members(client_metadata) or {}
+    texts = {key: json.text_of(given.get(_IN_METADATA + key)) for key in TRACE_KEYS}
+    return _trace_of({key: text for key, text in texts.items() if text})
+
+
+def _trace_of(headers: Mapping[str, str]) -> dict[str, str] | None:
+    trace = {key: headers[key] for key in TRACE_KEYS if key in headers}
+    return trace if "traceparent" in trace else None
+
+
+def _is_key(key: str) -> bool:
+    """Whether it is 16 bytes in base64 (RFC 6455 4.2.1)."""
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except binascii.Error:
+        return False

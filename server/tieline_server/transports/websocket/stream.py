@@ -1,0 +1,322 @@
+"""The two ends of one WebSocket: one writer, and beside it one reader.
+
+The handler's coroutine writes; what gathers while a write is in flight leaves in the next one.
+Frames go to the transport directly, joined, and ``drain`` waits while the peer is behind. With
+permessage-deflate every frame goes through aiohttp, which holds the compressor. The reader is a
+task that never waits for the line, so that pings are answered while something samples.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from aiohttp import WSMsgType, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import WebSocketError
+from msgspec import structs
+
+from tieline import events
+from tieline.codecs import json
+from tieline.errors import ApiError
+from tieline.ids import is_stream_id
+from tieline.requests import Cancel, ClientHeartbeat, Request, SessionEnd, SessionStart
+from tieline_server.core.profile import Profile
+from tieline_server.runtime import LineRuntime
+from tieline_server.transports.answers import internal_error
+from tieline_server.transports.json_events import EventJson, error_json
+from tieline_server.transports.pulse import Pulse, Stuck
+from tieline_server.transports.websocket.config import WebSocketConfig
+from tieline_server.transports.websocket.frames import PING, text_header
+from tieline_server.transports.websocket.handshake import traced
+
+WRITE_BYTES: Final = 16 * 1024
+"""Where a write of gathered frames closes; a larger frame goes alone."""
+
+HIGH_WATER: Final = 16 * 1024
+"""Unwritten bytes of the transport from which on the writer waits for the peer."""
+
+EVENT_BYTES: Final = 16 * 1024 * 1024
+"""No frame of this size or more: clients end their connection on one (wire.md 1.1)."""
+
+LEAST_BYTES: Final = 16 * 1024
+"""A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
+
+BACKLOG: Final = 64
+"""Messages taken from a client that takes none: the next one waits for the stuck write."""
+
+_OURS: Final = (Cancel, ClientHeartbeat, SessionEnd, SessionStart)
+"""Client events that a profile without extensions does not know."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+class LineSocket(web.WebSocketResponse):
+    """aiohttp's handshake and frame parser; the goodbye is the endpoint's affair.
+
+    aiohttp would close the transport at once where it refuses a frame. What the peer has sent
+    by then is unread, the kernel answers it with a reset, and the close code is lost on the way.
+    """
+
+    async def close(self, *, code: int = 1000, message: bytes = b"", drain: bool = True) -> bool:
+        """Does nothing: see the class."""
+        return False
+
+
+class EventWriter:
+    """The only writer of events. Made and run by the coroutine of the handler."""
+
+    __slots__ = ("_caught_up", "_deflated", "_encoder", "_event_bytes", "_flow", "_line", "_pulse",
+                 "_socket", "_transport")  # fmt: skip
+
+    def __init__(
+        self,
+        socket: LineSocket,
+        *,
+        transport: asyncio.Transport,
+        flow: AbstractStreamWriter,
+        line: LineRuntime,
+        encoder: EventJson,
+        config: WebSocketConfig,
+    ) -> None:
+        self._socket = socket
+        self._transport = transport
+        self._flow = flow
+        self._line = line
+        self._encoder = encoder
+        self._deflated = bool(socket.compress)
+        self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self._event_bytes = EVENT_BYTES
+        self._caught_up: asyncio.Event | None = None
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write waits for the peer."""
+        return self._pulse.writing
+
+    def receives(self, max_receive_bytes: int) -> None:
+        """The client said how large a message it can take."""
+        self._event_bytes = min(EVENT_BYTES, max(max_receive_bytes, LEAST_BYTES))
+
+    async def caught_up(self) -> None:
+        """Waits until the write in flight is done, or the line is."""
+        if self.writing:
+            self._caught_up = self._caught_up or asyncio.Event()
+            await self._caught_up.wait()
+
+    async def run(self) -> None:
+        """Writes until the line has closed and all is sent.
+
+        Raises :class:`Stuck` after ``write_timeout`` in one write, and :class:`ConnectionError`
+        where the peer is gone.
+        """
+        try:
+            await self._pump()
+        finally:
+            self._pulse.stop()
+            self._written()
+
+    async def _pump(self) -> None:
+        while True:
+            if parts := self._gather():
+                await self._write(parts)
+            elif self._line.closed:
+                return
+            elif await self._silent():
+                await self._beat()
+
+    async def _silent(self) -> bool:
+        """Waits for something to send; True when it took so long that a sign is due."""
+        try:
+            await self._line.wait()
+        except asyncio.CancelledError:
+            if self._pulse.fired():
+                return True
+            raise
+        return False
+
+    async def _beat(self) -> None:
+        phase = self._line.phase()
+        beat = None if phase == "idle" else self._encoder.encode(events.Heartbeat(phase=phase))
+        if beat is not None:
+            await self._write([text_header(len(beat)), beat])
+        else:
+            await self._send(PING)
+
+    def _gather(self) -> list[bytes]:
+        """The next events, up to what leaves in one write: a header, then its JSON, and so on."""
+        next_event, encode = self._line.next_event, self._encoder.encode
+        parts: list[bytes] = []
+        size = 0
+        while size < WRITE_BYTES and (event := next_event()) is not None:
+            text = encode(event)
+            if text is None:
+                continue
+            if len(text) >= self._event_bytes:
+                text = self._shrink(event)
+            parts += (text_header(len(text)), text)
+            size += len(text)
+        self._line.work.encode += size
+        return parts
+
+    async def _write(self, parts: list[bytes]) -> None:
+        if not self._deflated:
+            await self._send(b"".join(parts))
+            return
+        self._pulse.begin()
+        try:
+            for text in parts[1::2]:
+                await self._socket.send_frame(text, WSMsgType.TEXT)
+        except asyncio.CancelledError:
+            raise self._interrupted() from None
+        self._written()
+
+    async def _send(self, frames: bytes) -> None:
+        if self._transport.is_closing():
+            raise ConnectionResetError("the peer is gone")
+        self._transport.write(frames)
+        if self._transport.get_write_buffer_size() > HIGH_WATER:
+            self._pulse.begin()
+            try:
+                await self._flow.drain()
+            except asyncio.CancelledError:
+                raise self._interrupted() from None
+        self._written()
+
+    def _written(self) -> None:
+        self._pulse.end()
+        if self._caught_up is not None:
+            self._caught_up.set()
+            self._caught_up = None
+
+    def _interrupted(self) -> BaseException:
+        return Stuck() if self._pulse.fired() else asyncio.CancelledError()
+
+    def _shrink(self, event: events.Event) -> bytes:
+        """An event that is too large for a frame, without its output or as an error.
+
+        Its items have come one by one, so a response can do without them; past their limit,
+        clients end the connection, and the line's state with it.
+        """
+        if isinstance(event, events.LifecycleEvent) and event.response.output:
+            bare = structs.replace(event, response=structs.replace(event.response, output=[]))
+            text = self._encoder.encode(bare)
+            if text is not None and len(text) < self._event_bytes:
+                return text
+        error = ApiError.of(
+            "event_too_large",
+            f"An event of type {event.type} is larger than the {self._event_bytes} bytes that "
+            "the client can receive.",
+        )
+        return error_json(
+            events.ErrorEvent(
+                sequence_number=event.sequence_number,
+                stream_id=event.stream_id,
+                status=error.status,
+                error=events.ErrorDetail.of(error),
+            )
+        )
+
+
+class RequestReader:
+    """The only reader of one WebSocket: text frames in, requests to the line."""
+
+    __slots__ = ("_decoder", "_encoder", "_line", "_profile", "_socket", "_trace_context",
+                 "_writer", "close_code", "ignores", "refused")  # fmt: skip
+
+    def __init__(
+        self,
+        socket: LineSocket,
+        *,
+        line: LineRuntime,
+        writer: EventWriter,
+        encoder: EventJson,
+        profile: Profile,
+        trace_context: dict[str, str] | None,
+    ) -> None:
+        self._socket = socket
+        self._line = line
+        self._writer = writer
+        self._encoder = encoder
+        self._profile = profile
+        self._trace_context = trace_context
+        self._decoder = json.RequestDecoder()
+        self.ignores = False
+        """Whether the server has said goodbye: what still comes is read and dropped."""
+        self.close_code: int | None = None
+        """The code of the peer's close frame, 1005 for one without; None before it."""
+        self.refused: int | None = None
+        """The close code for a frame that no reader may accept; None without one."""
+
+    async def run(self) -> None:
+        """Reads until the peer has closed or is gone, then drops the line. Raises nothing."""
+        backlog = 0
+        try:
+            while await self._read():
+                backlog = backlog + 1 if self._writer.writing else 0
+                if backlog >= BACKLOG:
+                    await self._writer.caught_up()
+                    backlog = 0
+        except ConnectionError:
+            pass  # A pong that could not be sent: the peer is gone.
+        except Exception:
+            _log.exception("a WebSocket was not read to its end")
+        self._line.drop()
+
+    async def _read(self) -> bool:
+        """Takes one message; False after the last one."""
+        message = await self._socket.receive()
+        if message.type is WSMsgType.TEXT:
+            if not self.ignores:
+                self._take(message.data.encode())
+            return True
+        if message.type is WSMsgType.BINARY:
+            if not self.ignores:
+                self._line.reject(_not_text())
+            return True
+        if message.type is WSMsgType.CLOSE:
+            self.close_code = message.data or 1005
+        elif message.type is WSMsgType.ERROR and isinstance(message.data, WebSocketError):
+            self.refused = int(message.data.code)
+        return False
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self._pass(self._decoder.decode(data), len(data))
+        except ApiError as error:
+            self._reject(data, error)
+        except Exception:
+            # One message at fault must not leave a line that nobody reads.
+            _log.exception("a client event was not taken")
+            self._reject(data, internal_error())
+        self._line.work.decode = self._decoder.work
+
+    def _pass(self, request: Request, size: int) -> None:
+        if isinstance(request, _OURS) and not self._profile.extensions:
+            raise json.invalid_event(f"Unknown event type '{request.type}'.")
+        if isinstance(request, SessionStart):
+            asked = {"session", *(request.extensions or ())}
+            self._encoder.allow(frozenset(asked))
+            # The line's own copy decides which of them are made at all.
+            request = structs.replace(request, extensions=sorted(self._encoder.extensions))
+            if request.max_receive_bytes:
+                self._writer.receives(request.max_receive_bytes)
+        self._line.receive(traced(request, self._trace_context), size=size)
+
+    def _reject(self, data: bytes, error: ApiError) -> None:
+        """Answers a bad message; its own ids come back where they can be read."""
+        try:
+            given = json.members(data) or {}
+        except ApiError:
+            given = {}
+        lane = json.text_of(given.get("stream_id"))
+        self._line.reject(
+            error,
+            event_id=json.text_of(given.get("event_id")) or None,
+            stream_id=lane if is_stream_id(lane) else None,
+        )
+
+
+def _not_text() -> ApiError:
+    return ApiError.of(
+        "invalid_event", "A client event is one JSON object in a text frame, not a binary frame."
+    )

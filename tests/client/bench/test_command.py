@@ -1,0 +1,62 @@
+"""The commands: what they print, and their exit status."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tieline_client.bench import __main__, command, limits
+from tieline_client.bench.processes import StartError
+from tieline_client.bench.report import Report, bar, report
+from tieline_client.cli.app import app, run
+
+
+def outcome(result: Report | StartError) -> type:
+    class Limits:
+        def __init__(self, **_: Any) -> None: ...
+
+        def run(self) -> Report:
+            if isinstance(result, StartError):
+                raise result
+            return result
+
+    return Limits
+
+
+MET = report([bar("turn.grpc", 2.0, 3.0)], [], {})
+MISSED = report([bar("turn.grpc", 4.0, 3.0)], [], {})
+
+
+@pytest.mark.parametrize(
+    ("result", "status"), [(MET, 0), (MISSED, 1), (StartError("no server"), 2)]
+)
+def test_the_exit_status_says_whether_all_bars_are_met(
+    result: Report | StartError, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "Limits", outcome(result))
+    assert command.limits(as_json=False) == status
+
+
+@pytest.mark.parametrize("entry", ["make", "cli"])
+def test_both_commands_print_the_report_as_json(
+    entry: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(limits, "Limits", outcome(MISSED))
+    words = ["limits", "--quick", "--json"] if entry == "make" else ["bench", "limits", "--json"]
+    monkeypatch.setattr(sys, "argv", ["tieline", *words])
+    assert (__main__.main() if entry == "make" else run()) == 1
+    assert json.loads(capsys.readouterr().out)["bars"][0]["name"] == "turn.grpc"
+    assert app.registered_groups
+
+
+def test_without_the_extra_one_line_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "tieline_client.bench.limits")
+    monkeypatch.setitem(sys.modules, "h2", None)
+    for name in [name for name in sys.modules if name.startswith("tieline_client.bench.clients")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "h2.config", None)
+    assert command.limits(as_json=False) == 2
+    assert capsys.readouterr().err == "bench: h2 is not installed: pip install 'tieline[bench]'\n"

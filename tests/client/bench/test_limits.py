@@ -1,0 +1,78 @@
+"""The whole run, with its measurements replaced: what becomes a bar, what is said to be missing."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from tieline_client.bench import limits
+from tieline_client.bench.clients import LoadError
+from tieline_client.bench.processes import Server
+from tieline_client.bench.tokens import Run, Streams
+from tieline_client.bench.turns import Costs, Flatness
+from tieline_client.bench.workload import GRPC, WEBSOCKET
+
+SERVED = (GRPC, WEBSOCKET)
+
+
+def only_served(transport: str) -> None:
+    if transport not in SERVED:
+        raise LoadError("it has no such door")
+
+
+def turn_costs(transport: str, *_: Any) -> Costs:
+    only_served(transport)
+    return Costs([80.0, 90.0, 400.0], [30.0, 25.0, 29.0])
+
+
+def flatness(transport: str, _: Any) -> Flatness:
+    only_served(transport)
+    return Flatness(100.0, 120.0)
+
+
+def token_costs(transport: str, *_: Any) -> Streams:
+    only_served(transport)
+    return Streams([Run(9.0, 2, [500.0])], [Run(7.5, 0, [100.0])])
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    for measure in (turn_costs, flatness, token_costs):
+        monkeypatch.setattr(limits, measure.__name__, measure)
+    monkeypatch.setattr(limits, "product", lambda *_, **__: nullcontext(Server(0, {})))
+    return []
+
+
+def test_each_served_transport_has_its_bars_and_the_others_are_named(names: list[str]) -> None:
+    result = limits.Limits(say=names.append).run()
+    bars = {each.name: each for each in result.bars}
+    assert bars["turn.websocket"].value == pytest.approx(90 / 29, abs=0.001)
+    assert not bars["turn.websocket"].met
+    assert (bars["flatness.grpc"].value, bars["flatness.grpc"].met) == (1.2, False)
+    assert (bars["tokens.grpc"].value, bars["tokens.grpc"].met) == (1.2, True)
+    assert (bars["tokens.grpc.lost"].value, bars["tokens.grpc.lost"].met) == (2, False)
+    assert (bars["tokens.grpc.added_p50_ms"].value, bars["tokens.grpc.added_p50_ms"].met) == (
+        0.4,
+        True,
+    )
+    for name in ("turn.sse", "tokens.sse"):
+        assert (bars[name].value, bars[name].met) == (None, False)
+        assert bars[name].note == "not served: it has no such door"
+    assert names == [
+        *(f"turn.{each}" for each in ("grpc", "websocket", "sse")),
+        *(f"flatness.{each}" for each in SERVED),
+        *(f"tokens.{each}" for each in ("grpc", "websocket", "sse")),
+    ]
+
+
+def test_the_cost_of_each_bare_server_is_beside_the_known_one(names: list[str]) -> None:
+    result = limits.Limits(say=names.append).run()
+    rows = {row.name: (row.us, row.known_us) for row in result.bare}
+    assert rows["turn.grpc"] == (29.0, 66.0)
+    assert rows["tokens.websocket"] == (7.5, 7.6)
+
+
+def test_the_machine_and_the_versions_are_among_the_figures() -> None:
+    figures = limits.machine()
+    assert figures["cpus"] > 0
+    assert "h2 4." in figures["versions"]

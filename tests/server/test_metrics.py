@@ -1,0 +1,81 @@
+"""The numbers of a process, and their text for Prometheus."""
+
+import re
+
+from tests.support.records import turn
+from tieline_server.metrics import BUCKETS, OTHER, Numbers
+
+SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$")
+MODEL = 'gen_ai_request_model="scripted"'
+LABELS = f'{MODEL},tieline_transport="sse",tieline_outcome="completed"'
+
+
+def samples(numbers: Numbers, *, lines: int = 0) -> dict[str, float]:
+    """Name and labels -> value; every line must be a sample or a comment."""
+    found = {}
+    for line in numbers.text(lines=lines).decode().splitlines():
+        if line.startswith("# "):
+            continue
+        match = SAMPLE.match(line)
+        assert match, line
+        found[match[1] + (match[2] or "")] = float(match[3])
+    return found
+
+
+def test_turns_add_up_by_transport_model_and_outcome() -> None:
+    numbers = Numbers()
+    numbers.observe(turn(), "sse")
+    numbers.observe(turn(), "sse")
+    numbers.observe(turn(outcome="failed", error_code="server_error"), "grpc")
+    found = samples(numbers, lines=3)
+    ended = f'tieline_transport="sse",{MODEL},tieline_outcome="completed"'
+    failed = f'tieline_transport="grpc",{MODEL},tieline_outcome="failed",error_type="server_error"'
+    assert found["tieline_server_lines_active"] == 3
+    assert found['tieline_server_events_total{tieline_transport="sse"}'] == 24
+    assert found["tieline_server_responses_total{" + ended + "}"] == 2
+    assert found["tieline_server_responses_total{" + failed + "}"] == 1
+    tokens = "tieline_server_tokens_total{" + MODEL + ',gen_ai_token_type="%s"}'
+    counted = {kind: found[tokens % kind] for kind in ("input", "cached", "output", "reasoning")}
+    assert counted == {"input": 300, "cached": 180, "output": 84, "reasoning": 24}
+
+
+def test_durations_are_cumulative_buckets_with_their_sum() -> None:
+    numbers = Numbers()
+    for seconds in (0.01, 0.011, 1000.0):
+        numbers.observe(turn(started_at=0.0, ended_at=seconds, first_token_at=None), "sse")
+    found = samples(numbers)
+    name = "gen_ai_server_request_duration_seconds"
+    edges = [f"{bound:g}" for bound in BUCKETS] + ["+Inf"]
+    counts = [found[f'{name}_bucket{{{LABELS},le="{edge}"}}'] for edge in edges]
+    assert counts == [1, *[2] * 13, 3]
+    assert found[f"{name}_count{{{LABELS}}}"] == 3
+    assert found[f"{name}_sum{{{LABELS}}}"] == 1000.021
+    assert not any("time_to_first_token" in key for key in found)
+
+
+def test_the_time_to_the_first_token_is_counted_where_there_was_one() -> None:
+    numbers = Numbers()
+    numbers.observe(turn(started_at=0.0, first_token_at=0.25), "sse")
+    found = samples(numbers)
+    assert found[f"gen_ai_server_time_to_first_token_seconds_sum{{{LABELS}}}"] == 0.25
+
+
+def test_the_model_of_a_refused_request_is_no_label() -> None:
+    numbers = Numbers()
+    numbers.observe(turn(outcome="refused", model="x" * 1000, error_code="model_not_found"), "sse")
+    text = numbers.text(lines=0).decode()
+    assert "xxx" not in text
+    assert f'gen_ai_request_model="{OTHER}"' in text
+
+
+def test_labels_are_escaped() -> None:
+    numbers = Numbers()
+    numbers.observe(turn(model='a"b\\c\nd'), "sse")
+    assert 'gen_ai_request_model="a\\"b\\\\c\\nd"' in numbers.text(lines=0).decode()
+
+
+def test_every_metric_says_its_kind_and_its_meaning() -> None:
+    text = Numbers().text(lines=0).decode()
+    names = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
+    assert names == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
+    assert len(names) == 6

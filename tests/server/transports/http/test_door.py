@@ -1,0 +1,328 @@
+"""The door: its paths, what is no HTTP, its limits, and how it says goodbye."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.support.grpc_certificates import Authority
+from tests.support.grpc_engine import gated
+from tests.support.grpc_harness import run
+from tests.support.http_client import Connection
+from tests.support.http_harness import Served, serve
+from tests.support.runtime import until
+from tieline_server.runtime import Services
+
+PATH = "/v1/responses"
+CREATE = {"model": "tiny", "input": "hi", "store": False}
+UPGRADE = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+class Echo:
+    """Stands where the WebSocket endpoint does: sends back one message, then waits."""
+
+    def __init__(self, _services: Services) -> None:
+        self.seconds: float | None = None
+        self.over = asyncio.Event()
+        self.handled = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self.handled += 1
+        try:
+            await self.over.wait()
+        finally:
+            self.handled -= 1
+        await socket.close()
+        return socket
+
+    async def drain(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.over.set()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "unknown_url"),
+        ("POST", "/v1/chat/completions", 404, "unknown_url"),
+        ("GET", "/v1/responses/resp_1/nothing", 404, "unknown_url"),
+        ("GET", "/v1/responses/", 404, "response_not_found"),
+        ("PUT", "/v1/responses", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/v1/responses/compact", 405, "method_not_allowed"),
+        ("OPTIONS", "/v1/responses", 405, "method_not_allowed"),
+        ("GET", "/v1/responses", 426, "upgrade_required"),
+    ],
+)
+def test_what_is_not_there_is_a_typed_error(method: str, path: str, status: int, code: str) -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            reply = await client.ask(method, path)
+            assert (reply.status, reply.error["code"]) == (status, code)
+            if status == 405:
+                assert reply.headers["allow"]
+
+    run(main())
+
+
+def test_au_07_a_handshake_is_426_with_a_body_where_there_is_no_websocket() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            client.request("GET", PATH, headers=UPGRADE)
+            reply = await client.reply()
+            assert (reply.status, reply.error["code"]) == (426, "upgrade_required")
+            assert reply.headers["upgrade"] == "websocket"
+            assert await client.eof() == b""
+
+    run(main())
+
+
+def test_health_is_ok_without_a_key_and_head_has_no_body(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text("keys = []\n")
+
+    async def main() -> None:
+        async with serve(api_keys=keys) as served, served.connection() as client:
+            assert (await client.ask("GET", "/healthz")).json == {"status": "ok"}
+            assert (await client.ask("HEAD", "/healthz")).body == b""
+            assert (await client.ask("GET", "/metrics")).status == 401
+            assert (await client.ask("GET", "/v1/models")).status == 401
+
+    run(main())
+
+
+def test_metrics_are_the_text_that_is_given() -> None:
+    async def main() -> None:
+        async with serve(metrics=lambda: b"a 1\n") as served, served.connection() as client:
+            reply = await client.ask("GET", "/metrics")
+            assert reply.body == b"a 1\n"
+            assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is TLS\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_a_400_without_its_own_words(data: bytes) -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            client.send(data)
+            reply = await client.reply()
+            assert (reply.status, reply.error["message"]) == (400, "The request is not valid HTTP.")
+            assert await client.eof() == b""
+            async with served.connection() as other:
+                assert (await other.ask("GET", "/healthz")).status == 200
+
+    run(main())
+
+
+def test_a_fault_of_ours_is_a_500_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> bytes:
+        raise OSError("a secret")
+
+    async def main() -> None:
+        async with serve(metrics=broken) as served, served.connection() as client:
+            reply = await client.ask("GET", "/metrics")
+            assert (reply.status, reply.error["code"]) == (500, "server_error")
+            assert reply.headers["x-request-id"] in caplog.text
+            assert b"secret" not in reply.body
+
+    run(main())
+
+
+def test_lb_05_a_connection_past_the_limit_is_refused_until_another_ends() -> None:
+    async def main() -> None:
+        async with serve(max_connections=4) as served, AsyncExitStack() as stack:
+
+            async def connect() -> Connection:
+                return await stack.enter_async_context(served.connection())
+
+            first = [await connect() for _ in range(4)]
+            for client in first:
+                assert (await client.ask("GET", "/healthz")).status == 200
+            fifth = await connect()
+            reply = await fifth.ask("POST", PATH, CREATE)
+            assert (reply.status, reply.error["code"]) == (429, "too_many_connections")
+            assert reply.headers["retry-after"] == "1"
+            assert reply.headers["retry-after-ms"] == "1000"
+            assert await fifth.eof() == b""
+            for client in first[:2]:
+                client.reset()
+            async with asyncio.timeout(1.0):
+                await gone(served, 2)
+            for client in (await connect(), await connect()):
+                assert (await client.ask("POST", PATH, CREATE)).status == 200
+
+    run(main())
+
+
+async def gone(served: Served, count: int) -> None:
+    """Until the door counts so many connections."""
+    await until(lambda: served.door.connections.admitted == count)
+
+
+def test_connections_far_past_the_limit_are_reset_and_all_give_their_places_back() -> None:
+    async def main() -> None:
+        async with serve(max_connections=1) as served:
+            async with AsyncExitStack() as stack:
+                for _ in range(70):
+                    await stack.enter_async_context(served.connection())
+                async with served.connection() as last:
+                    last.request("GET", "/healthz")
+                    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                        await last.head()
+            async with asyncio.timeout(5.0):
+                await until(lambda: not served.door.connections.open)
+            assert served.door.connections.admitted == 0
+
+    run(main())
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    async def main() -> None:
+        async with serve(keepalive_timeout=0.05) as served, served.connection() as client:
+            client.send(b"GET /healthz HT")
+            assert await client.eof() == b""
+
+    run(main())
+
+
+def test_a_drain_closes_idle_connections_and_lets_requests_end() -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+        async with (
+            serve(gated(gate)) as served,
+            served.connection() as idle,
+            served.connection() as busy,
+        ):
+            await idle.ask("GET", "/healthz")
+            busy.request("POST", PATH, CREATE)
+            await served.until(lambda: served.engine.started == 1)
+            drained = asyncio.create_task(served.door.drain(30.0))
+            assert await idle.eof() == b""
+            async with served.connection() as late:
+                reply = await late.ask("GET", "/healthz")
+                assert (reply.status, reply.error["code"]) == (503, "server_draining")
+                assert reply.headers["connection"] == "close"
+            async with served.connection() as late:
+                reply = await late.ask("POST", PATH, CREATE)
+                assert (reply.status, reply.error["code"]) == (503, "server_draining")
+                assert reply.headers["x-should-retry"] == "true"
+            gate.set()
+            reply = await busy.reply()
+            assert (reply.status, reply.headers["connection"]) == (200, "close")
+            await drained
+            with pytest.raises(ConnectionRefusedError):
+                await Connection.open(served.port)
+
+    run(main())
+
+
+def test_a_stream_that_does_not_end_in_time_is_cut_with_what_it_has() -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+        async with serve(gated(gate)) as served, served.connection() as client:
+            client.request("POST", PATH, {**CREATE, "stream": True})
+            await client.head()
+            await served.until(lambda: served.engine.started == 1)
+            await served.door.drain(0.05)
+            last = (await client.events())[-1]
+            assert last["type"] == "response.incomplete"
+            assert last["response"]["incomplete_details"] == {"reason": "server_draining"}
+
+    run(main())
+
+
+def test_stop_ends_what_runs_and_can_be_called_again() -> None:
+    async def main() -> None:
+        async with serve(gated(asyncio.Event())) as served, served.connection() as client:
+            client.request("POST", PATH, CREATE)
+            await served.until(lambda: served.engine.started == 1)
+            await served.door.stop()
+            await served.door.stop()
+            assert served.engine.cancelled == 1
+            assert served.records[0].outcome == "disconnected"
+
+    run(main())
+
+
+def test_a_handshake_goes_to_the_endpoint_which_is_drained_too() -> None:
+    async def main() -> None:
+        async with serve(upgrade=Echo) as served, served.connection() as client:
+            echo = served.door._upgrade_to
+            assert isinstance(echo, Echo)
+            client.request("GET", PATH, headers=UPGRADE)
+            assert (await client.head()).status == 101
+            assert echo.handled == 1
+            async with served.connection() as other:
+                other.request("GET", PATH, headers={**UPGRADE, "Origin": "https://evil.example"})
+                assert (await other.reply()).status == 403
+            drained = asyncio.create_task(served.door.drain(7.0))
+            assert (await client.reader.readexactly(2))[0] == 0x88
+            client.send(b"\x88\x80\x00\x00\x00\x00")
+            await drained
+            assert (echo.seconds, echo.handled) == (7.0, 0)
+
+    run(main())
+
+
+def test_tls_serves_the_same(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "root")
+    pem = authority.sign("server")
+
+    async def main() -> None:
+        from tieline_server.transports.http.config import tls_context
+
+        context = tls_context(pem.certificate, pem.key, authority.pem.certificate)
+        mine = authority.sign("client")
+        trust = ssl.create_default_context(cafile=str(authority.pem.certificate))
+        trust.load_cert_chain(mine.certificate, mine.key)
+        async with serve(tls=context) as served:
+            async with served.connection(tls=trust) as client:
+                client.request("POST", PATH, {**CREATE, "stream": True})
+                assert (await client.head()).status == 200
+                assert (await client.events())[-1]["type"] == "response.completed"
+            stranger = ssl.create_default_context(cafile=str(authority.pem.certificate))
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                async with served.connection(tls=stranger) as client:
+                    await client.ask("GET", "/healthz")
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "asked"])
+def test_many_short_connections_leave_nothing_behind(
+    how: str, repeats: Callable[[int], int]
+) -> None:
+    async def main() -> None:
+        async with serve() as served:
+            for _ in range(repeats(1000)):
+                async with served.connection() as client:
+                    if how == "asked":
+                        await client.ask("GET", "/healthz")
+                    elif how == "reset":
+                        client.reset()
+            async with asyncio.timeout(5.0):
+                await gone(served, 0)
+            assert not served.door.connections.open
+
+    run(main())

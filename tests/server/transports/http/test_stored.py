@@ -1,0 +1,217 @@
+"""Stored responses over HTTP: read, listed, cancelled, deleted, counted, compacted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.grpc_engine import INPUT_TOKENS
+from tests.support.grpc_harness import run
+from tests.support.http_client import Connection
+from tests.support.http_harness import serve
+from tieline_server.core.profile import PROFILES
+
+PATH = "/v1/responses"
+KEYS = """
+[[keys]]
+hash = "sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+owner = "ann"
+[[keys]]
+hash = "sha256:ae448ac86c4e8e4dec645729708ef41873ae79c6dff84eff73360989487f08e5"
+owner = "bob"
+"""
+ANN = {"authorization": "Bearer secret"}
+BOB = {"authorization": "Bearer another"}
+
+
+async def stored(client: Connection, **members: Any) -> dict[str, Any]:
+    reply = await client.ask("POST", PATH, {"model": "tiny", "input": "hi", **members})
+    assert reply.status == 200
+    found: dict[str, Any] = reply.json
+    return found
+
+
+def test_a_stored_response_reads_as_it_was_made_until_it_is_deleted() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client)
+            where = f"{PATH}/{made['id']}"
+            assert (await client.ask("GET", where)).json == made
+            reply = await client.ask("DELETE", where)
+            assert reply.json == {"id": made["id"], "object": "response", "deleted": True}
+            for method in ("GET", "DELETE"):
+                gone = await client.ask(method, where)
+                assert (gone.status, gone.error["code"]) == (404, "response_not_found")
+                assert gone.error["message"] == f"Response with id '{made['id']}' not found."
+
+    run(main())
+
+
+def test_what_was_not_stored_is_not_there() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client, store=False)
+            for tail in ("", "/input_items"):
+                assert (await client.ask("GET", f"{PATH}/{made['id']}{tail}")).status == 404
+            assert (await client.ask("POST", f"{PATH}/{made['id']}/cancel")).status == 404
+
+    run(main())
+
+
+def test_what_is_another_owners_looks_like_what_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(KEYS)
+
+    async def main() -> None:
+        async with serve(api_keys=path) as served, served.connection() as client:
+            body = {"model": "tiny", "input": "hi"}
+            made = (await client.ask("POST", PATH, body, **ANN)).json
+            for method, tail in (
+                ("GET", ""),
+                ("DELETE", ""),
+                ("POST", "/cancel"),
+                ("GET", "/input_items"),
+            ):
+                foreign = await client.ask(method, f"{PATH}/{made['id']}{tail}", **BOB)
+                unknown = await client.ask(method, f"{PATH}/resp_no{tail}", **BOB)
+                assert (foreign.status, unknown.status) == (404, 404)
+                assert foreign.error["code"] == unknown.error["code"]
+                assert (await client.ask(method, f"{PATH}/{made['id']}{tail}")).status == 401
+            assert (await client.ask("GET", f"{PATH}/{made['id']}", **ANN)).json == made
+
+    run(main())
+
+
+def test_a_finished_response_that_is_cancelled_stays_as_it_is() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client)
+            assert (await client.ask("POST", f"{PATH}/{made['id']}/cancel")).json == made
+
+    run(main())
+
+
+def test_open_responses_cancels_only_what_is_in_the_background() -> None:
+    async def main() -> None:
+        profile = PROFILES["open-responses"]
+        async with serve(profile=profile) as served, served.connection() as client:
+            made = await stored(client)
+            reply = await client.ask("POST", f"{PATH}/{made['id']}/cancel")
+            assert (reply.status, reply.error["code"]) == (400, "invalid_request")
+            assert (await client.ask("POST", f"{PATH}/resp_x/cancel")).status == 404
+
+    run(main())
+
+
+def test_the_events_of_a_finished_response_are_not_kept() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client)
+            reply = await client.ask("GET", f"{PATH}/{made['id']}?stream=true")
+            assert (reply.status, reply.error["param"]) == (400, "stream")
+            plain = await client.ask("GET", f"{PATH}/{made['id']}?stream=false&starting_after=3")
+            assert plain.json == made
+
+    run(main())
+
+
+def test_include_takes_known_names_in_either_spelling() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client)
+            where = f"{PATH}/{made['id']}"
+            for query in (
+                "include=reasoning.encrypted_content",
+                "include[]=message.output_text.logprobs",
+            ):
+                assert (await client.ask("GET", f"{where}?{query}")).status == 200
+            for tail in ("?include=secrets", "/input_items?include[]=secrets"):
+                reply = await client.ask("GET", where + tail)
+                assert (reply.status, reply.error["param"]) == (400, "include")
+
+    run(main())
+
+
+def test_input_items_have_ids_and_parts_and_come_in_pages() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            items = [
+                {"role": "developer", "content": "d"},
+                {"role": "assistant", "content": "a", "id": "msg_mine"},
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "u"}],
+                },
+            ]
+            made = await stored(client, input=items)
+            where = f"{PATH}/{made['id']}/input_items"
+            newest = (await client.ask("GET", where)).json
+            assert (newest["object"], newest["has_more"]) == ("list", False)
+            assert [item["role"] for item in newest["data"]] == ["user", "assistant", "developer"]
+            for item in newest["data"]:
+                assert (item["type"], item["status"]) == ("message", "completed")
+                (part,) = item["content"]
+                assert part["type"] == (
+                    "output_text" if item["role"] == "assistant" else "input_text"
+                )
+                assert part["text"] == item["role"][0]
+            assert newest["data"][1]["id"] == "msg_mine"
+            assert newest["first_id"] == newest["data"][0]["id"]
+            assert newest["last_id"] == newest["data"][2]["id"]
+            page = (await client.ask("GET", f"{where}?order=asc&limit=2")).json
+            assert page["has_more"] is True
+            rest = (await client.ask("GET", f"{where}?order=asc&after={page['last_id']}")).json
+            assert page["data"] + rest["data"] == newest["data"][::-1]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "param"),
+    [
+        ("limit=0", "integer_below_min_value", "limit"),
+        ("limit=101", "integer_above_max_value", "limit"),
+        ("limit=many", "invalid_type", "limit"),
+        ("order=up", "invalid_value", "order"),
+        ("after=msg_no", "item_not_found", "after"),
+    ],
+)
+def test_a_page_that_cannot_be_is_a_400(query: str, code: str, param: str) -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client)
+            reply = await client.ask("GET", f"{PATH}/{made['id']}/input_items?{query}")
+            assert (reply.status, reply.error["code"], reply.error["param"]) == (400, code, param)
+
+    run(main())
+
+
+def test_input_tokens_are_counted_without_sampling() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            body = {"model": "tiny", "input": "hi"}
+            reply = await client.ask("POST", f"{PATH}/input_tokens", body)
+            assert reply.json == {"object": "response.input_tokens", "input_tokens": INPUT_TOKENS}
+            assert served.engine.started == 0
+            wrong = await client.ask("POST", f"{PATH}/input_tokens", {"input": 7})
+            assert (wrong.status, wrong.error["param"]) == (400, "input")
+
+    run(main())
+
+
+def test_a_compacted_window_is_the_input_of_a_new_chain() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            made = await stored(client)
+            body = {"model": "tiny", "previous_response_id": made["id"]}
+            window = (await client.ask("POST", f"{PATH}/compact", body)).json
+            assert window["object"] == "response.compaction"
+            assert [item["type"] for item in window["output"]] == ["message", "compaction"]
+            assert window["usage"]["input_tokens"] == INPUT_TOKENS
+            new = [*window["output"], {"role": "user", "content": "go on"}]
+            assert (await stored(client, input=new))["status"] == "completed"
+            missing = await client.ask("POST", f"{PATH}/compact", {"input": "x"})
+            assert (missing.status, missing.error["param"]) == (400, "model")
+
+    run(main())

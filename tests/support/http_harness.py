@@ -1,0 +1,119 @@
+"""An HTTP door on a real port, with the real runtime and an engine of the test's making."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from tests.support.grpc_engine import Answer, TinyEngine, hello
+from tests.support.http_client import Connection
+from tests.support.signal import PATIENCE, Signal
+from tieline.ids import IdSource
+from tieline_server.core.effects import Resolved, TurnRecord
+from tieline_server.core.limits import Limits
+from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.keys import Keys
+from tieline_server.routing import ModelCatalog
+from tieline_server.runtime import Running, Services
+from tieline_server.stores.memory import MemoryStore
+from tieline_server.transports.http import HttpConfig, HttpDoor, Upgrade
+
+
+class Served(Struct):
+    """A running door and all that a test looks at."""
+
+    door: HttpDoor
+    services: Services
+    engine: TinyEngine
+    records: list[TurnRecord]
+    transports: list[str]
+    port: int
+
+    @property
+    def url(self) -> str:
+        """What clients call the base URL."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def until(self, condition: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
+        """Waits until a condition on the engine or the records holds."""
+        await self.engine.signal.until(condition, seconds=seconds)
+
+    @asynccontextmanager
+    async def connection(self, **how: Any) -> AsyncIterator[Connection]:
+        """A TCP connection to it."""
+        connection = await Connection.open(self.port, **how)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def serve(
+    answer: Answer = hello,
+    *,
+    api_keys: Path | None = None,
+    limits: Limits | None = None,
+    profile: Profile = OPENAI,
+    store: MemoryStore | None = None,
+    upgrade: Callable[[Services], Upgrade] | None = None,
+    metrics: Callable[[], bytes] = bytes,
+    **settings: Any,
+) -> AsyncIterator[Served]:
+    """A door with these settings of :class:`HttpConfig`, stopped at the end."""
+    signal = Signal()
+    engine = TinyEngine(answer, signal)
+    records: list[TurnRecord] = []
+    transports: list[str] = []
+
+    def observe(record: TurnRecord, transport: str) -> None:
+        records.append(record)
+        transports.append(transport)
+        signal.notify()
+
+    services = Services(
+        engines={engine.name: engine},
+        catalog=ModelCatalog(
+            Resolved(model=model.id, engine=engine.name) for model in engine.models()
+        ),
+        store=MemoryStore() if store is None else store,
+        keys=Keys(api_keys, clock=time.monotonic, warn=print),
+        limits=limits or Limits(),
+        observe=observe,
+        clock=time.monotonic,
+        now=time.time,
+        ids=IdSource(os.urandom),
+        running=Running(),
+        profile=profile,
+    )
+    config = HttpConfig(
+        **{
+            "address": "127.0.0.1:0",
+            "stop_grace": 0.05,
+            "keyless": api_keys is None,
+            "merge": False,
+            **settings,
+        }
+    )
+    upgraded = None if upgrade is None else upgrade(services)
+    door = HttpDoor(services, config, upgraded, metrics=metrics)
+    bound = await door.start()
+    port = int(bound[0].rpartition(":")[2])
+    try:
+        yield Served(
+            door=door,
+            services=services,
+            engine=engine,
+            records=records,
+            transports=transports,
+            port=port,
+        )
+    finally:
+        await door.stop()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not [task for task in left if "RequestHandler" in repr(task)], "a request lives on"
