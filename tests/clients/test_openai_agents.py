@@ -23,7 +23,7 @@ from agents import (
 from agents.result import RunResultBase
 from openai import APIStatusError, AsyncOpenAI
 
-from tests.support.server_process import TIMEOUT, ServerProcess, serving, write_script
+from tests.support.server_process import ServerProcess, serving, write_script
 
 # A trace would be sent to OpenAI.
 set_tracing_disabled(True)
@@ -50,10 +50,10 @@ RULES: Final[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server of the test's own, so that its log holds this test's turns alone."""
-    with serving("--script", write_script(tmp_path, rules=RULES)) as running:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    script = write_script(tmp_path_factory.mktemp("script"), rules=RULES)
+    with serving("--script", script) as running:
         yield running
 
 
@@ -104,12 +104,11 @@ def writer(folder: Path, *, store: bool, model: str = "scripted") -> Agent[Any]:
     return Agent(name="writer", model=model, tools=[tool], model_settings=settings)
 
 
-def turns_of(server: ServerProcess) -> list[dict[str, Any]]:
-    """What the server logged of its turns, once it has ended; nothing worse than that happened."""
-    server.process.terminate()
-    assert server.process.wait(TIMEOUT) == 0
-    assert [line for line in server.lines() if line["level"] != "info"] == []
-    return server.lines("turn")
+def turns_of(server: ServerProcess, *results: RunResultBase) -> list[dict[str, Any]]:
+    """The log lines of these runs' turns; a line is written before a turn's end is sent."""
+    ids = [response.response_id for result in results for response in result.raw_responses]
+    turns = {line["response_id"]: line for line in server.lines("turn")}
+    return [turns[str(each)] for each in ids]
 
 
 @pytest.mark.parametrize("store", [False, True])
@@ -117,7 +116,7 @@ def turns_of(server: ServerProcess) -> list[dict[str, Any]]:
 def test_a_tool_loop_that_sends_its_whole_history_runs(
     server: ServerProcess, tmp_path: Path, transport: str, store: bool
 ) -> None:
-    async def main() -> None:
+    async def main() -> tuple[RunResultBase, RunResultBase]:
         agent = writer(tmp_path, store=store)
         async with runs(server, transport) as runner:
             first = await runner.run(agent, "write a proof")
@@ -126,9 +125,9 @@ def test_a_tool_loop_that_sends_its_whole_history_runs(
             again = [*first.to_input_list(), {"role": "user", "content": "and now?"}]
             second = await runner.run(agent, again)
             assert second.final_output == "You said: and now?"
+            return first, second
 
-    asyncio.run(main())
-    turns = turns_of(server)
+    turns = turns_of(server, *asyncio.run(main()))
     assert [(each["transport"], each["store"]) for each in turns] == [(transport, store)] * 3
     assert {each["outcome"] for each in turns} == {"completed"}
 
@@ -140,7 +139,7 @@ def test_a_tool_loop_that_sends_its_whole_history_runs(
 def test_a_tool_loop_that_sends_only_what_is_new_runs(
     server: ServerProcess, tmp_path: Path, transport: str, store: bool
 ) -> None:
-    async def main() -> None:
+    async def main() -> tuple[RunResultBase, RunResultBase]:
         agent = writer(tmp_path, store=store)
         async with runs(server, transport) as runner:
             first = await runner.run(agent, "write a proof", auto_previous_response_id=True)
@@ -150,9 +149,9 @@ def test_a_tool_loop_that_sends_only_what_is_new_runs(
             second = await runner.run(agent, "and now?", previous_response_id=previous)
             assert second.final_output == "You said: and now?"
             assert second.raw_responses[0].usage.input_tokens_details.cached_tokens > 0
+            return first, second
 
-    asyncio.run(main())
-    turns = turns_of(server)
+    turns = turns_of(server, *asyncio.run(main()))
     assert [(each["transport"], each["store"]) for each in turns] == [(transport, store)] * 3
     previous = [each.get("previous_response_id") for each in turns]
     assert previous == [None, *(each["response_id"] for each in turns[:-1])]

@@ -25,7 +25,7 @@ from tieline_client.bench.processes import Server, product
 from tieline_client.bench.report import Bar, Bare, Report, bar, report
 from tieline_client.bench.rounds import ratio
 from tieline_client.bench.tokens import TOKENS_A_STREAM, late, token_costs
-from tieline_client.bench.turns import flatness, turn_costs
+from tieline_client.bench.turns import flatness, record, turn_costs
 from tieline_client.bench.workload import GRPC, SSE, TRANSPORTS, WEBSOCKET
 
 TURN: Final = 3.0
@@ -59,13 +59,14 @@ class Limits:
             files = workload.write(folder, tokens=TOKENS_A_STREAM)
             with product(files, merge="never") as server:
                 for transport in TRANSPORTS:
-                    self._turn(transport, server, folder)
+                    (folder / transport).mkdir()
+                    self._turn(transport, server, folder / transport)
                 # A chain that is not stored lives on a line: HTTP has none.
                 for transport in (GRPC, WEBSOCKET):
                     self._flatness(transport, server)
             with product(files, merge="auto") as server:
                 for transport in TRANSPORTS:
-                    self._tokens(transport, server, folder)
+                    self._tokens(transport, server, folder / transport)
         self._figures["seconds"] = round(time.monotonic() - started, 1)
         self._figures["load_after"] = list(os.getloadavg())
         return report(self._bars, self._bare, self._figures)
@@ -74,6 +75,7 @@ class Limits:
         name = f"turn.{transport}"
         self._say(name)
         try:
+            record(transport, server, folder)
             costs = turn_costs(transport, server, folder)
         except (LoadError, OSError) as error:
             self._missing(name, TURN, error)
@@ -97,6 +99,8 @@ class Limits:
         name = f"tokens.{transport}"
         self._say(name)
         try:
+            if not any(folder.iterdir()):
+                raise LoadError("it answered no turn")
             streams = token_costs(transport, server, folder)
         except (LoadError, OSError) as error:
             self._missing(name, TOKEN[transport], error)

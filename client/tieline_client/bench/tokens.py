@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tieline_client.bench import workload
-from tieline_client.bench.bare.base import DELTA_FILE, END_FILE, TOKENS, TURN_FILE
+from tieline_client.bench.bare.base import TOKENS
 from tieline_client.bench.clients import Line, LoadError, Seen
 from tieline_client.bench.clients.base import TERMINAL, TIMEOUT
 from tieline_client.bench.cpu import CpuMeter
@@ -58,32 +58,6 @@ class _Stream:
                     raise LoadError(f"a stream ended with {event.kind}")
 
 
-def record(transport: str, server: Server, folder: Path) -> int:
-    """Keeps one delta of the product, and the end of its answer, for the bare server.
-
-    Returns how many tokens are in that end: the last one leaves with it.
-    """
-    line = connected(transport, server, greet=True)
-    line.send(workload.create(transport, workload.STREAM))
-    parts: dict[str, bytes] = {}
-    while END_FILE not in parts:
-        line.recorded = bytearray()
-        seen = line.receive()
-        kinds = [event.kind for event in seen]
-        if kinds == ["response.output_text.delta"]:
-            parts.setdefault(DELTA_FILE, bytes(line.recorded))
-        if kinds and kinds[-1] in TERMINAL:
-            parts[END_FILE] = bytes(line.recorded)
-            in_end = sum(len(event.delta) for event in seen) // len(workload.WORD)
-    line.close()
-    if DELTA_FILE not in parts:
-        raise LoadError("no delta came alone")
-    parts[TURN_FILE] = b""
-    for name, data in parts.items():
-        (folder / name).write_bytes(data)
-    return in_end
-
-
 def token_costs(
     transport: str,
     server: Server,
@@ -94,10 +68,10 @@ def token_costs(
 ) -> Streams:
     """``STREAMS`` lines with one answer each at ``RATE``, on the product and the bare server.
 
-    ``tokens`` is what the product's script says in one answer.
+    ``folder`` holds what ``turns.record`` has kept there; ``tokens`` is what the product's script
+    says in one answer.
     """
-    alone = tokens - record(transport, server, folder)
-    with bare(transport, folder, mode=TOKENS, tokens=alone, rate=workload.RATE) as other:
+    with bare(transport, folder, mode=TOKENS, tokens=tokens, rate=workload.RATE) as other:
         runs: dict[str, list[Run]] = {"product": [], "bare": []}
         servers = {"product": server, "bare": other}
 

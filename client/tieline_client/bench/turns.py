@@ -71,16 +71,20 @@ def record(transport: str, server: Server, folder: Path) -> None:
     line.recorded = bytearray()
     turn = take_turn(line, workload.create(transport, workload.ANSWER))
     line.close()
+    events = line.split(bytes(line.recorded))
     if turn.events != workload.EVENTS or turn.text != workload.WORD * workload.DELTAS:
         raise LoadError(f"a turn has {turn.events} events, not {workload.EVENTS}")
-    (folder / TURN_FILE).write_bytes(line.recorded)
-    (folder / DELTA_FILE).write_bytes(b"")
-    (folder / END_FILE).write_bytes(b"")
+    last_delta = workload.EVENTS - workload.ENDING - 1
+    (folder / TURN_FILE).write_bytes(b"".join(events))
+    (folder / DELTA_FILE).write_bytes(events[last_delta])
+    (folder / END_FILE).write_bytes(b"".join(events[last_delta:]))
 
 
 def turn_costs(transport: str, server: Server, folder: Path, *, rounds: int = ROUNDS) -> Costs:
-    """The turn of 28 events on the product and on the bare server, by turns."""
-    record(transport, server, folder)
+    """The turn of 28 events on the product and on the bare server, by turns.
+
+    ``folder`` holds what :func:`record` has kept there.
+    """
     request = workload.create(transport, workload.ANSWER)
     with bare(transport, folder, mode=TURNS, tokens=1, rate=1) as other:
         lines = {

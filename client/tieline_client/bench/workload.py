@@ -24,6 +24,7 @@ WORD: Final = " go"
 DELTAS: Final = 20
 EVENTS: Final = 28
 """Events of a turn of text: 4 that begin it, the deltas, 4 that end it."""
+ENDING: Final = 4
 
 INSTRUCTIONS_BYTES: Final = 700
 INPUT_BYTES: Final = 1000

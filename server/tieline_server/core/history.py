@@ -22,6 +22,10 @@ T = TypeVar("T")
 NO_CALLS: Final[Mapping[str, Item]] = MappingProxyType({})
 
 
+Key = str | tuple[str]
+"""An item id, or the call id of a tool output as a tuple of one: clients choose both."""
+
+
 class Branch:
     """The ids of an unforked run of segments; ``base`` is where it left its parent branch."""
 
@@ -32,10 +36,10 @@ class Branch:
         self.base = base
         self.head = base
         """Depth of the newest segment of this branch."""
-        self.ids: dict[str, tuple[int, Item]] = {}
+        self.ids: dict[Key, tuple[int, Item]] = {}
         """Item id, or call id of a tool output, -> (depth of its segment, the item)."""
 
-    def find(self, key: str, depth: int) -> Item | None:
+    def find(self, key: Key, depth: int) -> Item | None:
         """The item known as ``key`` at or above ``depth``, looking through the parents."""
         branch: Branch | None = self
         while branch is not None:
@@ -138,9 +142,9 @@ class Segment:
         return value
 
 
-def _answer(call_id: str) -> str:
-    """The branch key of a tool output: a NUL keeps it apart from item ids."""
-    return "\0" + call_id
+def _answer(call_id: str) -> Key:
+    """The branch key of a tool output, which no item id equals."""
+    return (call_id,)
 
 
 class Tip:

@@ -13,29 +13,42 @@ def work():
     end = time.thread_time() + 0.05
     while time.thread_time() < end:
         pass
+    print("worked", flush=True)
+    let_go.wait()
+let_go = threading.Event()
 thread = threading.Thread(target=work)
 input()
 thread.start()
+input()
+let_go.set()
 thread.join()
-print("done", flush=True)
+print("ended", flush=True)
 input()
 """
+WORK_NS = 50_000_000
 
 
 def test_all_threads_count_also_one_that_has_ended() -> None:
-    command = [sys.executable, "-c", WORKS]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def tell_and_hear() -> str:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+
         meter = CpuMeter(process.pid)
         before = meter.settled()
-        process.stdin.write("\n")
-        process.stdin.flush()
-        while (used := meter.read() - before) < 25_000_000:
-            pass
-        assert process.stdout.readline() == "done\n"
-        # Half of its work was seen while the thread lived, so its end takes nothing back.
-        assert meter.settled() - before >= used
-        process.stdin.write("\n")
+        assert tell_and_hear() == "worked\n"
+        assert meter.settled() - before >= WORK_NS * 0.9
+        assert tell_and_hear() == "ended\n"
+        assert meter.settled() - before >= WORK_NS * 0.9
+        process.communicate("\n")
     assert process.returncode == 0
 
 

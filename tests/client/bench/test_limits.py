@@ -1,6 +1,7 @@
 """The whole run, with its measurements replaced: what becomes a bar, what is said to be missing."""
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,12 @@ def only_served(transport: str) -> None:
         raise LoadError("it has no such door")
 
 
-def turn_costs(transport: str, *_: Any) -> Costs:
+def record(transport: str, _: Any, folder: Path) -> None:
     only_served(transport)
+    (folder / "turn.bin").touch()
+
+
+def turn_costs(*_: Any) -> Costs:
     return Costs([80.0, 90.0, 400.0], [30.0, 25.0, 29.0])
 
 
@@ -30,14 +35,13 @@ def flatness(transport: str, _: Any) -> Flatness:
     return Flatness(100.0, 120.0)
 
 
-def token_costs(transport: str, *_: Any) -> Streams:
-    only_served(transport)
+def token_costs(*_: Any) -> Streams:
     return Streams([Run(9.0, 2, [500.0])], [Run(7.5, 0, [100.0])])
 
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    for measure in (turn_costs, flatness, token_costs):
+    for measure in (record, turn_costs, flatness, token_costs):
         monkeypatch.setattr(limits, measure.__name__, measure)
     monkeypatch.setattr(limits, "product", lambda *_, **__: nullcontext(Server(0, {})))
     return []
@@ -55,9 +59,9 @@ def test_each_served_transport_has_its_bars_and_the_others_are_named(names: list
         0.4,
         True,
     )
-    for name in ("turn.sse", "tokens.sse"):
+    for name, why in (("turn.sse", "it has no such door"), ("tokens.sse", "it answered no turn")):
         assert (bars[name].value, bars[name].met) == (None, False)
-        assert bars[name].note == "not served: it has no such door"
+        assert bars[name].note == f"not served: {why}"
     assert names == [
         *(f"turn.{each}" for each in ("grpc", "websocket", "sse")),
         *(f"flatness.{each}" for each in SERVED),

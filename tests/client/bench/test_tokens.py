@@ -5,13 +5,15 @@ from pathlib import Path
 from tieline_client.bench import workload
 from tieline_client.bench.processes import product
 from tieline_client.bench.tokens import Run, late, token_costs
+from tieline_client.bench.turns import record
 
 TOKENS = 40
 
 
 def test_every_token_comes_from_both_servers(tmp_path: Path) -> None:
     files = workload.write(tmp_path, tokens=TOKENS)
-    with product(files, merge="auto") as server:
+    with product(files, merge="never") as server:
+        record(workload.GRPC, server, tmp_path)
         streams = token_costs(workload.GRPC, server, tmp_path, rounds=1, tokens=TOKENS)
     for runs in streams:
         (run,) = runs

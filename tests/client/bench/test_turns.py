@@ -47,6 +47,7 @@ def test_the_bare_server_sends_what_the_product_sent(
 
 
 def test_a_turn_costs_something_on_both(server: Server, tmp_path: Path) -> None:
+    turns.record(workload.GRPC, server, tmp_path)
     costs = turns.turn_costs(workload.GRPC, server, tmp_path, rounds=1)
     assert len(costs.product) == len(costs.bare) == 1
     assert costs.product[0] > costs.bare[0] > 0

@@ -47,7 +47,7 @@ let cached = 0;
 let previous;
 for (const number of [1, 2, 3]) {
   const asked = (
-    await turn({ input: `write number ${number}`, previous_response_id: previous })
+    await turn({ input: `write proof ${number}`, previous_response_id: previous })
   ).response;
   const call = asked.output.find((item) => item.type === 'function_call');
   const { name, text } = JSON.parse(call.arguments);

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from math import floor
 from pathlib import Path
@@ -26,7 +27,7 @@ class Pieces(NamedTuple):
     delta: bytes
     """One delta."""
     end: bytes
-    """What ends a turn."""
+    """The last delta of a turn and all that ends it."""
 
 
 class Order(NamedTuple):
@@ -74,12 +75,13 @@ class Metronome:
 
     def feed(self, tokens: int, give: Callable[[int], None]) -> None:
         """Calls ``give(n)`` when ``n`` more tokens are due, until all ``tokens`` were."""
-        self._feeds.add(Feed(tokens, give, self._loop.time()))
+        # Not the loop's own time: that stands still while the loop works.
+        self._feeds.add(Feed(tokens, give, time.monotonic()))
         if self._timer is None:
             self._tick()
 
     def _tick(self) -> None:
-        now = self._loop.time()
+        now = time.monotonic()
         for feed in list(self._feeds):
             due = min(floor((now - feed.start) * self._rate + 1e-6) + 1, feed.tokens)
             if due > feed.given:

@@ -55,8 +55,7 @@ async def serve(order: Order) -> str:
             while left:
                 count = await gathered.take()
                 left -= count
-                await context.write(delta * count)
-            await context.write(end)
+                await context.write(delta * count if left else delta * (count - 1) + end)
 
     behaviour = turns if order.mode == TURNS else tokens
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behaviour)

@@ -39,7 +39,7 @@ async def serve(order: Order) -> str:
         transport = request.transport
         assert transport is not None
         await _stream(transport)
-        await response.write_eof(end)
+        await response.write_eof()
         return response
 
     def _stream(transport: asyncio.Transport) -> asyncio.Future[None]:
@@ -53,7 +53,8 @@ async def serve(order: Order) -> str:
             kept += tokens
             if left and transport.get_write_buffer_size():
                 return
-            transport.write(b"%x\r\n%b\r\n" % (len(delta) * kept, delta * kept))
+            body = delta * kept if left else delta * (kept - 1) + end
+            transport.write(b"%x\r\n%b\r\n" % (len(body), body))
             kept = 0
             if not left:
                 done.set_result(None)

@@ -29,7 +29,7 @@ async def serve(order: Order) -> str:
             kept += tokens
             if left and transport.get_write_buffer_size():
                 return
-            transport.write(delta * kept if left else delta * kept + end)
+            transport.write(delta * kept if left else delta * (kept - 1) + end)
             kept = 0
 
         metronome.feed(left, give)

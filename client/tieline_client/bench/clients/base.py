@@ -39,6 +39,10 @@ class Line(Protocol):
         """Waits for bytes and returns the events that are whole now, perhaps none."""
         ...
 
+    def split(self, recorded: bytes) -> list[bytes]:
+        """What was recorded, cut into the bytes of each event."""
+        ...
+
     def fileno(self) -> int:
         """The descriptor to wait on."""
         ...

@@ -75,6 +75,11 @@ class GrpcLine:
             found += map(_seen, line_pb2.ConnectResponse.FromString(message).events)
         return found
 
+    def split(self, recorded: bytes) -> list[bytes]:
+        """Each event as a message of its own; such messages concatenate."""
+        whole = line_pb2.ConnectResponse.FromString(recorded)
+        return [line_pb2.ConnectResponse(events=[e]).SerializeToString() for e in whole.events]
+
     def fileno(self) -> int:
         """The socket's descriptor."""
         return self._socket.fileno()

@@ -46,6 +46,12 @@ class SseLine:
             self._held.append(found.pop())
         return found
 
+    def split(self, recorded: bytes) -> list[bytes]:
+        """Each event; the end marker belongs to the last one."""
+        *blocks, end = recorded.removesuffix(b"\n\n").split(b"\n\n")
+        blocks[-1] += b"\n\n" + end
+        return [block + b"\n\n" for block in blocks]
+
     def fileno(self) -> int:
         """The socket's descriptor."""
         return self._socket.fileno()

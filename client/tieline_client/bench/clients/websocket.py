@@ -63,7 +63,7 @@ class WebSocketLine:
         self._data += some_bytes(self._socket)
         found: list[Seen] = []
         at = 0
-        while (frame := self._frame(at)) is not None:
+        while (frame := _frame(self._data, at)) is not None:
             opcode, start, end = frame
             if self.recorded is not None and opcode == TEXT:
                 self.recorded += self._data[at:end]
@@ -78,6 +78,15 @@ class WebSocketLine:
         del self._data[:at]
         return found
 
+    def split(self, recorded: bytes) -> list[bytes]:
+        """Each frame."""
+        frames: list[bytes] = []
+        at = 0
+        while (frame := _frame(recorded, at)) is not None:
+            frames.append(recorded[at : frame[2]])
+            at = frame[2]
+        return frames
+
     def fileno(self) -> int:
         """The socket's descriptor."""
         return self._socket.fileno()
@@ -87,23 +96,6 @@ class WebSocketLine:
         with suppress(OSError):
             self._socket.sendall(masked(struct.pack(">H", 1000), CLOSE))
         self._socket.close()
-
-    def _frame(self, at: int) -> tuple[int, int, int] | None:
-        """(opcode, start, end) of the payload of a frame; None while it is not whole."""
-        data = self._data
-        if len(data) - at < 2:
-            return None
-        first, size = data[at], data[at + 1]
-        start = at + 2
-        if not first & _FINAL or first & 0x70 or size & 0x80:
-            raise LoadError("the server sent a fragment, an extension, or a masked frame")
-        if size >= 126:
-            start += 2 if size == 126 else 8
-            if len(data) < start:
-                return None
-            size = int.from_bytes(data[at + 2 : start], "big")
-        end = start + size
-        return (first & 0xF, start, end) if len(data) >= end else None
 
     def _upgrade(self, address: str, api_key: str | None, path: str) -> None:
         key = base64.b64encode(os.urandom(16)).decode()
@@ -125,3 +117,20 @@ class WebSocketLine:
         if not head.startswith(b"HTTP/1.1 101 ") or accept not in head:
             raise LoadError(f"no upgrade: {head.splitlines()[0].decode('latin-1')}")
         self._data = bytearray(rest)
+
+
+def _frame(data: bytes | bytearray, at: int) -> tuple[int, int, int] | None:
+    """(opcode, start, end) of the payload of a frame; None while it is not whole."""
+    if len(data) - at < 2:
+        return None
+    first, size = data[at], data[at + 1]
+    start = at + 2
+    if not first & _FINAL or first & 0x70 or size & 0x80:
+        raise LoadError("the server sent a fragment, an extension, or a masked frame")
+    if size >= 126:
+        start += 2 if size == 126 else 8
+        if len(data) < start:
+            return None
+        size = int.from_bytes(data[at + 2 : start], "big")
+    end = start + size
+    return (first & 0xF, start, end) if len(data) >= end else None

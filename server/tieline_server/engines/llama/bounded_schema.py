@@ -15,6 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 MAX_STRING: Final = 256
 """Characters of a string without ``maxLength``."""
 MAX_FREE_STRING: Final = 64
@@ -25,6 +27,8 @@ MOST_ITEMS: Final = 256
 """Items of an array, whatever its schema says: the runtime lays out every one of them."""
 ALL_ITEMS: Final = 2_048
 """Items of all arrays of one schema; 100,000 take the runtime seconds and 200 MB."""
+MAX_VALUES: Final = 64 * 1024
+"""Bytes of JSON of all enums and constants of one schema: the runtime takes seconds for them."""
 MAX_MEMBERS: Final = 8
 """Members of an object whose schema names none."""
 MAX_NUMBER: Final = 1_000_000_000
@@ -55,6 +59,7 @@ SCALARS: Final[Mapping[str, dict[str, Any]]] = {
     "boolean": {"type": "boolean"},
     "null": {"type": "null"},
 }
+_encode: Final = msgspec.json.Encoder().encode
 TYPES: Final = (*SCALARS, "array", "object")
 
 ANY: Final[dict[str, Any]] = {
@@ -78,13 +83,14 @@ def bounded(schema: Any) -> dict[str, Any]:
 class _Bounds:
     """One schema being rebuilt."""
 
-    __slots__ = ("_copies", "_items", "_left", "_root")
+    __slots__ = ("_copies", "_items", "_left", "_root", "_values")
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._left = MAX_NODES
         self._items = ALL_ITEMS
         self._copies = MAX_COPIES
+        self._values = MAX_VALUES
 
     def of(self, schema: Any, depth: int) -> dict[str, Any]:
         self._left -= 1
@@ -92,10 +98,11 @@ class _Bounds:
             return ANY
         schema = self._flat(schema)
         if "const" in schema:
-            return {"const": schema["const"]}
+            return {"const": schema["const"]} if self._afford([schema["const"]]) else ANY
         choices = schema.get("enum")
         if isinstance(choices, list) and choices:
-            return {"enum": choices}
+            choices = self._afford(choices)
+            return {"enum": choices} if choices else ANY
         branches = schema.get("anyOf")
         if isinstance(branches, list) and branches:
             rest = {name: value for name, value in schema.items() if name != "anyOf"}
@@ -122,6 +129,14 @@ class _Bounds:
             else:
                 break
         return schema
+
+    def _afford(self, values: list[Any]) -> list[Any]:
+        """The first of ``values``: as many as there is still room for."""
+        for at, value in enumerate(values):
+            self._values -= len(_encode(value))
+            if self._values < 0:
+                return values[:at]
+        return values
 
     def _merge(self, base: Any, more: Any) -> dict[str, Any]:
         """Two schemas that both hold; once too much has been copied, the first one alone."""
@@ -151,7 +166,7 @@ class _Bounds:
         if kind is None:
             kind = [name for name, words in _IMPLIED.items() if words & schema.keys()][:1]
         kinds = kind if isinstance(kind, list) else [kind]
-        return [name for name in kinds if name in TYPES]
+        return [name for name in TYPES if name in kinds]
 
     def _of_type(self, kind: str, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         if kind == "object":
@@ -169,6 +184,9 @@ class _Bounds:
         required = list(dict.fromkeys(name for name in names if isinstance(name, str)))
         for name in required:
             members.setdefault(name, {})
+        if len(members) > MAX_NODES:
+            required = required[:MAX_NODES]
+            members = {name: members[name] for name in required or [*members][:MAX_NODES]}
         result: dict[str, Any] = {
             "type": "object",
             "properties": {name: self.of(value, depth + 1) for name, value in members.items()},
@@ -186,7 +204,8 @@ class _Bounds:
         items, first = schema.get("items", True), schema.get("prefixItems")
         if isinstance(items, list):  # The tuples of draft 7.
             items, first = schema.get("additionalItems", True), items
-        head = [self.of(each, depth + 1) for each in first] if isinstance(first, list) else []
+        first = first[:MOST_ITEMS] if isinstance(first, list) else []
+        head = [self.of(each, depth + 1) for each in first]
         least = _whole(schema.get("minItems")) or 0
         most = _whole(schema.get("maxItems"))
         if most is None:

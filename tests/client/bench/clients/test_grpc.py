@@ -82,6 +82,11 @@ def test_the_library_sees_the_key_and_both_see_the_same_events() -> None:
     assert ("authorization", "Bearer k") in seen
     assert [event.kind for event in found] == [event.type for event in NUMBERED]
     assert line.recorded == whole
+    cut = line.split(whole)
+    assert len(cut) == len(NUMBERED)
+    assert line_pb2.ConnectResponse.FromString(b"".join(cut)) == (
+        line_pb2.ConnectResponse.FromString(whole)
+    )
 
 
 def test_the_real_client_and_the_load_client_take_the_same_turn() -> None:

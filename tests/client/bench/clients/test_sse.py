@@ -42,6 +42,8 @@ def test_events_are_read_however_the_chunks_are_cut_and_the_connection_lives(siz
         line.close()
     assert asked == [("/v1/responses", b'{"n":1}', "Bearer k")] * 2
     assert line.recorded == EVENTS * 2
+    assert b"".join(line.split(EVENTS)) == EVENTS
+    assert len(line.split(EVENTS)) == 4
 
 
 def test_a_refusal_is_an_error() -> None:

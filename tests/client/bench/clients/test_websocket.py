@@ -57,6 +57,8 @@ def test_frames_that_come_together_are_recorded_whole() -> None:
         assert take_turn(line, b"{}").text == "ab"
         line.close()
     assert line.recorded == frames
+    assert b"".join(line.split(frames)) == frames
+    assert len(line.split(frames)) == 3
 
 
 def test_a_turn_that_ends_badly_is_an_error() -> None:
