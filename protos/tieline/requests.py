@@ -183,7 +183,7 @@ def refusal(error: Exception) -> ApiError:
     """
     if not isinstance(error, msgspec.ValidationError):
         return ApiError.of("invalid_json", "The message is not valid JSON.")
-    what, _, where = str(error).replace(" - at key in `$", " - at `$").partition(" - at `$")
+    what, _, where = str(error).replace("at `key` in `$", "at `$").partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
     for pattern, code in _BOUNDS:
         if re.match(pattern, what):

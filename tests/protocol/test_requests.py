@@ -5,7 +5,7 @@ from msgspec import UNSET, Raw
 
 from tieline import requests
 from tieline.errors import ApiError
-from tieline.requests import ABSENT, Create
+from tieline.requests import ABSENT, EVENT_ID, Create
 
 
 def test_a_create_keeps_free_form_members_as_text() -> None:
@@ -69,3 +69,17 @@ def test_each_class_has_a_type_of_its_own() -> None:
     assert len(requests.BY_TYPE) == len(requests.CLASSES)
     assert requests.Opaque(name="response.inject", raw=Raw(b"{}")).type == "response.inject"
     assert Create().type == "response.create"
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ('"metadata":{"' + "k" * 65 + '":"v"}', "metadata"),
+        ('"event_id":"' + "e" * (EVENT_ID + 1) + '"', "event_id"),
+    ],
+)
+def test_a_name_of_the_clients_has_a_longest_length(members: str, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        requests.decode(b"{" + members.encode() + b"}", Create)
+    assert (refused.value.code, refused.value.param) == ("string_above_max_length", param)
+    assert refused.value.message.startswith(f"Invalid '{param}'")

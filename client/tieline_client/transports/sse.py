@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
@@ -50,8 +51,8 @@ _ELSEWHERE: Final = frozenset(
 
 async def open_line(endpoint: Endpoint) -> "SseTransport":
     """A line over ``http://`` or ``https://``; it connects with the first create."""
-    connector = aiohttp.TCPConnector(limit=0, ssl=web.secure(endpoint))
-    return SseTransport(endpoint, web.session(endpoint, connector))
+    traffic = web.Traffic()
+    return SseTransport(endpoint, web.session(endpoint, traffic), traffic)
 
 
 class _Turn:
@@ -130,12 +131,15 @@ class SseTransport:
 
     name: Final = "sse"
 
-    def __init__(self, endpoint: Endpoint, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, endpoint: Endpoint, session: aiohttp.ClientSession, traffic: web.Traffic
+    ) -> None:
         self._address = endpoint.address
         self._url = web.responses_url(endpoint)
         self._name = web.server_name(endpoint)
         self._options = endpoint.options
         self._session = session
+        self._traffic = traffic
         self._limit = DEFAULT_LIMIT
         self._batches: asyncio.Queue[_Batch] = asyncio.Queue()
         self._lanes: dict[str | None, deque[_Turn]] = {}
@@ -186,6 +190,7 @@ class SseTransport:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._traffic.abort()
         await self._session.close()
 
     # Turns.
@@ -240,7 +245,7 @@ class SseTransport:
         """Reads up to the terminal event, which ends it well with or without ``[DONE]``."""
         response = await self._session.post(
             self._url,
-            data=turn.body,
+            data=_Body(turn.body),
             headers=_headers(turn.request),
             allow_redirects=False,
             server_hostname=self._name,
@@ -339,6 +344,23 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
+class _Body(aiohttp.Payload):
+    """A body in one piece: aiohttp's own warns above 1 MiB, and its others copy by threads."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(raw, content_type="application/json")
+        self._size = len(raw)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The text of the body."""
+        raw: bytes = self._value
+        return raw.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Writes the body, waiting where the server does not take it."""
+        await writer.write(self._value)
+
+
 def _body(create: Create) -> bytes:
     """The create as ``POST /v1/responses`` has it."""
     members = {
@@ -355,7 +377,6 @@ def _body(create: Create) -> bytes:
 def _headers(create: Create) -> dict[str, str]:
     key = {"idempotency-key": create.idempotency_key} if create.idempotency_key else {}
     return {
-        "content-type": "application/json",
         "accept": "text/event-stream",
         # What is compressed comes late.
         "accept-encoding": "identity",

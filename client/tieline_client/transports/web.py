@@ -1,6 +1,7 @@
 """What WebSocket and HTTP share: the session, TLS, where the API is, and what a refusal says."""
 
 import asyncio
+import functools
 import html
 import math
 import os
@@ -10,10 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -93,16 +95,77 @@ def _readable(path: str | None) -> None:
         Path(path).open("rb").close()
 
 
+class Traffic:
+    """What aiohttp does not tell of its connections: when bytes came in, and how to drop them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._open: set[asyncio.Transport] = set()
+        self.at = self._loop.time()
+        """When bytes came in last, by the loop's clock; also those of a frame not yet whole."""
+
+    def made(self, transport: asyncio.Transport) -> None:
+        """A connection exists."""
+        self._open.add(transport)
+
+    def seen(self) -> None:
+        """Bytes came in."""
+        self.at = self._loop.time()
+
+    def gone(self, transport: asyncio.Transport) -> None:
+        """A connection has ended."""
+        self._open.discard(transport)
+
+    def abort(self) -> None:
+        """Ends the connections at once: what the peer has not taken would keep them open."""
+        for transport in list(self._open):
+            transport.abort()
+
+
+class _Handler(ResponseHandler):
+    """aiohttp's protocol, telling its traffic."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, traffic: Traffic) -> None:
+        super().__init__(loop=loop)
+        self._traffic = traffic
+        self._stream: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream's, always; uvloop's do not inherit from asyncio's.
+        self._stream = cast(asyncio.Transport, transport)
+        self._traffic.made(self._stream)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._traffic.seen()
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._stream is not None:
+            self._traffic.gone(self._stream)
+        super().connection_lost(exc)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Makes connections whose traffic is told."""
+
+    def __init__(self, traffic: Traffic, *, ssl: ssl.SSLContext | bool) -> None:
+        super().__init__(limit=0, ssl=ssl)
+        # aiohttp has no public way to see the bytes of an upgraded connection.
+        make: Any = functools.partial(_Handler, asyncio.get_running_loop(), traffic)
+        self._factory = make
+
+
 def session(
-    endpoint: Endpoint,
-    connector: aiohttp.BaseConnector,
-    *,
-    traces: Sequence[aiohttp.TraceConfig] = (),
+    endpoint: Endpoint, traffic: Traffic, *, traces: Sequence[aiohttp.TraceConfig] = ()
 ) -> aiohttp.ClientSession:
-    """A session of our own: no cookies, no limit but ours, connections of ``connector``."""
+    """A session of our own: no cookies, no limit on connections, TLS as the endpoint says.
+
+    Raises OSError for a TLS file that cannot be read.
+    """
     options = endpoint.options
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=_Connector(traffic, ssl=secure(endpoint)),
         headers=headers(endpoint),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(

@@ -6,14 +6,12 @@ read, and would end a good line of a slow application.
 """
 
 import asyncio
-import functools
 from collections.abc import Sequence
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 
 from tieline.codecs import json
 from tieline.errors import ERRORS, ApiError, TielineError
@@ -48,10 +46,9 @@ _OURS: Final[dict[int, str]] = {
 async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
     """Opens a line over ``ws://`` or ``wss://``; raises what the server says instead of 101."""
     address, options = endpoint.address, endpoint.options
-    activity = _Activity()
-    session = web.session(
-        endpoint, _Connector(activity, ssl=web.secure(endpoint)), traces=[_watch(activity, address)]
-    )
+    traffic = web.Traffic()
+    extended = asyncio.Event()
+    session = web.session(endpoint, traffic, traces=[_watch(extended, address)])
     try:
         async with asyncio.timeout(options.connect_timeout):
             socket = await session.ws_connect(
@@ -74,8 +71,9 @@ async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
     except BaseException:
         await session.close()
         raise
-    transport = WebSocketTransport(endpoint, session, socket, activity)
-    if activity.extended:
+    transport = WebSocketTransport(endpoint, session, socket, traffic)
+    # Other servers would refuse a session start.
+    if extended.is_set():
         await transport.send(
             SessionStart(
                 max_receive_bytes=options.max_receive_bytes,
@@ -85,70 +83,23 @@ async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
     return transport
 
 
-def _watch(activity: "_Activity", address: str) -> aiohttp.TraceConfig:
-    """Raises what a server says instead of 101: ``ws_connect`` itself drops the body."""
+def _watch(extended: asyncio.Event, address: str) -> aiohttp.TraceConfig:
+    """Raises what a server says instead of 101: ``ws_connect`` itself drops the body.
+
+    Sets ``extended`` when the 101 says that the server knows our extensions.
+    """
 
     async def answered(_: object, __: SimpleNamespace, params: Any) -> None:
         if params.response.status != 101:
             raise await web.refusal(params.response, address)
-        activity.extended = web.EXTENSIONS in params.response.headers
+        if web.EXTENSIONS in params.response.headers:
+            extended.set()
 
     trace = aiohttp.TraceConfig()
     trace.on_request_end.append(answered)
     # A redirect is not followed: the key is for the host that the caller named.
     trace.on_request_redirect.append(answered)
     return trace
-
-
-class _Activity:
-    """What aiohttp does not tell of a connection: when bytes came in, and what the 101 said."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self.at = self._loop.time()
-        self.extended = False
-        """Whether the server knows our extensions: others refuse a session start."""
-
-    def made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection exists."""
-        # A stream's, always; uvloop's do not inherit from asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
-
-    def seen(self) -> None:
-        """Bytes came in."""
-        self.at = self._loop.time()
-
-    def abort(self) -> None:
-        """Ends the connection without waiting for the peer."""
-        if self._transport is not None:
-            self._transport.abort()
-
-
-class _Handler(ResponseHandler):
-    """aiohttp's protocol, telling that bytes came in: also those of a frame that is not whole."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, activity: _Activity) -> None:
-        super().__init__(loop=loop)
-        self._activity = activity
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._activity.made(transport)
-        super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._activity.seen()
-        super().data_received(data)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Makes the one connection of a line."""
-
-    def __init__(self, activity: _Activity, **settings: Any) -> None:
-        super().__init__(**settings)
-        # aiohttp has no public way to see the bytes of an upgraded connection.
-        make: Any = functools.partial(_Handler, asyncio.get_running_loop(), activity)
-        self._factory = make
 
 
 class WebSocketTransport:
@@ -161,13 +112,13 @@ class WebSocketTransport:
         endpoint: Endpoint,
         session: aiohttp.ClientSession,
         socket: aiohttp.ClientWebSocketResponse,
-        activity: _Activity,
+        traffic: web.Traffic,
     ) -> None:
         self._address = endpoint.address
         self._options = endpoint.options
         self._session = session
         self._socket = socket
-        self._activity = activity
+        self._traffic = traffic
         self._loop = asyncio.get_running_loop()
         self._limit = SEND_LIMIT
         self._finished = False
@@ -220,7 +171,7 @@ class WebSocketTransport:
         """Drops the connection and ends the keeper."""
         self._keeper.cancel()
         await asyncio.wait((self._keeper,))
-        self._activity.abort()
+        self._traffic.abort()
         # Nothing is sent or waited for any more; aiohttp lets its connection go.
         await self._socket.close()
         await self._session.close()
@@ -256,7 +207,7 @@ class WebSocketTransport:
         """Pings a silent server, and ends the line of one that stays silent."""
         every, patience = self._options.keepalive, self._options.keepalive_timeout
         while True:
-            silence = self._loop.time() - self._activity.at
+            silence = self._loop.time() - self._traffic.at
             if silence < every:
                 await asyncio.sleep(every - silence)
                 continue
@@ -268,12 +219,12 @@ class WebSocketTransport:
             await asyncio.sleep(asked + patience - self._loop.time())
             # What we do not read cannot show that the server lives.
             waits = self._waits_since
-            if waits is not None and max(waits, self._activity.at) <= asked:
-                self._give_up(self._loop.time() - self._activity.at)
+            if waits is not None and max(waits, self._traffic.at) <= asked:
+                self._give_up(self._loop.time() - self._traffic.at)
                 return
 
     def _give_up(self, silence: float) -> None:
         self._dead = ConnectionLost(
             f"lost the line to {self._address}: the server is silent for {silence:.1f} s"
         )
-        self._activity.abort()
+        self._traffic.abort()

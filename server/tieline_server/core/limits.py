@@ -40,13 +40,15 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 _MEMBERS: Final = (
     "client_metadata",
-    "event_id",
-    "idempotency_key",
+    "context_management",
+    "conversation",
+    "include",
     "input",
     "instructions",
     "metadata",
     "model",
     "previous_response_id",
+    "prompt",
     "prompt_cache_key",
     "reasoning",
     "service_tier",
@@ -54,9 +56,10 @@ _MEMBERS: Final = (
     "tool_choice",
     "tools",
     "trace_context",
+    "truncation",
     "user",
 )
-"""Members of a create that may be of any size and are kept while it waits."""
+"""Members of a create that may be of any size."""
 _members_of: Final = attrgetter(*_MEMBERS)
 
 
@@ -72,6 +75,8 @@ def _size(member: Any) -> int:
         return memoryview(member).nbytes
     if kind is dict:
         return sum(len(name) + len(value) for name, value in member.items())
+    if kind is list:
+        return sum(map(len, member))
     return len(member) if kind is str else 0
 
 

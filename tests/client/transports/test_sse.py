@@ -574,6 +574,33 @@ def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
     run(script, test)
 
 
+def test_a_large_request_goes_in_one_piece() -> None:
+    async def test(line: Line) -> None:
+        text = "x" * 3_000_000
+        assert (await (await line.create(input=text)).result()).text == text
+
+    run(echo, test)
+
+
+def test_closing_does_not_wait_for_a_server_that_takes_nothing() -> None:
+    async def main() -> None:
+        # The kernel accepts, and nobody reads.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            async with connect(f"http://127.0.0.1:{port}") as line:
+                stream = await line.create(input="x" * 30_000_000)
+                accepted, _ = await asyncio.to_thread(listener.accept)
+                with accepted:
+                    await asyncio.to_thread(accepted.recv, 1)
+                    async with asyncio.timeout(5):
+                        await line.close()
+                with pytest.raises(ConnectionLost):
+                    await stream.response()
+        assert ours() == []
+
+    asyncio.run(main())
+
+
 def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

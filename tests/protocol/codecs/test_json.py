@@ -1,5 +1,7 @@
 """The JSON codec: what it reads, what it carries, and what it refuses."""
 
+import contextlib
+import gc
 from typing import Any
 
 import msgspec
@@ -270,3 +272,23 @@ def test_a_body_that_is_no_object_is_refused(raw: bytes, code: str) -> None:
     with pytest.raises(ApiError) as caught:
         json.RequestDecoder().create(raw)
     assert caught.value.code == code
+
+
+def test_brackets_in_strings_are_no_levels() -> None:
+    json.check(b'["' + b"[{" * 1000 + b'\\"["]')
+    json.check(b"[" + b'{"a":[]},' * 1000 + b"1]")
+    with pytest.raises(ApiError, match="nests deeper"):
+        json.check(b'{"a":"]]]","b":' + DEEP + b"}")
+
+
+@pytest.mark.parametrize("end", [b"[]]", b"["])
+def test_a_large_text_is_checked_without_the_collector_which_then_runs_again(end: bytes) -> None:
+    collected = []
+    gc.callbacks.append(lambda phase, info: collected.append(phase))
+    try:
+        with contextlib.suppress(ApiError):
+            json.check(b"[" + b"[]," * 100_000 + end)
+        assert collected == []
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()

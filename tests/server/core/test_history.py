@@ -251,3 +251,9 @@ class TestMemory:
         assert memory.find("r1") is not None
         memory.forget("r1")
         assert memory.find("r1") is memory.latest(lane) is None
+
+
+def test_an_item_id_never_passes_for_the_output_of_a_call() -> None:
+    tip = Segment(None, (decode(b'{"role":"user","id":"\\u0000c1"}'),), turn=1)
+    assert tip.find("\0c1") is not None
+    assert not tip.answered("c1")

@@ -61,6 +61,19 @@ class TestQueue:
         assert line.sampling[0] == queued[0], "what was queued is unharmed"
         assert line.create("again", lane="a") != ""
 
+    def test_what_waits_on_all_lanes_has_a_bound_in_bytes(self) -> None:
+        line = Lockstep(limits=Limits(queue_bytes=1000))
+        for lane in ("a", "b"):
+            line.create("runs", lane=lane)
+        waiting = line.create("x" * 600, lane="a")
+        assert line.create("y" * 600, lane="b") == ""
+        (refused,) = line.error_events
+        assert (refused.status, refused.error.code) == (429, "queue_full")
+        assert line.create("z" * 5000, lane="c") != "", "what need not wait may be large"
+        assert line.create("small", lane="b") != ""
+        line.answer(line.sampling[0])
+        assert waiting in line.sampling
+
     def test_a_full_queue_behind_a_held_turn_does_not_keep_its_answer_out(self) -> None:
         line = Lockstep(limits=Limits(queue=1))
         turn = line.create("go", append=True)

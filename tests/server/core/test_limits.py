@@ -1,9 +1,21 @@
 """Admission: lane names, queue places, active places."""
 
+from typing import Any
+
 import pytest
+from msgspec import Raw, structs
 
 from tieline.errors import ApiError
-from tieline_server.core.limits import Admission, Limits
+from tieline.requests import Append, Create
+from tieline_server.core.limits import Admission, Limits, size_of
+
+LARGE: dict[str, Any] = {
+    "Raw": Raw(b"x" * 999),
+    "dict": {"k": "x" * 998},
+    "list": ["x" * 999],
+    "str": "x" * 999,
+}
+"""Type of a member -> a value of 999 bytes."""
 
 
 def test_the_defaults_are_those_of_the_protocol() -> None:
@@ -61,3 +73,31 @@ def test_places_run_out_and_come_back() -> None:
     assert admission.has_place
     admission.leave()
     assert admission.idle
+
+
+EMPTY = size_of(Create())
+
+
+def test_what_waits_has_a_bound_in_bytes_but_one_request_may_always_wait() -> None:
+    admission = Admission(Limits(queue_bytes=EMPTY + 100))
+    admission.queue_bytes(0, Create(user="u" * 1000))
+    admission.queue_bytes(90, Create(user="u" * 10))
+    admission.queue_bytes(90, Append(input=Raw(b'"12345678"')))
+    with pytest.raises(ApiError) as refused:
+        admission.queue_bytes(90, Create(user="u" * 11))
+    assert (refused.value.status, refused.value.code) == (429, "queue_full")
+    assert refused.value.retry_after == 1.0
+
+
+UNBOUNDED = {
+    field.name: next(kind for kind in LARGE if kind in str(field.type))
+    for field in structs.fields(Create)
+    if any(kind in str(field.type) for kind in LARGE)
+}
+BOUNDED = ("event_id", "idempotency_key", "safety_identifier", "stream_id")
+
+
+@pytest.mark.parametrize("name", [name for name in UNBOUNDED if name not in BOUNDED])
+def test_every_member_of_a_create_that_may_be_large_counts(name: str) -> None:
+    value = LARGE[UNBOUNDED[name]]
+    assert 990 < size_of(Create(**{name: value})) - EMPTY < 1000

@@ -85,3 +85,17 @@ def test_a_long_run_of_one_character_is_encoded(unit: str) -> None:
 
 def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     assert "".join(shipped().pieces("a\ud800")) == "a\ufffd"
+
+
+def test_a_long_text_is_encoded_as_its_pieces_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, encoded = shipped()._encoding, []
+
+    class Spy:
+        def encode_ordinary(self, text: str) -> list[int]:
+            encoded.append(len(text))
+            return encoding.encode_ordinary(text)
+
+    monkeypatch.setattr(shipped(), "_encoding", Spy())
+    pieces = shipped().pieces("word " * SLICE)
+    assert next(pieces) == "word"
+    assert encoded == [SLICE]

@@ -2,6 +2,7 @@
 
 from msgspec import Raw
 
+from tieline.codecs.memory import MAX_BYTES
 from tieline.codecs.proto.memory import NAMES, FieldMemory
 from tieline.codecs.proto.schema import CREATE, RESPONSE, raw_members
 from tieline.requests import Create
@@ -48,3 +49,11 @@ def test_members_that_nobody_sent_have_their_blanks() -> None:
     assert values["tools"] == Raw(b"[]")
     assert values["status"] is None
     assert "truncation" not in values
+
+
+def test_a_field_of_no_usual_size_is_not_kept() -> None:
+    memory = FieldMemory()
+    for _ in range(2):
+        before = memory.work
+        memory.read(CREATE, ResponseCreate(instructions="y" * MAX_BYTES), "a")
+        assert memory.work - before > MAX_BYTES

@@ -1,7 +1,9 @@
 """Schemas rebuilt so that a small model can follow them to the end."""
 
+import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,13 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from tieline_server.engines.llama.bounded_schema import (
+    ALL_ITEMS,
     ANY,
     MAX_ITEMS,
     MAX_NUMBER,
     MAX_STRING,
+    MAX_VALUES,
+    MOST_ITEMS,
     bounded,
 )
 
@@ -217,3 +222,43 @@ def test_what_satisfies_the_result_satisfies_the_clients_schema(data: st.DataObj
 def test_a_list_without_a_limit_gets_one() -> None:
     assert bounded({"type": "array"})["maxItems"] == MAX_ITEMS
     assert bounded({"type": "array", "minItems": 20})["maxItems"] == 20
+
+
+STRINGS = {"type": "array", "maxItems": 2**40, "items": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 2**40},
+        {"type": "array", "items": STRINGS, "minItems": 2**40, "maxItems": 2**40},
+        {"type": "array", "prefixItems": [STRINGS] * 100_000},
+        {"properties": {f"p{n}": STRINGS for n in range(900)}},
+        {"properties": {f"p{n}": {} for n in range(100_000)}},
+        {"required": [f"p{n}" for n in range(100_000)]},
+        {"enum": [*range(100_000)]},
+        {"const": [*range(100_000)]},
+        {"anyOf": [{"enum": ["x" * 10_000, n]} for n in range(100)]},
+        {"type": ["string", "null"] * 100_000},
+        {"type": "string", "pattern": "(a|b)?" * 10_000},
+        {
+            "properties": {f"p{n}": {} for n in range(5_000)},
+            "anyOf": [{"required": [f"p{n}"]} for n in range(20_000)],
+        },
+        {"allOf": [{"required": [f"p{n}"], "properties": {f"q{n}": {}}} for n in range(20_000)]},
+    ],
+)
+def test_what_a_schema_costs_has_an_end(schema: Any) -> None:
+    start = time.process_time()
+    result = bounded(schema)
+    assert time.process_time() - start < 5
+    assert len(msgspec.json.encode(result)) < 1_000_000
+    arrays = [each for each in subschemas(result) if each.get("type") == "array"]
+    assert sum(each["maxItems"] for each in arrays) <= ALL_ITEMS + MAX_ITEMS * len(arrays)
+    assert all(each["minItems"] <= each["maxItems"] <= MOST_ITEMS for each in arrays)
+
+
+def test_values_are_kept_for_as_long_as_there_is_room() -> None:
+    assert bounded({"enum": [*range(10_000)]}) == {"enum": [*range(10_000)]}
+    assert bounded({"const": "x" * MAX_VALUES}) == ANY
+    assert bounded({"enum": ["a", "x" * MAX_VALUES, "b"]}) == {"enum": ["a"]}

@@ -96,6 +96,16 @@ def test_the_prefaces_of_many_lanes_are_bounded() -> None:
     assert len(built._prefaces) == LANES
 
 
+def test_settings_are_new_until_the_lane_has_sent_them() -> None:
+    built = builder()
+    given = prompt("hi", instructions="Be brief. " * 300, tools=[WEATHER])
+    assert built.new_bytes(given) > 3_000
+    built.build(given)
+    assert built.new_bytes(given) == 0
+    other = prompt("hi", instructions="Be long. " * 300)
+    assert built.new_bytes(structs.replace(other, session=given.session)) > 2_700
+
+
 def test_counting_gives_the_size_of_the_prompt() -> None:
     built = builder()
     each: dict[str, Any] = {"instructions": "Be brief.", "tools": [WEATHER]}

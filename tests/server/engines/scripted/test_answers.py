@@ -1,6 +1,7 @@
 """What is answered: by rules, and without one."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -334,3 +335,11 @@ def test_a_format_shapes_the_message() -> None:
     assert json.loads(text(default(prompt("Paris", text=form)))) == {"reply": "Paris", "sure": True}
     form = {"format": {"type": "json_object"}}
     assert json.loads(text(default(prompt("Paris", text=form)))) == {"text": "You said: Paris"}
+
+
+def test_many_tools_are_looked_for_in_a_long_message_soon() -> None:
+    tools = [{"type": "function", "name": f"look_up_{nth}"} for nth in range(2_000)]
+    start = time.process_time()
+    given = prompt("look up a word " * 20_000, tools=tools)
+    assert text(list(plan(given).acts)).startswith("You said")
+    assert time.process_time() - start < 5

@@ -428,3 +428,17 @@ def test_large_input_is_counted_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> 
     assert threads == {False}
     accepted_by(engine, prompt("small"))
     assert threads == {False, True}
+
+
+def test_counting_large_input_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    count = bpe.Vocabulary.count
+
+    def spy(self: bpe.Vocabulary, text: str) -> int:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return count(self, text)
+
+    monkeypatch.setattr(bpe.Vocabulary, "count", spy)
+    large = "word " * (LARGE // 5 + 1)
+    assert asyncio.run(scripted().count(prompt(large, instructions=large))) > LARGE // 5
+    assert threads == {False}

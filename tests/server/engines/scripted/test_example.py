@@ -156,6 +156,8 @@ def test_two_choices_are_decided_together() -> None:
         {"maxLength": -1, "type": "string"},
         {"minimum": 1e308, "maximum": 1.7e308, "type": "number", "multipleOf": 1e-300},
         {"anyOf": [{"anyOf": [{"anyOf": [{"type": "x"}] * 20}] * 20}] * 20},
+        {"allOf": [{"required": [f"k{n}"], "properties": {f"k{n}": {}}} for n in range(20_000)]},
+        {"allOf": [{"enum": [*range(5_000), f"a{n}"]} for n in range(100)]},
         {
             "items": {
                 "items": {"items": {"items": {}, "minItems": 99}, "minItems": 99},

@@ -108,6 +108,21 @@ def test_the_event_id_of_a_refused_message_comes_back() -> None:
     run(main())
 
 
+def test_an_event_id_that_is_too_long_is_refused_and_not_echoed() -> None:
+    async def main() -> None:
+        async with serve() as served, served.line() as line:
+            await line.send(create("x", event_id="e" * 5_000_000))
+            (event,) = await line.until("error")
+            assert event.error.error.code == "string_above_max_length"
+            assert event.error.error.param == "event_id"
+            assert not event.error.error.event_id
+            assert (
+                kind((await line.turn(create("y", event_id="e" * 512)))[-1]) == "response_completed"
+            )
+
+    run(main())
+
+
 def test_an_unknown_previous_response_is_an_event_and_the_line_lives() -> None:
     async def main() -> None:
         async with serve() as served, served.line() as line:
@@ -491,6 +506,25 @@ def test_a_client_that_says_it_can_receive_less_gets_smaller_messages() -> None:
             # The text as a whole is past what the client takes: those events say so.
             assert set(error_codes(events)) == {"event_too_large"}
             assert events[-1].response_completed.output_omitted
+
+    run(main())
+
+
+def test_settings_past_what_the_client_receives_are_left_out_of_the_echo() -> None:
+    """The client wrote them itself; when the response begins and how it ends must be heard."""
+
+    async def main() -> None:
+        async with serve() as served, served.line() as line:
+            large = create("x", instructions="i" * EVENT_BYTES, store=False, append=True)
+            events = await line.turn(large)
+            assert error_codes(events) == []
+            assert line.largest < EVENT_BYTES
+            for event in (events[0].response_created, events[-1].response_completed):
+                assert event.response.id.startswith("resp_")
+                assert not event.response.HasField("instructions")
+                assert not event.response.store
+            assert events[-1].response_completed.response.usage.output_tokens == 2
+            assert kind((await line.turn(create("y")))[-1]) == "response_completed"
 
     run(main())
 
