@@ -11,7 +11,14 @@ import pytest
 
 from tests.packaging.artifacts import PACKAGES, ROOT, Artifacts
 
-CLIENT_NEEDS = {"googleapis-common-protos", "grpcio", "grpcio-status", "msgspec", "protobuf"}
+CLIENT_NEEDS = {
+    "aiohttp",
+    "googleapis-common-protos",
+    "grpcio",
+    "grpcio-status",
+    "msgspec",
+    "protobuf",
+}
 
 
 @pytest.fixture(scope="module")

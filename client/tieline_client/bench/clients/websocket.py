@@ -60,7 +60,9 @@ class WebSocketLine:
 
     def receive(self) -> Sequence[Seen]:
         """The events of the text frames that are whole now; answers pings."""
-        self._data += some_bytes(self._socket)
+        # What came behind the handshake, or behind the last whole frame, may be whole already.
+        if _frame(self._data, 0) is None:
+            self._data += some_bytes(self._socket)
         found: list[Seen] = []
         at = 0
         while (frame := _frame(self._data, at)) is not None:
