@@ -4,7 +4,6 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from openai.types.beta import responses as _beta  # noqa: F401 - its import completes the types
 from openai.types.responses import ResponseStreamEvent
 
 from tests.conformance.server import run, serve
