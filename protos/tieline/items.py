@@ -6,7 +6,6 @@ type that is not in the table is opaque: carried, echoed, never guessed at. Emit
 again emits its bytes, so a client gets back exactly what it sent.
 """
 
-from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -136,6 +135,10 @@ VIEWS: Final[dict[str, type[Struct]]] = {
 }
 """Item type -> its view. Whatever is not here is :class:`Opaque`."""
 
+_NAMES: Final[dict[type[Struct], str]] = {view: name for name, view in VIEWS.items()}
+_CALLS: Final = (FunctionCall, CustomToolCall)
+_OUTPUTS: Final = (FunctionCallOutput, CustomToolCallOutput)
+
 CALL_KINDS: Final[dict[str, str]] = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -165,7 +168,7 @@ _decoders: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _opaque: Final = msgspec.json.Decoder(Opaque)
 
 
-class Item(Struct, frozen=True, dict=True, eq=True):
+class Item(Struct, frozen=True):
     """One item: its bytes (UTF-8 JSON, exactly as they came) and what we read from them."""
 
     raw: bytes
@@ -175,31 +178,30 @@ class Item(Struct, frozen=True, dict=True, eq=True):
     def type(self) -> str:
         """The item's ``type``; ``message`` where the JSON has none."""
         view = self.view
-        return view.type if isinstance(view, Opaque) else str(view.__struct_config__.tag)
+        return view.type if isinstance(view, Opaque) else _NAMES[type(view)]
 
     @property
     def id(self) -> str | None:
         """The item's id, where it has one."""
         return self.view.id
 
-    @cached_property
+    @property
     def opens(self) -> str | None:
         """The call_id that this item leaves for the client to answer, or None."""
-        if self.type not in CALL_KINDS:
-            return None
         view = self.view
-        if isinstance(view, FunctionCall | CustomToolCall):
+        if isinstance(view, _CALLS):
             return view.call_id
-        assert isinstance(view, Opaque)
+        if not isinstance(view, Opaque) or view.type not in CALL_KINDS:
+            return None
         if view.type == "tool_search_call" and view.execution != "client":
             return None
         return view.id if view.type == "mcp_approval_request" else view.call_id
 
-    @cached_property
+    @property
     def answers(self) -> str | None:
         """The call_id that this item answers, or None when it is no tool output."""
         view = self.view
-        if isinstance(view, FunctionCallOutput | CustomToolCallOutput):
+        if isinstance(view, _OUTPUTS):
             return view.call_id
         if not isinstance(view, Opaque) or view.type not in OUTPUT_KINDS:
             return None

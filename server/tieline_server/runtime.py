@@ -1,7 +1,7 @@
 """Drives the core with asyncio: requests in, effects carried out, events out.
 
 One :class:`LineRuntime` for each connection (or each unary request). A door feeds it and sends
-what ``next_event`` yields; every task that a line starts is owned here and ended by ``close``.
+what ``take`` yields; every task that a line starts is owned here and ended by ``close``.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ class LineRuntime:
         self._space: asyncio.Event | None = None
         self._loop = asyncio.get_running_loop()
         self.closed = False
-        """Whether the line is over; what ``next_event`` still yields is to be sent."""
+        """Whether the line is over; what ``take`` still yields is to be sent."""
         self.error: ApiError | None = None
         """The error to end the transport with, where the line did not end well."""
         self.line = Line(
@@ -190,10 +190,20 @@ class LineRuntime:
 
     def next_event(self) -> events.Event | None:
         """Takes the next event to send, lanes in turn; None when all is sent."""
-        event = self.line.outgoing.next()
+        taken = self.take(1)
+        return taken[0] if taken else None
+
+    def take(self, most: int) -> list[events.Event]:
+        """Takes the next events to send, at most so many, lanes in turn."""
+        taken = self.line.outgoing.take(most)
         if self._space is not None:
             self._space.set()
-        return event
+        return taken
+
+    @property
+    def sent(self) -> bool:
+        """Whether every event is taken."""
+        return self.line.outgoing.empty
 
     async def wait(self) -> None:
         """Returns when there is an event to send or the line has closed."""

@@ -156,7 +156,7 @@ ARGUMENTS: dict[TurnInput, tuple[Any, ...]] = {
     TurnInput.START: (),
     TurnInput.ANNOUNCE: (),
     TurnInput.ACCEPT: (TEN,),
-    TurnInput.OUTPUT: (TextDelta("y"),),
+    TurnInput.OUTPUT: ([TextDelta("y")],),
     TurnInput.BOUNDARY: (),
     TurnInput.FINISH: (Finish(),),
     TurnInput.HOLD: (Finish(),),

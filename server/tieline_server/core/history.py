@@ -66,12 +66,13 @@ class Segment:
         self.items = items
         self.turn = turn
         self.depth: int = parent.depth + 1 if parent else 1
-        self.size = sum(len(item.raw) for item in items)
         self.memo: dict[object, Any] = {}
         """What has been computed for this link: one entry for each renderer, guard, rule set."""
         self.branch: Branch = self._own_branch()
-        self.open_calls: Mapping[str, Item] = self._open_calls()
+        self.open_calls: Mapping[str, Item] = parent.open_calls if parent else NO_CALLS
         """call_id -> the call, for calls that wait for their output after this link."""
+        self.size = 0
+        self._learn()
 
     def _own_branch(self) -> Branch:
         parent = self.parent
@@ -82,25 +83,26 @@ class Segment:
         else:
             branch = Branch(parent.branch, parent.depth)
         branch.head = self.depth
-        for item in self.items:
-            if item.id is not None:
-                branch.ids[item.id] = (self.depth, item)
-            if (call := item.answers) is not None:
-                branch.ids[_answer(call)] = (self.depth, item)
         return branch
 
-    def _open_calls(self) -> Mapping[str, Item]:
-        inherited = self.parent.open_calls if self.parent else NO_CALLS
-        changes = [item for item in self.items if item.opens or item.answers]
-        if not changes:
-            return inherited
-        calls = dict(inherited)
-        for item in changes:
-            if item.opens is not None:
-                calls[item.opens] = item
-            elif item.answers is not None:
-                calls.pop(item.answers, None)
-        return calls
+    def _learn(self) -> None:
+        """What later input is checked against: ids, calls that wait, and their outputs."""
+        ids, depth = self.branch.ids, self.depth
+        calls: dict[str, Item] | None = None
+        for item in self.items:
+            self.size += len(item.raw)
+            if (item_id := item.id) is not None:
+                ids[item_id] = (depth, item)
+            opened, answered = item.opens, item.answers
+            if opened is None and answered is None:
+                continue
+            if calls is None:
+                self.open_calls = calls = dict(self.open_calls)
+            if opened is not None:
+                calls[opened] = item
+            elif answered is not None:
+                ids[_answer(answered)] = (depth, item)
+                calls.pop(answered, None)
 
     def find(self, item_id: str) -> Item | None:
         """The item with this id in the chain that ends here, or None."""

@@ -147,8 +147,7 @@ class Line:
 
     def deltas(self, turn: Turn, step: Sequence[Delta]) -> None:
         """An engine said these things, in order."""
-        for delta in step:
-            turn.sampled(delta)
+        turn.sampled(step)
         if turn.state not in _SAMPLING:
             self._follow(turn)
 
@@ -535,7 +534,7 @@ class Line:
             trace_context=turn.request.trace_context,
         )
         successor = Turn(self, create, principal=turn.principal, recall=turn.recall)
-        successor.settings = turn.settings.following(turn.id)
+        successor.settings = turn.settings.following()
         successor.pinned = Tip(
             turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings
         )

@@ -7,7 +7,8 @@ that keeps up gets every event alone.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
@@ -16,6 +17,9 @@ from tieline.events import MERGEABLE, Event, merged
 
 MERGE_CHARACTERS: Final = 1024
 """A delta of this size joins no further: each join copies it, and ``limits.outbox`` must bite."""
+
+Make = Callable[..., Event]
+"""Makes a delta from its ``sequence_number`` and ``delta``."""
 
 
 class Outgoing:
@@ -72,6 +76,28 @@ class Outgoing:
             self.wake()
         return True
 
+    def extend(self, lane: str | None, events: Sequence[Event]) -> None:
+        """Queues events of a lane that join nothing: ``room`` says how many may."""
+        if self._closed or not events:
+            return
+        unsent = self._lanes.get(lane)
+        if unsent:
+            unsent.extend(events)
+            return
+        idle = self.empty
+        if unsent is None:
+            unsent = self._lanes[lane] = deque()
+        self._ready.append(lane)
+        unsent.extend(events)
+        if idle:
+            self.wake()
+
+    def room(self, lane: str | None) -> int | None:
+        """How many more events of a lane go out alone before deltas merge; None: all."""
+        if self.merge_from is None or self._closed:
+            return None
+        return max(0, self.merge_from - len(self._lanes.get(lane, ())))
+
     def _joins(self, unsent: deque[Event], event: Event) -> bool:
         if self.merge_from is None or len(unsent) < self.merge_from:
             return False
@@ -99,6 +125,21 @@ class Outgoing:
         elif len(ready) > 1:
             ready.rotate(-1)
         return event
+
+    def take(self, most: int) -> list[Event]:
+        """Takes the next events to send, as ``next`` would one by one: at most so many."""
+        ready = self._ready
+        if len(ready) == 1 and not self._line:
+            unsent = self._lanes[ready[0]]
+            if len(unsent) <= most:
+                taken = list(unsent)
+                unsent.clear()
+                ready.clear()
+                return taken
+        taken = []
+        while len(taken) < most and (event := self.next()) is not None:
+            taken.append(event)
+        return taken
 
     def unsent(self, lane: str | None) -> int:
         """How many events of a lane wait to be sent."""
@@ -138,6 +179,26 @@ class Outbox:
         event = kind(sequence_number=self.count, stream_id=self._stream_id, **members)
         if self._outgoing.put(self._lane, event):
             self.count += 1
+
+    def maker(self, kind: type[Event], **place: Any) -> Make:
+        """What makes the deltas of one part: their class and where they belong."""
+        return partial(kind, stream_id=self._stream_id, **place)
+
+    def extend(self, make: Make, texts: Sequence[str]) -> None:
+        """Numbers and queues deltas of one part that became known together.
+
+        Where the reader is slow, those that would join the one before them join each other first.
+        """
+        room = self._outgoing.room(self._lane)
+        alone = texts if room is None else texts[:room]
+        first = self.count
+        made = [make(sequence_number=at, delta=text) for at, text in enumerate(alone, first)]
+        self._outgoing.extend(self._lane, made)
+        self.count = first + len(made)
+        if len(made) < len(texts):
+            late = make(sequence_number=self.count, delta="".join(texts[len(made) :]))
+            if self._outgoing.put(self._lane, late):
+                self.count += 1
 
     @property
     def unsent(self) -> int:

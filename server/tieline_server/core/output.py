@@ -6,7 +6,9 @@ are encoded once, when they close, and those very bytes go into the stream, the 
 and the store, so that an id or an argument can never differ between them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -15,8 +17,7 @@ from msgspec import Raw
 from tieline import events, ids, items
 from tieline.items import Item
 from tieline_server.core import deltas
-
-Push = Callable[..., None]
+from tieline_server.core.outbox import Make, Outbox
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -44,10 +45,37 @@ _PART_STARTS: Final = {
 }
 
 
+_PART_DELTAS: Final[dict[str, type[events.Event]]] = {
+    "output_text": events.OutputTextDelta,
+    "refusal": events.RefusalDelta,
+    "reasoning_text": events.ReasoningTextDelta,
+    "summary_text": events.ReasoningSummaryTextDelta,
+}
+_CALL_DELTAS: Final[dict[str, type[events.Event]]] = {
+    "function_call": events.FunctionCallArgumentsDelta,
+    "custom_tool_call": events.CustomToolCallInputDelta,
+}
+"""What grows -> the event of its next piece."""
+
+_logprobs_of: Final = attrgetter("logprobs")
+_Text = deltas.TextDelta | deltas.RefusalDelta | deltas.ReasoningDelta | deltas.SummaryDelta
+
+
 class Open:
     """An item that is being written: its id and index, and the part that grows."""
 
-    __slots__ = ("call", "content", "id", "index", "kind", "logprobs", "part", "pieces", "summary")
+    __slots__ = (
+        "call",
+        "content",
+        "id",
+        "index",
+        "kind",
+        "logprobs",
+        "make",
+        "part",
+        "pieces",
+        "summary",
+    )
 
     def __init__(self, kind: str, item_id: str, index: int) -> None:
         self.kind = kind
@@ -60,6 +88,8 @@ class Open:
         self.content: list[Raw] = []
         self.summary: list[Raw] = []
         self.call: dict[str, Any] = {}
+        self.make: Make
+        """Makes the deltas of the part that grows, or of the call."""
 
     def members(self, status: str) -> dict[str, Any]:
         """The item as it stands, as JSON members."""
@@ -74,15 +104,13 @@ class Open:
 
 
 class Output:
-    """The output of one response, across all its samplings.
+    """The output of one response, across all its samplings. ``new_id(prefix)`` makes ids."""
 
-    ``push(event class, **members)`` numbers and queues; ``new_id(prefix)`` makes ids.
-    """
+    __slots__ = ("_new_id", "_outbox", "_push", "calls", "done", "kept", "open", "raws")
 
-    __slots__ = ("_handlers", "_new_id", "_push", "calls", "done", "kept", "open", "raws")
-
-    def __init__(self, push: Push, new_id: Callable[[str], str]) -> None:
-        self._push = push
+    def __init__(self, outbox: Outbox, new_id: Callable[[str], str]) -> None:
+        self._outbox = outbox
+        self._push = outbox.push
         self._new_id = new_id
         self.open: Open | None = None
         self.done: list[Item] = []
@@ -93,19 +121,11 @@ class Output:
         """Items that go into the chain with the next link."""
         self.calls = 0
         """Tool calls so far."""
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            deltas.TextDelta: self._on_text,
-            deltas.RefusalDelta: self._on_refusal,
-            deltas.ReasoningDelta: self._on_reasoning,
-            deltas.SummaryDelta: self._on_summary,
-            deltas.CallStart: self._on_call_start,
-            deltas.CallDelta: self._on_call_delta,
-            deltas.ItemEnd: self._on_item_end,
-        }
 
-    def feed(self, delta: deltas.Delta) -> None:
-        """Takes one delta."""
-        self._handlers[type(delta)](delta)
+    def feed(self, run: Sequence[deltas.Delta]) -> None:
+        """Takes deltas in order; those of one kind that follow each other, together."""
+        for kind, some in groupby(run, type):
+            HANDLERS[kind](self, list(some))
 
     def begins_an_item(self, delta: deltas.Delta) -> bool:
         """Whether ``delta`` begins an item of its own."""
@@ -146,86 +166,79 @@ class Output:
 
     # One handler for each kind of delta.
 
-    def _on_text(self, delta: deltas.TextDelta) -> None:
-        text = delta.text
-        if not text:
+    def _on_text(self, run: list[deltas.TextDelta]) -> None:
+        if any(map(_logprobs_of, run)):
+            for delta in run:
+                self._on_logprobs(delta)
             return
-        item = self.open
-        if item is None or item.part != "output_text" or item.kind != "message":
-            item = self._in_part("message", "output_text")
-        item.pieces.append(text)
-        logprobs = events.NO_LOGPROBS
-        if delta.logprobs:
-            logprobs = list(delta.logprobs)
-            item.logprobs += logprobs
-        self._push(
-            events.OutputTextDelta,
-            item_id=item.id,
-            output_index=item.index,
-            content_index=len(item.content),
-            delta=text,
-            logprobs=logprobs,
-        )
+        self._grow("message", "output_text", run)
 
-    def _on_refusal(self, delta: deltas.RefusalDelta) -> None:
-        self._grow("message", "refusal", events.RefusalDelta, delta.text)
+    def _on_logprobs(self, delta: deltas.TextDelta) -> None:
+        """Text with its logprobs is an event of its own."""
+        if not delta.text:
+            return
+        item = self._in_part("message", "output_text")
+        item.pieces.append(delta.text)
+        logprobs = list(delta.logprobs)
+        item.logprobs += logprobs
+        place = self._place(item)
+        self._push(events.OutputTextDelta, delta=delta.text, logprobs=logprobs, **place)
 
-    def _on_reasoning(self, delta: deltas.ReasoningDelta) -> None:
-        self._grow("reasoning", "reasoning_text", events.ReasoningTextDelta, delta.text)
+    def _on_refusal(self, run: list[deltas.RefusalDelta]) -> None:
+        self._grow("message", "refusal", run)
 
-    def _on_summary(self, delta: deltas.SummaryDelta) -> None:
-        kind = events.ReasoningSummaryTextDelta
-        self._grow("reasoning", "summary_text", kind, delta.text)
+    def _on_reasoning(self, run: list[deltas.ReasoningDelta]) -> None:
+        self._grow("reasoning", "reasoning_text", run)
 
-    def _on_call_start(self, delta: deltas.CallStart) -> None:
-        self.close("completed")
-        prefix = ids.FUNCTION_CALL if delta.kind == "function_call" else ids.CUSTOM_TOOL_CALL
-        call = {"call_id": self._new_id(ids.CALL), "name": delta.name}
-        if delta.namespace is not None:
-            call["namespace"] = delta.namespace
-        self._begin(delta.kind, prefix, call)
-        self.calls += 1
+    def _on_summary(self, run: list[deltas.SummaryDelta]) -> None:
+        self._grow("reasoning", "summary_text", run)
 
-    def _on_call_delta(self, delta: deltas.CallDelta) -> None:
+    def _on_call_start(self, run: list[deltas.CallStart]) -> None:
+        for delta in run:
+            self.close("completed")
+            prefix = ids.FUNCTION_CALL if delta.kind == "function_call" else ids.CUSTOM_TOOL_CALL
+            call = {"call_id": self._new_id(ids.CALL), "name": delta.name}
+            if delta.namespace is not None:
+                call["namespace"] = delta.namespace
+            item = self._begin(delta.kind, prefix, call)
+            place = {"item_id": item.id, "output_index": item.index}
+            item.make = self._outbox.maker(_CALL_DELTAS[delta.kind], **place)
+            self.calls += 1
+
+    def _on_call_delta(self, run: list[deltas.CallDelta]) -> None:
         item = self.open
         assert item is not None, "a call delta follows its call start"
-        item.pieces.append(delta.text)
-        kind = (
-            events.FunctionCallArgumentsDelta
-            if item.kind == "function_call"
-            else events.CustomToolCallInputDelta
-        )
-        if delta.text:
-            self._push(kind, item_id=item.id, output_index=item.index, delta=delta.text)
+        if texts := [delta.text for delta in run if delta.text]:
+            item.pieces += texts
+            self._outbox.extend(item.make, texts)
 
-    def _on_item_end(self, delta: deltas.ItemEnd) -> None:
+    def _on_item_end(self, _run: list[deltas.ItemEnd]) -> None:
         self.close("completed")
 
     # Items and parts.
 
-    def _grow(self, kind: str, part: str, event: type[events.Event], text: str) -> None:
-        if not text:
-            return
-        item = self._in_part(kind, part)
-        item.pieces.append(text)
-        self._push(event, delta=text, **self._place(item))
+    def _grow(self, kind: str, part: str, run: Sequence[_Text]) -> None:
+        if texts := [delta.text for delta in run if delta.text]:
+            item = self._in_part(kind, part)
+            item.pieces += texts
+            self._outbox.extend(item.make, texts)
 
     def _in_part(self, kind: str, part: str) -> Open:
         """The open item of this kind with this part open."""
         item = self.open
+        if item is not None and item.part == part and item.kind == kind:
+            return item
         if item is None or item.kind != kind:
             self.close("completed")
             prefix = ids.MESSAGE if kind == "message" else ids.REASONING
             item = self._begin(kind, prefix, {})
-        if item.part != part:
-            self._end_part(item)
-            item.part = part
-            added = (
-                events.ReasoningSummaryPartAdded
-                if part == "summary_text"
-                else events.ContentPartAdded
-            )
-            self._push(added, part=_PART_STARTS[part], **self._place(item))
+        self._end_part(item)
+        item.part = part
+        summary = part == "summary_text"
+        added = events.ReasoningSummaryPartAdded if summary else events.ContentPartAdded
+        place = self._place(item)
+        item.make = self._outbox.maker(_PART_DELTAS[part], **place)
+        self._push(added, part=_PART_STARTS[part], **place)
         return item
 
     def _begin(self, kind: str, prefix: str, call: dict[str, Any]) -> Open:
@@ -271,3 +284,15 @@ class Output:
             self._push(events.FunctionCallArgumentsDone, arguments=text, **place)
         else:
             self._push(events.CustomToolCallInputDone, input=text, **place)
+
+
+HANDLERS: Final[dict[type, Callable[[Output, Any], None]]] = {
+    deltas.TextDelta: Output._on_text,
+    deltas.RefusalDelta: Output._on_refusal,
+    deltas.ReasoningDelta: Output._on_reasoning,
+    deltas.SummaryDelta: Output._on_summary,
+    deltas.CallStart: Output._on_call_start,
+    deltas.CallDelta: Output._on_call_delta,
+    deltas.ItemEnd: Output._on_item_end,
+}
+"""Kind of delta -> who takes a run of them."""

@@ -7,6 +7,7 @@ used again and nothing is read.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -94,10 +95,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     echo: dict[str, Any]
     """Members of the Response object that repeat the settings."""
 
-    def following(self, response_id: str) -> "Settings":
-        """The same settings for a response that continues ``response_id`` by itself."""
-        echo = {**self.echo, "previous_response_id": response_id}
-        return msgspec.structs.replace(self, echo=echo, generate=True, timeout_ms=None)
+    def following(self) -> "Settings":
+        """The same settings for a response that continues another by itself."""
+        return msgspec.structs.replace(self, generate=True, timeout_ms=None)
 
     def choosing(self, tool_choice: Raw, recall: "Recall") -> "Settings":
         """The same settings with another ``tool_choice``, where one is given.
@@ -115,11 +115,18 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Recall:
     """The last raw bytes of each free-form member on a lane, and what was read from them."""
 
-    __slots__ = ("_last", "_work")
+    __slots__ = ("_last", "_settled", "_work")
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._last: dict[str, tuple[bytes, Any]] = {}
+        self._settled: tuple[tuple[Any, ...], Settings] | None = None
+
+    def settings(self, said: tuple[Any, ...], build: Callable[[], Settings]) -> Settings:
+        """``build()``, or the lane's last settings where the same was ``said``."""
+        if self._settled is None or self._settled[0] != said:
+            self._settled = (said, build())
+        return self._settled[1]
 
     def read(self, name: str, raw: Raw, parse: Callable[[bytes], T]) -> T:
         """``parse(raw)``, or the last result where the bytes are the last bytes."""
@@ -307,9 +314,31 @@ def settle(create: Create, recall: Recall, *, model: str) -> Settings:
 
     ``model`` is the resolved public name. What ``recall`` has seen last is not read again.
     """
-    _refuse_unsupported(create)
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
         raise _missing("input")
+    said = (model, *_members_of(create))
+    return recall.settings(said, lambda: _build(create, recall, model))
+
+
+_UNSETTLED: Final = frozenset(
+    {
+        "client_metadata",
+        "event_id",
+        "idempotency_key",
+        "input",
+        "previous_response_id",
+        "stream_id",
+        "trace_context",
+    }
+)
+"""Members of a create that are about this one turn; all others are settings."""
+_members_of: Final = attrgetter(
+    *(name for name in Create.__struct_fields__ if name not in _UNSETTLED)
+)
+
+
+def _build(create: Create, recall: Recall, model: str) -> Settings:
+    _refuse_unsupported(create)
     tools = recall.read("tools", create.tools, parse_tools)
     choice = recall.read("tool_choice", create.tool_choice, parse_tool_choice)
     form, text_echo = recall.read("text", create.text, parse_text)
@@ -374,7 +403,6 @@ def _echo(create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw) -
     choice = bytes(create.tool_choice)
     return {
         "model": model,
-        "previous_response_id": create.previous_response_id,
         "instructions": Raw(bytes(create.instructions)),
         "tools": tools.echo,
         "tool_choice": Raw(choice if choice != b"null" else b'"auto"'),

@@ -6,6 +6,7 @@ action. Actions never wait; what must be done outside becomes an effect of the l
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 from msgspec import UNSET, Raw
@@ -16,7 +17,7 @@ from tieline.items import Item, decode_input
 from tieline.requests import Append, Create, Steer
 from tieline.responses import IncompleteDetails, Response, ResponseError, Usage
 from tieline_server.core import intake, steering
-from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish, ReasoningDelta
+from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
     Effect,
     Load,
@@ -39,6 +40,7 @@ from tieline_server.core.profile import Profile, unsupported
 from tieline_server.core.record import Marks, record_of
 from tieline_server.core.settings import Recall, Settings, settle
 from tieline_server.core.steering import Steers
+from tieline_server.core.tally import Tally
 from tieline_server.core.transitions import TURNS, TurnInput, TurnState
 
 CANCELLED: Final = "cancelled"
@@ -85,14 +87,13 @@ class Turn:
     ) -> None:
         self.host = host
         self.request = request
-        self.size = size_of(request)
         self.principal = principal
         self.recall = recall
         self.lane = request.stream_id
         self.id = host.new_id(ids.RESPONSE)
         self.state = TurnState.QUEUED
         self.outbox = Outbox(host.outgoing, self.lane)
-        self.output = Output(self.outbox.push, host.new_id)
+        self.output = Output(self.outbox, host.new_id)
         self.steers = Steers(self.id, self.outbox, new_id=host.new_id)
         self.resolved: Resolved | None = None
         self.settings: Settings | None = None
@@ -123,14 +124,17 @@ class Turn:
         """When the line should look at it again: announce or held time-out."""
         self.expires_at = host.now + request.timeout_ms / 1000 if request.timeout_ms else None
         self.work_before = host.work.copy()
-        self._leg = Accepted()
-        self._leg_output = 0
-        self._leg_reasoning = 0
+        self.tally = Tally()
 
     def handle(self, what: TurnInput, *args: Any) -> None:
         """Runs the row of (state, ``what``)."""
         action, self.state = TURNS[self.state, what]
         getattr(self, action)(*args)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes, about, that its request keeps in memory while it waits."""
+        return size_of(self.request)
 
     @property
     def ended(self) -> bool:
@@ -167,16 +171,26 @@ class Turn:
         self.handle(TurnInput.APPEND, items)
         return True
 
-    def sampled(self, delta: Delta) -> None:
-        """The engine said something."""
-        kind = type(delta)
-        if kind is Accepted:
-            self.handle(TurnInput.ACCEPT, delta)
-        elif kind is Finish:
-            held = self._must_hold(delta)  # type: ignore[arg-type]
+    def sampled(self, step: Sequence[Delta]) -> None:
+        """The engine said these things, in order."""
+        begin = 0
+        for at, delta in enumerate(step):
+            kind = type(delta)
+            if kind is Accepted or kind is Finish:
+                if begin < at:
+                    self.handle(TurnInput.OUTPUT, step[begin:at])
+                self._mark(delta)
+                begin = at + 1
+        if begin < len(step):
+            self.handle(TurnInput.OUTPUT, step[begin:] if begin else step)
+
+    def _mark(self, delta: Delta) -> None:
+        """Where a sampling begins or ends."""
+        if type(delta) is Finish:
+            held = self._must_hold(delta)
             self.handle(TurnInput.HOLD if held else TurnInput.FINISH, delta)
         else:
-            self.handle(TurnInput.OUTPUT, delta)
+            self.handle(TurnInput.ACCEPT, delta)
 
     def broke(self, error: ApiError) -> None:
         """The engine refused or failed."""
@@ -238,7 +252,7 @@ class Turn:
         assert self.resolved is not None
         host.admission.enter()
         self.placed = True
-        self._leg, self._leg_output, self._leg_reasoning = Accepted(), 0, 0
+        self.tally = Tally()
         self.marks.set("asked", host.now)
         self.wake_at = None if self.running else host.now + host.limits.announce_after
         prompt = Prompt(
@@ -266,20 +280,27 @@ class Turn:
 
     def run(self, accepted: Accepted) -> None:
         """The engine took the prompt."""
-        self._leg = accepted
+        self.tally.accept(accepted)
         self.marks.set("accepted", self.host.now)
         self.announce()
 
-    def take(self, delta: Any) -> None:
-        """One delta becomes events."""
-        if (type(delta) is CallStart or self.state is TurnState.STEERED) and self._stops_at(delta):
+    def take(self, run: Sequence[Delta]) -> None:
+        """Deltas become events; one by one only where the turn may end between two of them."""
+        assert self.settings is not None
+        if self.state is TurnState.SAMPLING and self.settings.max_tool_calls is None:
+            self._feed(run)
             return
-        self._leg_output += delta.tokens
-        if type(delta) is ReasoningDelta:
-            self._leg_reasoning += delta.tokens
+        for delta in run:
+            begins = type(delta) is CallStart or self.state is TurnState.STEERED
+            if begins and self._stops_at(delta):
+                return
+            self._feed((delta,))
+
+    def _feed(self, run: Sequence[Delta]) -> None:
+        self.tally.count(run)
         if not self.marks.spoken:
             self.marks.first_token(self.host.now)
-        self.output.feed(delta)
+        self.output.feed(run)
 
     def finish(self, finish: Finish) -> None:
         """Sampling ended by itself."""
@@ -409,6 +430,7 @@ class Turn:
         return Response(
             **echo,
             id=self.id,
+            previous_response_id=self.follows,
             created_at=self.created_at,
             completed_at=self.completed_at,
             status=status,
@@ -461,7 +483,7 @@ class Turn:
         ):
             raise ApiError.of("nothing_to_append", "This lane has no response to append to.")
         self.pinned = tip
-        settings = tip.settings.following(tip.response_id)
+        settings = tip.settings.following()
         self.settings = settings.choosing(self.request.tool_choice, self.recall)
         self.resolved = self.host.resolve(self.settings.model, self.principal)
 
@@ -521,15 +543,8 @@ class Turn:
 
     def _end_leg(self, finish: Finish | None) -> None:
         """Books what one sampling used; a cut one what its deltas added up to."""
-        leg, end = self._leg, finish or Finish()
-        used = Usage.of(
-            input=_first(end.input_tokens, leg.input_tokens),
-            cached=_first(end.cached_tokens, leg.cached_tokens),
-            output=_first(end.output_tokens, self._leg_output),
-            reasoning=_first(end.reasoning_tokens, self._leg_reasoning),
-        )
-        self.usage = self.usage.plus(used)
-        self.marks.sampled(self.host.now, end.phases)
+        self.usage = self.usage.plus(self.tally.usage(finish))
+        self.marks.sampled(self.host.now, finish.phases if finish else None)
         self._leave()
 
     def _leave(self) -> None:
@@ -589,7 +604,3 @@ _TERMINAL: Final[dict[str, type[events.LifecycleEvent]]] = {
     CANCELLED: events.ResponseIncomplete,
     "failed": events.ResponseFailed,
 }
-
-
-def _first(stated: int | None, counted: int) -> int:
-    return counted if stated is None else stated

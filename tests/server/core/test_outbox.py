@@ -226,3 +226,94 @@ class TestMerging:
         assert "".join(event.delta for event in sent) == said
         assert [event.sequence_number for event in sent] == list(range(len(sent)))
         assert outbox.count == len(sent)
+
+
+class TestRuns:
+    """Deltas of one part that became known together."""
+
+    def run(self, merge_from: int | None, before: int, texts: list[str]) -> tuple[Outbox, Any]:
+        out = outgoing(merge_from)
+        outbox = Outbox(out, "a")
+        for _ in range(before):
+            text(outbox, "x")
+        make = outbox.maker(
+            events.OutputTextDelta, item_id="msg_1", output_index=0, content_index=0
+        )
+        outbox.extend(make, texts)
+        return outbox, taken(out)
+
+    @pytest.mark.parametrize("before", [0, 3])
+    def test_each_is_an_event_with_the_next_number(self, before: int) -> None:
+        outbox, sent = self.run(None, before, ["a", "b", "c"])
+        assert [event.delta for event in sent[before:]] == ["a", "b", "c"]
+        assert [event.sequence_number for event in sent] == list(range(before + 3))
+        assert {event.stream_id for event in sent} == {"a"}
+        assert outbox.count == before + 3
+
+    def test_past_the_bound_they_join_the_last_unsent_one(self) -> None:
+        outbox, sent = self.run(4, 2, ["a", "b", "c", "d"])
+        assert [event.delta for event in sent] == ["x", "x", "a", "bcd"]
+        assert [event.sequence_number for event in sent] == [0, 1, 2, 3]
+        assert outbox.count == 4
+
+    def test_behind_another_part_they_are_one_event(self) -> None:
+        out = outgoing(1)
+        outbox = Outbox(out, None)
+        text(outbox, "x", item="msg_0")
+        make = outbox.maker(
+            events.OutputTextDelta, item_id="msg_1", output_index=1, content_index=0
+        )
+        outbox.extend(make, ["a", "b"])
+        assert [(event.item_id, event.delta) for event in taken(out)] == [
+            ("msg_0", "x"),
+            ("msg_1", "ab"),
+        ]
+
+    def test_who_sends_is_woken_once(self) -> None:
+        woken: list[int] = []
+        out = Outgoing(merge_from=None, wake=lambda: woken.append(1))
+        outbox = Outbox(out, None)
+        make = outbox.maker(
+            events.OutputTextDelta, item_id="msg_1", output_index=0, content_index=0
+        )
+        outbox.extend(make, ["a", "b"])
+        outbox.extend(make, ["c"])
+        assert woken == [1]
+
+    def test_after_the_peer_has_gone_they_are_numbered_and_dropped(self) -> None:
+        out = outgoing(1)
+        outbox = Outbox(out, None)
+        out.close()
+        make = outbox.maker(
+            events.OutputTextDelta, item_id="msg_1", output_index=0, content_index=0
+        )
+        outbox.extend(make, ["a", "b"])
+        assert (outbox.count, taken(out)) == (2, [])
+
+
+class TestTake:
+    @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
+    def test_it_takes_what_next_would_give(self, most: int) -> None:
+        def filled() -> Outgoing:
+            out = outgoing()
+            for lane, count in (("a", 3), ("b", 1), ("c", 2)):
+                for _ in range(count):
+                    text(Outbox(out, lane), lane)
+            out.put_line(BEAT)
+            out.put_last(BEAT)
+            return out
+
+        out, found = filled(), list[Any]()
+        while some := out.take(most):
+            assert len(some) <= most
+            found += some
+        assert found == taken(filled())
+
+    def test_one_lane_alone_is_taken_whole(self) -> None:
+        out = outgoing()
+        outbox = Outbox(out, None)
+        for _ in range(5):
+            text(outbox, "x")
+        assert len(out.take(2)) == 2
+        assert len(out.take(10)) == 3
+        assert (out.empty, out.take(10)) == (True, [])

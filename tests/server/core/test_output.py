@@ -18,6 +18,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
+from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 
 
@@ -25,14 +26,13 @@ class Written:
     """An output and the events it has made."""
 
     def __init__(self, *step: Delta) -> None:
-        self.events: list[events.Event] = []
         numbers = itertools.count()
-        self.output = Output(self.push, lambda prefix: f"{prefix}{next(numbers)}")
-        for delta in step:
-            self.output.feed(delta)
-
-    def push(self, kind: type[events.Event], **members: Any) -> None:
-        self.events.append(kind(sequence_number=len(self.events), **members))
+        self._outgoing = Outgoing(merge_from=None, wake=lambda: None)
+        self._taken: list[events.Event] = []
+        self.output = Output(
+            Outbox(self._outgoing, None), lambda prefix: f"{prefix}{next(numbers)}"
+        )
+        self.output.feed(step)
 
     def end(self, status: str = "completed") -> "Written":
         self.output.close(status)
@@ -49,6 +49,11 @@ class Written:
     def items(self) -> list[dict[str, Any]]:
         """The whole items, as a client reads them."""
         return [msgspec.json.decode(raw) for raw in self.output.raws]
+
+    @property
+    def events(self) -> list[Any]:
+        self._taken += self._outgoing.take(1000)
+        return self._taken
 
 
 FUNCTION = CallStart(kind="function_call", name="look")
@@ -240,7 +245,7 @@ class TestChain:
     def test_open_calls_are_seen_before_and_after_they_are_whole(self) -> None:
         written = Written(TextDelta("a"))
         assert not written.output.has_open_calls
-        written.output.feed(FUNCTION)
+        written.output.feed([FUNCTION])
         assert written.output.has_open_calls
         written.end()
         assert written.output.has_open_calls

@@ -244,7 +244,6 @@ class TestValues:
             "max_output_tokens": 9,
             "max_tool_calls": 2,
             "metadata": {"k": "v"},
-            "previous_response_id": "resp_1",
             "store": False,
             "parallel_tool_calls": False,
             "service_tier": "flex",
@@ -272,15 +271,34 @@ class TestValues:
     def test_effort_is_read_from_reasoning(self) -> None:
         assert settled(reasoning={"effort": "high"}).reasoning_effort == "high"
 
-    def test_following_settings_name_the_response_they_follow(self) -> None:
+    def test_following_settings_have_no_deadline_and_sample(self) -> None:
         """A steer's successor samples, whatever its response's own deadline was."""
-        settings = settled(timeout_ms=5, generate=False).following("resp_9")
-        assert settings.echo["previous_response_id"] == "resp_9"
+        settings = settled(timeout_ms=5, generate=False).following()
         assert settings.timeout_ms is None
         assert settings.generate
 
 
 class TestRecall:
+    def test_the_same_settings_are_the_same_object(self) -> None:
+        """What is about one turn alone makes no difference."""
+        recall = Recall(Work())
+        one = settle(create_of(input="hi", temperature=0.5, tools=[tool("f")]), recall, model="m")
+        again = create_of(temperature=0.5, tools=[tool("f")], input="other", event_id="e")
+        assert settle(again, recall, model="m") is one
+
+    @pytest.mark.parametrize(
+        "members",
+        [{"temperature": 0.25}, {"store": False}, {"metadata": {"a": "b"}}, {"tools": []}],
+    )
+    def test_any_other_setting_makes_other_settings(self, members: dict[str, Any]) -> None:
+        recall = Recall(Work())
+        asked = {"temperature": 0.5, "tools": [tool("f")]}
+        one = settle(create_of(input="hi", **asked), recall, model="m")
+        other = settle(create_of(input="hi", **{**asked, **members}), recall, model="m")
+        assert other != one
+        assert other == settled(**{**asked, **members})
+        assert settle(create_of(input="hi", **asked), recall, model="n").model == "n"
+
     def test_equal_bytes_are_not_read_again(self) -> None:
         work = Work()
         recall = Recall(work)

@@ -9,6 +9,7 @@ a cancellation of the writer right after it.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import grpc
@@ -24,6 +25,7 @@ from tieline.responses import Response
 from tieline.v1 import line_pb2
 from tieline_server.runtime import LineRuntime
 from tieline_server.transports.answers import internal_error, traced
+from tieline_server.transports.batches import Batches
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import Context
 from tieline_server.transports.pulse import Pulse, Stuck
@@ -63,8 +65,8 @@ class EventWriter:
         self._encoder = EventEncoder()
         self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
-        self._write_bytes = WRITE_BYTES
-        self._carry = None if first is None else self._encode(first)
+        given = () if first is None else (first,)
+        self._batches = Batches(line, self._encode, most=WRITE_BYTES, first=given)
         self._caught_up = asyncio.Event()
 
     @property
@@ -75,7 +77,7 @@ class EventWriter:
     def receives(self, max_receive_bytes: int) -> None:
         """The client said how large a message it can take."""
         self._event_bytes = max(max_receive_bytes, LEAST_BYTES)
-        self._write_bytes = min(WRITE_BYTES, self._event_bytes)
+        self._batches.most = min(WRITE_BYTES, self._event_bytes)
 
     async def caught_up(self) -> None:
         """Waits until the write in flight is done, or the stream is."""
@@ -101,13 +103,14 @@ class EventWriter:
 
     async def _pump(self) -> None:
         while True:
-            message = self._gather()
+            # Encoded events, concatenated, are one message (proto3 encoding).
+            message = self._batches.next()
             if message is None:
                 if self._line.closed:
                     return
                 if not await self._silent():
                     continue
-                message = self._gather() or self._heartbeat()
+                message = self._batches.next() or self._heartbeat()
             await self._write(message)
 
     async def _silent(self) -> bool:
@@ -131,35 +134,15 @@ class EventWriter:
         self._pulse.end()
         self._caught_up.set()
 
-    def _gather(self) -> bytes | None:
-        """The next message: encoded events, concatenated, are one message (proto3 encoding)."""
-        parts: list[bytes] = []
-        size = 0
-        if self._carry is not None:
-            parts.append(self._carry)
-            size = len(self._carry)
-            self._carry = None
-        next_event, encode, most = self._line.next_event, self._encoder.encode, self._event_bytes
-        while size < self._write_bytes and (event := next_event()) is not None:
-            encoded = encode(event)
-            if len(encoded) > most:
-                encoded = self._shrink(event)
-            if size and size + len(encoded) > self._write_bytes:
-                self._carry = encoded
-                break
-            parts.append(encoded)
-            size += len(encoded)
-        if not parts:
-            return None
+    def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
+        frames = [self._encoder.encode(event) for event in taken]
+        if max(map(len, frames), default=0) > self._event_bytes:
+            frames = [self._fitting(event, each) for event, each in zip(taken, frames, strict=True)]
         self._line.work.encode = self._encoder.work
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return frames
 
-    def _encode(self, event: events.Event) -> bytes:
-        encoded = self._encoder.encode(event)
-        if len(encoded) > self._event_bytes:
-            encoded = self._shrink(event)
-        self._line.work.encode = self._encoder.work
-        return encoded
+    def _fitting(self, event: events.Event, encoded: bytes) -> bytes:
+        return encoded if len(encoded) <= self._event_bytes else self._shrink(event)
 
     def _shrink(self, event: events.Event) -> bytes:
         """An event that the client cannot receive, without what it can do without, or an error.

@@ -17,7 +17,7 @@ from tieline_server.transports.http.body import read_body
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.errors import json_response
-from tieline_server.transports.http.sse import EventStream
+from tieline_server.transports.http.sse import EventResponse, EventStream
 from tieline_server.transports.json_events import HEADER, EventJson, asked_for
 from tieline_server.transports.pulse import Stuck
 
@@ -86,7 +86,7 @@ class CreateCalls:
             first = await next_event(live)
         if isinstance(first, events.ErrorEvent):
             raise error_of(first)
-        response = web.StreamResponse(headers=EVENT_STREAM)
+        response = EventResponse(headers=EVENT_STREAM)
         call.stamp(response, {"created": round(call.spent * 1000, 3)})
         writer = await response.prepare(call.request)
         assert writer is not None, "a response that has just been made"

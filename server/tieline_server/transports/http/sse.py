@@ -1,13 +1,16 @@
 """Server-sent events: the only writer of one streamed answer (wire.md 7, WHATWG SSE)."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
+from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET
 
 from tieline import events
 from tieline.errors import ApiError
+from tieline_server.transports.batches import Batches
 from tieline_server.transports.calls import LiveLine
 from tieline_server.transports.json_events import EventJson, error_json
 from tieline_server.transports.pulse import Pulse, Stuck
@@ -42,6 +45,12 @@ def comment(text: str) -> bytes:
     return b": %b\n\n" % text.encode()
 
 
+class EventResponse(web.StreamResponse):
+    """An answer whose head leaves together with its first events, not in a write before them."""
+
+    _send_headers_immediately = False
+
+
 class EventStream:
     """Gathers the events of a line into writes of whole events, and sends them.
 
@@ -56,27 +65,28 @@ class EventStream:
         self._live = live
         self._line = live.line
         self._encoder = encoder
-        self._most = WRITE_BYTES if joined else 0
         self._joined = joined
-        self._carry: bytes | None = None
         self._numbers = 0
-        self._over = False
 
     async def run(self, first: events.Event, *, heartbeat: float, write_timeout: float) -> None:
-        """Writes until the line has closed, then ``[DONE]``.
+        """Writes until the line has closed, then ``[DONE]`` and the end of the body.
 
         Raises :class:`Stuck` when a write takes longer than ``write_timeout`` seconds, and
         :class:`asyncio.CancelledError` when the peer is gone.
         """
-        self._carry = self._encode(first)
+        most = WRITE_BYTES if self._joined else 0
+        batches = Batches(self._line, self._encode, most=most, first=[first])
         pulse = Pulse(heartbeat=heartbeat, write_timeout=write_timeout)
         try:
-            while not self._over:
-                data = self._gather()
-                if not data:
+            while True:
+                data = batches.next()
+                if self._line.closed and batches.empty and (self._joined or data is None):
+                    await self._write((data or b"") + self._end(), pulse, last=True)
+                    return
+                if data is None:
                     if not await self._silent(pulse):
                         continue
-                    data = self._gather() or comment(self._line.phase())
+                    data = batches.next() or comment(self._line.phase())
                 await self._write(data, pulse)
         except ConnectionError:
             # aiohttp's word for a peer that is gone.
@@ -94,10 +104,13 @@ class EventStream:
             raise
         return False
 
-    async def _write(self, data: bytes, pulse: Pulse) -> None:
+    async def _write(self, data: bytes, pulse: Pulse, *, last: bool = False) -> None:
         pulse.begin()
         try:
-            await self._writer.write(data)
+            if last:
+                await self._writer.write_eof(data)
+            else:
+                await self._writer.write(data)
             await self._writer.drain()
             if not self._joined:
                 # The loop joins what is written in one of its turns.
@@ -108,41 +121,15 @@ class EventStream:
             raise
         pulse.end()
 
-    def _gather(self) -> bytes:
-        """The next write: whole events; the last one holds the end too."""
-        parts: list[bytes] = []
-        size = 0
-        if self._carry is not None:
-            parts.append(self._carry)
-            size = len(self._carry)
-            self._carry = None
-        while not parts or size < self._most:
-            event = self._line.next_event()
-            if event is None:
-                if self._line.closed:
-                    parts.append(self._end())
-                break
-            encoded = self._encode(event)
-            if encoded is None:
-                continue
-            if parts and size + len(encoded) > self._most:
-                self._carry = encoded
-                break
-            parts.append(encoded)
-            size += len(encoded)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _encode(self, event: events.Event) -> bytes | None:
-        encoded = self._encoder.encode(event)
-        if encoded is None:
-            return None
-        self._line.work.encode += len(encoded)
-        if event.sequence_number is not UNSET:
-            self._numbers = event.sequence_number + 1
-        return frame(encoded)
+    def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
+        texts = [text for text in self._encoder.encode_all(taken) if text is not None]
+        self._line.work.encode += sum(map(len, texts))
+        for event in taken:
+            if event.sequence_number is not UNSET:
+                self._numbers = event.sequence_number + 1
+        return [frame(text) for text in texts]
 
     def _end(self) -> bytes:
-        self._over = True
         error = self._live.error or self._line.error
         return DONE if error is None else self._error(error) + DONE
 

@@ -8,6 +8,7 @@ task that never waits for the line, so that pings are answered while something s
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import WSMsgType, web
@@ -23,6 +24,7 @@ from tieline.requests import Cancel, ClientHeartbeat, Request, SessionEnd, Sessi
 from tieline_server.core.profile import Profile
 from tieline_server.runtime import LineRuntime
 from tieline_server.transports.answers import internal_error
+from tieline_server.transports.batches import Batches
 from tieline_server.transports.json_events import EventJson, error_json
 from tieline_server.transports.pulse import Pulse, Stuck
 from tieline_server.transports.websocket.config import WebSocketConfig
@@ -65,8 +67,8 @@ class LineSocket(web.WebSocketResponse):
 class EventWriter:
     """The only writer of events. Made and run by the coroutine of the handler."""
 
-    __slots__ = ("_caught_up", "_deflated", "_encoder", "_event_bytes", "_flow", "_line", "_pulse",
-                 "_socket", "_transport")  # fmt: skip
+    __slots__ = ("_batches", "_caught_up", "_deflated", "_encoder", "_event_bytes", "_flow",
+                 "_line", "_pulse", "_socket", "_transport")  # fmt: skip
 
     def __init__(
         self,
@@ -87,6 +89,9 @@ class EventWriter:
         self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
         self._caught_up: asyncio.Event | None = None
+        # aiohttp's compressor takes one message at a time.
+        most = 0 if self._deflated else WRITE_BYTES
+        self._batches = Batches(line, self._encode, most=most)
 
     @property
     def writing(self) -> bool:
@@ -117,8 +122,8 @@ class EventWriter:
 
     async def _pump(self) -> None:
         while True:
-            if parts := self._gather():
-                await self._write(parts)
+            if data := self._batches.next():
+                await self._write(data)
             elif self._line.closed:
                 return
             elif await self._silent():
@@ -138,34 +143,31 @@ class EventWriter:
         phase = self._line.phase()
         beat = None if phase == "idle" else self._encoder.encode(events.Heartbeat(phase=phase))
         if beat is not None:
-            await self._write([text_header(len(beat)), beat])
+            await self._write(self._framed(beat))
         else:
             await self._send(PING)
 
-    def _gather(self) -> list[bytes]:
-        """The next events, up to what leaves in one write: a header, then its JSON, and so on."""
-        next_event, encode = self._line.next_event, self._encoder.encode
-        parts: list[bytes] = []
-        size = 0
-        while size < WRITE_BYTES and (event := next_event()) is not None:
-            text = encode(event)
+    def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
+        frames: list[bytes] = []
+        for event, text in zip(taken, self._encoder.encode_all(taken), strict=True):
             if text is None:
                 continue
             if len(text) >= self._event_bytes:
                 text = self._shrink(event)
-            parts += (text_header(len(text)), text)
-            size += len(text)
-        self._line.work.encode += size
-        return parts
+            self._line.work.encode += len(text)
+            frames.append(self._framed(text))
+        return frames
 
-    async def _write(self, parts: list[bytes]) -> None:
+    def _framed(self, text: bytes) -> bytes:
+        return text if self._deflated else text_header(len(text)) + text
+
+    async def _write(self, data: bytes) -> None:
         if not self._deflated:
-            await self._send(b"".join(parts))
+            await self._send(data)
             return
         self._pulse.begin()
         try:
-            for text in parts[1::2]:
-                await self._socket.send_frame(text, WSMsgType.TEXT)
+            await self._socket.send_frame(data, WSMsgType.TEXT)
         except asyncio.CancelledError:
             raise self._interrupted() from None
         self._written()

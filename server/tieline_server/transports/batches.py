@@ -1,0 +1,62 @@
+"""What leaves in one write: whole events, joined up to a bound."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tieline.events import Event
+from tieline_server.runtime import LineRuntime
+
+EVENTS: Final = 64
+"""Events taken from a line at once: what is encoded and not yet written is bounded by this."""
+
+Encode = Callable[[Sequence[Event]], list[bytes]]
+"""The bytes of each event as the transport frames it; events that the client does not get have
+none."""
+
+
+class Batches:
+    """The writes of one line. ``most`` is where a write closes; a larger event goes alone.
+
+    With ``most`` 0 every event is a write of its own.
+    """
+
+    __slots__ = ("_encode", "_frames", "_line", "most")
+
+    def __init__(
+        self,
+        line: LineRuntime,
+        encode: Encode,
+        *,
+        most: int,
+        first: Sequence[Event] = (),
+    ) -> None:
+        self._line = line
+        self._encode = encode
+        self.most = most
+        self._frames = encode(first)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write now."""
+        return not self._frames and self._line.sent
+
+    def next(self) -> bytes | None:
+        """The next write; None when there is nothing to write now."""
+        frames, self._frames = self._frames, []
+        size = sum(map(len, frames))
+        while size <= self.most and (events := self._line.take(EVENTS)):
+            made = self._encode(events)
+            frames += made
+            size += sum(map(len, made))
+        if size <= self.most or len(frames) == 1:
+            return b"".join(frames) or None
+        return self._cut(frames)
+
+    def _cut(self, frames: list[bytes]) -> bytes:
+        """As many frames as fit, at least one; the others are next."""
+        count, size = 1, len(frames[0])
+        while size + len(frames[count]) <= self.most:
+            size += len(frames[count])
+            count += 1
+        self._frames = frames[count:]
+        return b"".join(frames[:count])
