@@ -16,7 +16,7 @@ from tieline_client.bench.processes import Server, bare
 from tieline_client.bench.rounds import interleaved, percentile
 from tieline_client.bench.turns import connected
 
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 TOKENS_A_STREAM: Final = 2000
 
 
@@ -27,6 +27,8 @@ class Run(NamedTuple):
     lost: int
     late_us: list[float]
     """How long after it was due each token was seen, counted from the sending of the request."""
+    busy: float
+    """CPU time of server and load client together over the time that the streams took."""
 
 
 class Streams(NamedTuple):
@@ -88,17 +90,19 @@ def _run(transport: str, server: Server, tokens: int) -> Run:
     request = workload.create(transport, workload.STREAM)
     meter = CpuMeter(server.pid)
     before = meter.settled()
+    started, own = time.monotonic(), time.process_time()
     for stream in streams:
         stream.sent_at = time.monotonic()
         stream.line.send(request)
     _follow(streams)
+    took, own = time.monotonic() - started, time.process_time() - own
     used = meter.settled() - before
     for stream in streams:
         stream.line.close()
     wanted = workload.STREAMS * tokens
     came = sum(stream.tokens for stream in streams)
     late = [each for stream in streams for each in stream.late]
-    return Run(used / max(came, 1) / 1000, wanted - came, late)
+    return Run(used / max(came, 1) / 1000, wanted - came, late, (used / 1e9 + own) / took)
 
 
 def _follow(streams: list[_Stream]) -> None:

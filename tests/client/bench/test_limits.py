@@ -1,5 +1,6 @@
 """The whole run, with its measurements replaced: what becomes a bar, what is said to be missing."""
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,19 @@ def flatness(transport: str, _: Any) -> Flatness:
 
 
 def token_costs(*_: Any) -> Streams:
-    return Streams([Run(9.0, 2, [500.0])], [Run(7.5, 0, [100.0])])
+    runs = [Run(9.0, 2, [500.0], 0.8), Run(9.0, 0, [500.0], 0.9), Run(9.0, 0, [500.0], 0.1)]
+    return Streams(runs, [Run(7.5, 0, [100.0], 0.6)])
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for measure in (record, turn_costs, flatness, token_costs):
         monkeypatch.setattr(limits, measure.__name__, measure)
     monkeypatch.setattr(limits, "product", lambda *_, **__: nullcontext(Server(0, {})))
+
+
+@pytest.fixture
+def names(_measured: None) -> list[str]:
     return []
 
 
@@ -74,6 +80,22 @@ def test_the_cost_of_each_bare_server_is_beside_the_known_one(names: list[str]) 
     rows = {row.name: (row.us, row.known_us) for row in result.bare}
     assert rows["turn.grpc"] == (29.0, 66.0)
     assert rows["tokens.websocket"] == (7.5, 7.6)
+
+
+@pytest.mark.usefixtures("_measured")
+def test_everything_is_measured_on_one_cpu_which_is_among_the_figures() -> None:
+    allowed = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+    result = limits.Limits(say=lambda _: seen.append(os.sched_getaffinity(0))).run()
+    assert seen == [{result.figures["pinned_to_cpu"]}] * len(seen)
+    assert len(seen) == 8
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_how_busy_the_cpu_was_is_the_median_of_the_rounds(names: list[str]) -> None:
+    figures = limits.Limits(say=names.append).run().figures
+    assert figures["tokens.grpc.product_busy"] == 0.8
+    assert figures["tokens.grpc.bare_busy"] == 0.6
 
 
 def test_the_machine_and_the_versions_are_among_the_figures() -> None:

@@ -21,9 +21,10 @@ def test_every_token_comes_from_both_servers(tmp_path: Path) -> None:
         assert run.us_a_token > 0
         assert len(run.late_us) == workload.STREAMS * TOKENS
         assert min(run.late_us) >= 0
+        assert run.busy > 0
 
 
 def test_lateness_is_taken_over_all_rounds() -> None:
-    runs = [Run(1.0, 0, [5.0, 1.0]), Run(1.0, 0, [9.0])]
+    runs = [Run(1.0, 0, [5.0, 1.0], 0.5), Run(1.0, 0, [9.0], 0.5)]
     assert late(runs, 0.5) == 5.0
     assert late(runs, 1.0) == 9.0
