@@ -26,7 +26,7 @@ class Run(NamedTuple):
     us_a_token: float
     lost: int
     late_us: list[float]
-    """How long after it was due each token was seen, counted from the sending of the request."""
+    """How long after it was due each token was seen, by the clock of its stream."""
     busy: float
     """CPU time of server and load client together over the time that the streams took."""
 
@@ -43,21 +43,27 @@ class _Stream:
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.sent_at = 0.0
-        self.tokens = 0
-        self.late: list[float] = []
+        self.seen_at: list[float] = []
         self.ended = False
 
     def take(self, seen: Sequence[Seen], now: float) -> None:
         for event in seen:
             for _ in range(len(event.delta) // len(workload.WORD)):
-                due = self.sent_at + self.tokens / workload.RATE
-                self.late.append((now - due) * 1e6)
-                self.tokens += 1
+                self.seen_at.append(now)
             if event.kind in TERMINAL:
                 self.ended = True
                 if event.kind != "response.completed":
                     raise LoadError(f"a stream ended with {event.kind}")
+
+    @property
+    def late(self) -> list[float]:
+        """Microseconds of each token, counted from the one that came earliest for its number.
+
+        When a stream began is what a turn costs, and has a bar of its own.
+        """
+        offsets = [at - number / workload.RATE for number, at in enumerate(self.seen_at)]
+        begun = min(offsets, default=0.0)
+        return [(offset - begun) * 1e6 for offset in offsets]
 
 
 def token_costs(
@@ -92,7 +98,6 @@ def _run(transport: str, server: Server, tokens: int) -> Run:
     before = meter.settled()
     started, own = time.monotonic(), time.process_time()
     for stream in streams:
-        stream.sent_at = time.monotonic()
         stream.line.send(request)
     _follow(streams)
     took, own = time.monotonic() - started, time.process_time() - own
@@ -100,7 +105,7 @@ def _run(transport: str, server: Server, tokens: int) -> Run:
     for stream in streams:
         stream.line.close()
     wanted = workload.STREAMS * tokens
-    came = sum(stream.tokens for stream in streams)
+    came = sum(len(stream.seen_at) for stream in streams)
     late = [each for stream in streams for each in stream.late]
     return Run(used / max(came, 1) / 1000, wanted - came, late, (used / 1e9 + own) / took)
 
