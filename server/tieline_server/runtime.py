@@ -345,14 +345,19 @@ class LineRuntime:
         self.line.at(self._services.clock(), self._services.now())
 
     def _set_timer(self) -> None:
+        """Sees to it that the line is looked at in time.
+
+        A deadline that has moved away leaves the timer as it is: nearly every turn sets one and
+        none of them comes. The timer then finds nothing due, and is set anew.
+        """
         at = self.line.next_deadline()
-        if at == self._timer_at:
+        if at is None or (self._timer_at is not None and self._timer_at <= at):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        delay = None if at is None else max(0.0, at - self._services.clock())
-        self._timer = None if delay is None else self._loop.call_later(delay, self._tick)
+        delay = max(0.0, at - self._services.clock())
+        self._timer = self._loop.call_later(delay, self._tick)
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None

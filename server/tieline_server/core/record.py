@@ -42,7 +42,8 @@ class Marks:
     def set(self, name: str, now: float) -> None:
         """Notes a moment; a later one of the same name replaces it."""
         self._at[name] = now
-        self._at.setdefault("first_" + name, now)
+        if name == "asked":
+            self._at.setdefault("first_asked", now)
 
     def first_token(self, now: float) -> None:
         """Notes the first token, once for the turn."""
