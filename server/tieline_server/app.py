@@ -24,6 +24,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
 from tieline_server.keys import Keys
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
@@ -112,7 +113,9 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
-        store = open_store(config)
+        ledger = MemoryLedger()
+        stack.push_async_callback(ledger.close)
+        store = open_store(config, ledger)
         stack.push_async_callback(store.close)
         engine = open_engine(config)
         stack.push_async_callback(engine.close)
@@ -121,6 +124,7 @@ async def opened(
             engines=by_name,
             catalog=ModelCatalog(routes(by_name)),
             store=store,
+            ledger=ledger,
             limits=limits_of(config),
             observe=observer.observe,
             clock=time.monotonic,
@@ -149,12 +153,12 @@ def open_engine(config: Config) -> Engine:
     return engines.load(config.engine, **options.get(config.engine, {}))
 
 
-def open_store(config: Config) -> ResponseStore:
+def open_store(config: Config, ledger: MemoryLedger) -> ResponseStore:
     """The store that the settings ask for, empty or as it was left."""
     if config.store not in STORES:
         raise ConfigError(f"no store '{config.store}'; known are: {', '.join(sorted(STORES))}")
     module, _, kind = STORES[config.store].partition(":")
-    store: ResponseStore = getattr(import_module(module), kind).of(config)
+    store: ResponseStore = getattr(import_module(module), kind).of(config, book=ledger.book)
     return store
 
 

@@ -20,11 +20,14 @@ from tieline.ids import IdSource
 from tieline.items import Item
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response, Usage
+from tieline_server.core.booking import booking_of
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import (
     Catalog,
     Close,
+    Discard,
     Effect,
+    Keep,
     Load,
     Principal,
     Prompt,
@@ -40,12 +43,17 @@ from tieline_server.core.line import Line
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.turn import Turn
 from tieline_server.engines.base import Engine
+from tieline_server.ledger.base import Ledger
 from tieline_server.stores.base import ResponseStore
 
 logger: Final = logging.getLogger("tieline.runtime")
 
 SERVER_ERROR: Final = "The server had an error while processing your request."
 """The fixed text of an internal error: what went wrong is in the log, never on the wire."""
+
+
+INTERNAL: Final = "internal"
+"""The transport of lines that nobody is connected to: what runs on them is no one's response."""
 
 
 class Running:
@@ -59,6 +67,11 @@ class Running:
         cut = (line.cancel(owner, response_id) for line in list(self.lines))
         return next((response for response in cut if response is not None), None)
 
+    def forget(self, owner: str, response_id: str) -> None:
+        """A response was deleted: no line of this process continues it any more."""
+        for line in list(self.lines):
+            line.forget(owner, response_id)
+
 
 class Services(Struct, frozen=True, kw_only=True):
     """What lines need of the process. Built once, by ``app``."""
@@ -66,6 +79,7 @@ class Services(Struct, frozen=True, kw_only=True):
     engines: Mapping[str, Engine]
     catalog: Catalog
     store: ResponseStore
+    ledger: Ledger
     limits: Limits
     observe: Callable[[TurnRecord, str], None]
     """Called once for each response id: (record, transport)."""
@@ -181,6 +195,10 @@ class LineRuntime:
         self.line.age()
         self._carry_out()
 
+    def forget(self, owner: str, response_id: str) -> None:
+        """A response was deleted: the line does not continue it any more."""
+        self.line.memory.forget(owner, response_id)
+
     def cancel(self, owner: str, response_id: str) -> Response | None:
         """Cancels a turn of this line if it is the owner's, and returns it as it then stands."""
         self._set_time()
@@ -252,11 +270,22 @@ class LineRuntime:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
+    def _on_keep(self, effect: Keep) -> None:
+        self._services.store.keep(effect)
+
+    def _on_discard(self, effect: Discard) -> None:
+        self._services.store.discard(effect)
+
     def _on_save(self, effect: Save) -> None:
         self._spawn(self._save(effect))
 
     def _on_record(self, effect: Record) -> None:
-        self._services.observe(effect.record, self.transport)
+        if self.transport == INTERNAL:
+            return
+        services = self._services
+        services.observe(effect.record, self.transport)
+        if not effect.booked:
+            services.ledger.book(booking_of(effect.record, self.transport, ended_at=services.now()))
 
     def _on_close(self, effect: Close) -> None:
         self._end(effect.error)
@@ -283,7 +312,8 @@ class LineRuntime:
     async def _save(self, effect: Save) -> None:
         error: ApiError | None = None
         try:
-            await self._services.store.put(effect.record)
+            booking = booking_of(effect.booking, self.transport, ended_at=self._services.now())
+            await self._services.store.put(effect.record, booking)
         except Exception:
             logger.exception("store.put failed", extra={"response_id": effect.turn.id})
             error = ApiError.of("server_error", "The response could not be stored.")
@@ -385,6 +415,8 @@ _CARRY: Final[Mapping[type[Effect], Callable[[LineRuntime, Any], None]]] = {
     Load: LineRuntime._on_load,
     Sample: LineRuntime._on_sample,
     Stop: LineRuntime._on_stop,
+    Keep: LineRuntime._on_keep,
+    Discard: LineRuntime._on_discard,
     Save: LineRuntime._on_save,
     Record: LineRuntime._on_record,
     Close: LineRuntime._on_close,
@@ -395,11 +427,10 @@ async def _prepare(
     services: Services, principal: Principal, create: Create
 ) -> tuple[events.ResponseCompleted, list[Item]]:
     """Runs a create as a warm-up that leaves no trace; returns its end and its context."""
-    silent = msgspec.structs.replace(services, observe=lambda record, transport: None)
     warm_up = msgspec.structs.replace(
         create, generate=False, store=False, stream_id=None, append=None
     )
-    runtime = LineRuntime(silent, transport="internal", authenticate=lambda: principal)
+    runtime = LineRuntime(services, transport=INTERNAL, authenticate=lambda: principal)
     try:
         runtime.receive(warm_up, size=0)
         runtime.half_close()

@@ -19,6 +19,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
 from tieline_server.keys import Keys
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.stores.memory import MemoryStore
@@ -75,12 +76,14 @@ async def serve(
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
     records: list[TurnRecord] = []
+    ledger = MemoryLedger()
     services = Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
             Resolved(model=m.id, engine=engine.name, steering=m.steering) for m in engine.models()
         ),
-        store=MemoryStore(),
+        store=MemoryStore(book=ledger.book),
+        ledger=ledger,
         keys=Keys(None, clock=time.monotonic, warn=print),
         limits=limits or Limits(),
         observe=lambda record, transport: records.append(record),

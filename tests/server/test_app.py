@@ -18,6 +18,7 @@ from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.keys import KeyFileError
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import Services
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.telemetry import make_logger
@@ -84,14 +85,16 @@ def test_the_limits_are_those_of_the_settings() -> None:
 
 
 def test_the_memory_store_has_the_bounds_of_the_settings() -> None:
-    store = open_store(Config.load({"store_max_responses": 7, "store_max_bytes": 99}))
+    store = open_store(
+        Config.load({"store_max_responses": 7, "store_max_bytes": 99}), MemoryLedger()
+    )
     assert isinstance(store, MemoryStore)
     assert (store.max_responses, store.max_bytes) == (7, 99)
 
 
 def test_a_store_that_is_not_in_the_table_is_refused() -> None:
     with pytest.raises(ConfigError, match="no store 'disk'; known are: memory"):
-        open_store(Config.load({"store": "disk"}))
+        open_store(Config.load({"store": "disk"}), MemoryLedger())
 
 
 def test_every_refusal_at_the_start_is_one_that_the_command_can_say(tmp_path: Path) -> None:

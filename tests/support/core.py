@@ -139,6 +139,16 @@ class Audit:
             assert sum(each.TERMINAL for each in self.by_response[response_id]) == 1
 
 
+def links_of(saved: Saved) -> list[Segment]:
+    """A response's own links, the first one first."""
+    own: list[Segment] = []
+    link: Segment | None = saved.tip.segment
+    while link is not None and link is not saved.input_from:
+        own.append(link)
+        link = link.parent
+    return own[::-1]
+
+
 class Lockstep:
     """Drives one line. ``store_answers`` False leaves loads and saves to the test."""
 
@@ -172,6 +182,8 @@ class Lockstep:
         self.stopped: list[str] = []
         self.loads: list[effects.Load] = []
         self.saves: list[effects.Save] = []
+        self.kept: dict[str, list[Item]] = {}
+        """Items that were handed to the store while their response ran."""
         self.stored: dict[tuple[str, str], Saved] = {}
         self.records: list[TurnRecord] = []
         self.closed: effects.Close | None = None
@@ -313,6 +325,8 @@ class Lockstep:
 
     def saved(self, save: effects.Save, error: ApiError | None = None) -> None:
         """The store commits, or fails to."""
+        own = [item for link in links_of(save.record) for item in link.items]
+        assert self.kept.get(save.record.response.id, []) == own, "what was kept is its own links"
         if error is None:
             self.stored[save.record.owner, save.record.response.id] = save.record
         self._at()
@@ -333,6 +347,10 @@ class Lockstep:
             self.loads.append(effect)
             if self._store_answers:
                 self.loaded(effect)
+        elif isinstance(effect, effects.Keep):
+            self.kept.setdefault(effect.response_id, []).extend(effect.items)
+        elif isinstance(effect, effects.Discard):
+            del self.kept[effect.response_id]
         else:
             self.saves.append(effect)
             if self._store_answers:

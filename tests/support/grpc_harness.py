@@ -20,6 +20,7 @@ from tieline.v1 import line_pb2_grpc, models_pb2_grpc
 from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.keys import Keys
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.stores.memory import MemoryStore
@@ -78,12 +79,14 @@ async def serve(
         records.append(record)
         signal.notify()
 
+    ledger = MemoryLedger()
     services = Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
             Resolved(model=model.id, engine=engine.name) for model in engine.models()
         ),
-        store=MemoryStore(),
+        store=MemoryStore(book=ledger.book),
+        ledger=ledger,
         keys=Keys(api_keys, clock=clock, warn=print),
         limits=limits or Limits(),
         observe=observe,

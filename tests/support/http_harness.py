@@ -18,6 +18,7 @@ from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.keys import Keys
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.stores.memory import MemoryStore
@@ -76,12 +77,14 @@ async def serve(
         transports.append(transport)
         signal.notify()
 
+    ledger = MemoryLedger()
     services = Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
             Resolved(model=model.id, engine=engine.name) for model in engine.models()
         ),
-        store=MemoryStore() if store is None else store,
+        store=MemoryStore(book=ledger.book) if store is None else store,
+        ledger=ledger,
         keys=Keys(api_keys, clock=time.monotonic, warn=print),
         limits=limits or Limits(),
         observe=observe,

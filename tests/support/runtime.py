@@ -11,10 +11,12 @@ from typing import Any
 from tests.support.core import catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
+from tieline_server.core.booking import Booking
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import Model
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import LineRuntime, Running, Services
 from tieline_server.stores.memory import MemoryStore
 
@@ -75,18 +77,18 @@ class Failing(MemoryStore):
     """A store that fails, or waits until it is let go."""
 
     def __init__(self, *, put: bool = False, get: bool = False) -> None:
-        super().__init__()
+        super().__init__(book=lambda booking: None)
         self.put_fails = put
         self.get_fails = get
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def put(self, record: Saved) -> None:
+    async def put(self, record: Saved, booking: Booking) -> None:
         """Keeps it, or fails."""
         await self.gate.wait()
         if self.put_fails:
             raise OSError(SECRET)
-        await super().put(record)
+        await super().put(record, booking)
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
         """Finds it, or fails."""
@@ -110,10 +112,12 @@ class Stage:
     ) -> None:
         self.engine = Speaker(answer)
         self.records: list[tuple[TurnRecord, str]] = []
+        self.ledger = ledger = MemoryLedger()
         self.services = Services(
             engines={"e": self.engine},
             catalog=catalog(),
-            store=MemoryStore() if store is None else store,
+            store=MemoryStore(book=ledger.book) if store is None else store,
+            ledger=ledger,
             limits=limits or Limits(),
             observe=lambda record, transport: self.records.append((record, transport)),
             clock=time.monotonic,

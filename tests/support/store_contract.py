@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from tieline.items import Item, decode, decode_input
 from tieline.responses import Response
+from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Saved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.stores.base import ResponseStore
@@ -44,6 +45,33 @@ def saved(
     return Saved(response=response, tip=tip, owner=owner, input_from=parent)
 
 
+def booked(record: Saved) -> Booking:
+    """The ledger's row of a stored response."""
+    return Booking(
+        response_id=record.response.id,
+        owner=record.owner,
+        model="m",
+        transport="test",
+        outcome="completed",
+        kind="turn",
+        reason=None,
+        error_code=None,
+        input_tokens=10,
+        cached_tokens=4,
+        output_tokens=2,
+        reasoning_tokens=1,
+        phases={"total": 5},
+        started_at=1000.0,
+        ended_at=1001.0,
+        stored=True,
+    )
+
+
+async def put(store: ResponseStore, record: Saved) -> None:
+    """Puts a record, with its booking."""
+    await store.put(record, booked(record))
+
+
 def texts(record: Saved | None) -> list[bytes]:
     """The JSON of every item of a record's chain, in order."""
     assert record is not None
@@ -69,7 +97,7 @@ class StoreContract:
     def test_a_response_that_was_put_is_found_at_once(self) -> None:
         async def scenario(store: ResponseStore) -> None:
             record = saved("resp_1")
-            await store.put(record)
+            await put(store, record)
             found = await store.get("ann", "resp_1")
             assert found is not None
             assert found.response == record.response
@@ -88,7 +116,7 @@ class StoreContract:
 
     def test_another_owner_sees_neither_the_response_nor_its_items(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            await store.put(saved("resp_1"))
+            await put(store, saved("resp_1"))
             assert await store.get("bob", "resp_1") is None
             assert await store.item("bob", "msg_resp_1") is None
 
@@ -96,7 +124,7 @@ class StoreContract:
 
     def test_another_owner_cannot_delete(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            await store.put(saved("resp_1"))
+            await put(store, saved("resp_1"))
             assert await store.delete("bob", "resp_1") is False
             assert await store.get("ann", "resp_1") is not None
 
@@ -104,7 +132,7 @@ class StoreContract:
 
     def test_a_deleted_response_is_gone_with_its_items_and_only_once(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            await store.put(saved("resp_1"))
+            await put(store, saved("resp_1"))
             assert await store.delete("ann", "resp_1") is True
             assert await store.get("ann", "resp_1") is None
             assert await store.item("ann", "msg_resp_1") is None
@@ -116,8 +144,8 @@ class StoreContract:
         async def scenario(store: ResponseStore) -> None:
             first = saved("resp_1", text="first")
             second = saved("resp_2", after=first, text="second")
-            await store.put(first)
-            await store.put(second)
+            await put(store, first)
+            await put(store, second)
             await store.delete("ann", "resp_1")
             assert texts(await store.get("ann", "resp_2")) == texts(second)
             assert await store.item("ann", "msg_resp_2") is not None
@@ -128,8 +156,8 @@ class StoreContract:
         async def scenario(store: ResponseStore) -> None:
             first = saved("resp_1")
             second = saved("resp_2", after=first)
-            await store.put(first)
-            await store.put(second)
+            await put(store, first)
+            await put(store, second)
             found = await store.get("ann", "resp_2")
             assert found is not None
             assert found.input_from is not None
@@ -139,8 +167,8 @@ class StoreContract:
 
     def test_putting_again_replaces_the_response_and_its_items(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            await store.put(saved("resp_1", text="old"))
-            await store.put(saved("resp_1", text="new"))
+            await put(store, saved("resp_1", text="old"))
+            await put(store, saved("resp_1", text="new"))
             item = await store.item("ann", "msg_resp_1")
             assert item is not None
             assert b"new" in item.raw
@@ -151,8 +179,8 @@ class StoreContract:
 
     def test_two_owners_may_have_responses_of_the_same_id(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            await store.put(saved("resp_1", owner="ann", text="hers"))
-            await store.put(saved("resp_1", owner="bob", text="his"))
+            await put(store, saved("resp_1", owner="ann", text="hers"))
+            await put(store, saved("resp_1", owner="bob", text="his"))
             assert b"hers" in texts(await store.get("ann", "resp_1"))[-1]
             assert b"his" in texts(await store.get("bob", "resp_1"))[-1]
 
@@ -161,7 +189,7 @@ class StoreContract:
     def test_an_item_keeps_its_bytes(self) -> None:
         async def scenario(store: ResponseStore) -> None:
             record = saved("resp_1")
-            await store.put(record)
+            await put(store, record)
             item = await store.item("ann", "msg_resp_1")
             assert item is not None
             assert item.raw == texts(record)[-1]
@@ -175,8 +203,8 @@ class StoreContract:
             link = Segment(None, tuple(first.tip.segment.items), turn=1)
             tip = Tip("resp_2", link, owner="ann", settings=None)
             response = Response(id="resp_2", status="completed")
-            await store.put(first)
-            await store.put(Saved(response=response, tip=tip, owner="ann", input_from=None))
+            await put(store, first)
+            await put(store, Saved(response=response, tip=tip, owner="ann", input_from=None))
             assert await store.delete("ann", "resp_2")
             assert await store.item("ann", "msg_resp_1") is not None
             assert await store.delete("ann", "resp_1")

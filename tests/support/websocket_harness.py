@@ -20,6 +20,7 @@ from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.keys import Keys
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.stores.memory import MemoryStore
@@ -79,12 +80,14 @@ def services_of(
         records.append(record)
         engine.signal.notify()
 
+    ledger = MemoryLedger()
     return Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
             Resolved(model=model.id, engine=engine.name) for model in engine.models()
         ),
-        store=MemoryStore(),
+        store=MemoryStore(book=ledger.book),
+        ledger=ledger,
         keys=Keys(api_keys, clock=clock, warn=print),
         limits=limits or Limits(),
         observe=observe,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from msgspec import Struct
 
 from tieline.errors import ApiError
+from tieline.items import Item
 from tieline.responses import Response, Usage
 from tieline_server.core.history import Segment, Tip
 
@@ -129,11 +130,34 @@ class Saved(Struct, frozen=True, kw_only=True):
     """The link before the response's own input; None for the first of a chain."""
 
 
+class Keep(Struct, frozen=True):
+    """Items that have joined the chain of a response which will be stored; nobody waits.
+
+    They are the next ones of the response's own links, whose first follows ``after``.
+    """
+
+    response_id: str
+    owner: str
+    after: Segment | None
+    items: tuple[Item, ...]
+
+
+class Discard(Struct, frozen=True):
+    """A response whose items were kept will never be stored."""
+
+    response_id: str
+    owner: str
+
+
 class Save(Struct, frozen=True):
-    """Make it durable, then call ``line.saved(turn, error or None)``; the terminal event waits."""
+    """Make it durable, then call ``line.saved(turn, error or None)``; the terminal event waits.
+
+    ``booking`` is written down with it, or neither is.
+    """
 
     turn: "Turn"
     record: Saved
+    booking: "TurnRecord"
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True):
@@ -164,9 +188,13 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
 
 
 class Record(Struct, frozen=True):
-    """A turn ended: write it down. Exactly one for each response id."""
+    """A turn ended: write it down. Exactly one for each response id.
+
+    With ``booked`` the ledger has it already, from the response's ``Save``.
+    """
 
     record: TurnRecord
+    booked: bool = False
 
 
 class Close(Struct, frozen=True):
@@ -175,4 +203,4 @@ class Close(Struct, frozen=True):
     error: ApiError | None = None
 
 
-Effect = Load | Sample | Stop | Save | Record | Close
+Effect = Load | Sample | Stop | Keep | Discard | Save | Record | Close

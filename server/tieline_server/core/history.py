@@ -206,8 +206,11 @@ class Memory:
         if tip is not None:
             del self._by_id[tip.response_id]
 
-    def forget(self, response_id: str) -> None:
-        """A response was deleted: it can no longer be continued from this line."""
-        for lane, tip in list(self._latest.items()):
-            if tip.response_id == response_id:
+    def forget(self, owner: str, response_id: str) -> None:
+        """An owner's response was deleted: it can no longer be continued from this line."""
+        tip = self._by_id.get(response_id)
+        if tip is None or tip.owner != owner:
+            return
+        for lane, each in list(self._latest.items()):
+            if each is tip:
                 self.forget_lane(lane)

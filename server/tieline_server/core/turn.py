@@ -9,17 +9,19 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Protocol
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from tieline import events, ids
 from tieline.errors import ApiError
-from tieline.items import Item, decode_input
+from tieline.items import Item
 from tieline.requests import Append, Create, Steer
-from tieline.responses import IncompleteDetails, Response, ResponseError, Usage
-from tieline_server.core import intake, steering
+from tieline.responses import Response, Usage
+from tieline_server.core import intake, settling, steering
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
+    Discard,
     Effect,
+    Keep,
     Load,
     Outcome,
     Principal,
@@ -36,9 +38,10 @@ from tieline_server.core.history import NO_CALLS, Memory, Segment, Tip
 from tieline_server.core.limits import Admission, Limits, size_of
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
-from tieline_server.core.profile import Profile, unsupported
+from tieline_server.core.profile import Profile
 from tieline_server.core.record import Marks, record_of
-from tieline_server.core.settings import Recall, Settings, settle
+from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.snapshot import snapshot
 from tieline_server.core.steering import Steers
 from tieline_server.core.tally import Tally
 from tieline_server.core.transitions import TURNS, TurnInput, TurnState
@@ -125,6 +128,12 @@ class Turn:
         self.expires_at = host.now + request.timeout_ms / 1000 if request.timeout_ms else None
         self.work_before = host.work.copy()
         self.tally = Tally()
+        self.booked = False
+        """Whether the store books it together with the response."""
+        self.kept = False
+        """Whether items of it were handed to the store."""
+        self._written = 0
+        """How many of the output's kept items were."""
 
     def handle(self, what: TurnInput, *args: Any) -> None:
         """Runs the row of (state, ``what``)."""
@@ -161,7 +170,7 @@ class Turn:
                     "Missing required parameter: 'input'.",
                     param="input",
                 )
-            items = intake.dereference(self._decode(append.input), self.tip, {})
+            items = intake.dereference(settling.read(self, append.input), self.tip, {})
             intake.check(items, self.tip)
             settings = self.settings.choosing(append.tool_choice, self.recall)
         except ApiError as error:
@@ -207,8 +216,8 @@ class Turn:
         if not loaded:
             self.marks.set("head", self.host.now)
         try:
-            self._settle()
-            parent = tip or self._parent()
+            settling.ground(self)
+            parent = tip or settling.parent_of(self)
             named = self.request.previous_response_id
             if parent is None and named is not None and loaded:
                 raise ApiError.of(
@@ -216,7 +225,7 @@ class Turn:
                     f"Previous response with id '{named[:128]}' not found.",
                     param="previous_response_id",
                 )
-            items = self._input()
+            items = settling.input_of(self)
             self.parent = parent.segment if parent else None
             missing = intake.references(items, self.parent)
             if not loaded and (missing or (parent is None and named is not None)):
@@ -230,6 +239,7 @@ class Turn:
         number = self.parent.turn + 1 if self.parent else 1
         self.tip = Segment(self.parent, tuple(items), turn=number)
         self.marks.set("resolved", self.host.now)
+        self._keep(self.tip.items)
         self._go()
 
     def ask_store(self, response_id: str | None, item_ids: Sequence[str]) -> None:
@@ -301,6 +311,8 @@ class Turn:
         if not self.marks.spoken:
             self.marks.first_token(self.host.now)
         self.output.feed(run)
+        self._keep(self.output.kept[self._written :])
+        self._written = len(self.output.kept)
 
     def finish(self, finish: Finish) -> None:
         """Sampling ended by itself."""
@@ -330,6 +342,7 @@ class Turn:
         self.marks.resume(self.host.now)
         joined = (*items, *self.steers.take())
         self.tip = Segment(self.tip, joined, turn=self.tip.turn)
+        self._keep(joined)
         self._go()
 
     def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
@@ -383,6 +396,7 @@ class Turn:
         self.push_error(error, self.request.event_id)
         self._evict_parent()
         self._leave()
+        self._discard()
         self._record("refused")
 
     def abandon(self) -> None:
@@ -391,6 +405,7 @@ class Turn:
             self.host.effects.append(Stop(self))
             self._end_leg(None)
         self.status = CANCELLED
+        self._discard()
         self._record("disconnected")
 
     def end(self) -> None:
@@ -405,8 +420,7 @@ class Turn:
         self._push_timing()
         if not self.quiet:
             self.outbox.push(_TERMINAL[self.status], response=response)
-        outcome: Outcome = self.status  # type: ignore[assignment]
-        self._record(outcome)
+        self._record(self._outcome)
         goes_on = self.tip is not None and self.status in ("completed", "incomplete")
         # Past a drain's deadline nothing begins.
         goes_on = goes_on and self.reason != DRAINED
@@ -417,28 +431,15 @@ class Turn:
         """A failed commit is a failed response (design: store)."""
         self.status, self.reason, self.failure = "failed", None, error
         self.completed_at = None
+        self.booked = False
+        self._discard()
         self.end()
 
     # Snapshots and events.
 
     def snapshot(self, status: str) -> Response:
         """The response as it stands."""
-        echo = self.settings.echo if self.settings else {"model": self.request.model or ""}
-        failure = self.failure if status == "failed" else None
-        reason = self.reason if status == "incomplete" else None
-        started = self.usage.total_tokens or status not in ("queued", "in_progress")
-        return Response(
-            **echo,
-            id=self.id,
-            previous_response_id=self.follows,
-            created_at=self.created_at,
-            completed_at=self.completed_at,
-            status=status,
-            output=list(self.output.raws),
-            error=ResponseError(code=failure.code, message=failure.message) if failure else None,
-            incomplete_details=IncompleteDetails(reason=reason) if reason else None,
-            usage=self.usage if started else None,
-        )
+        return snapshot(self, status)
 
     def push_error(self, error: ApiError, event_id: str | None) -> None:
         """An error event on this turn's lane, with the response's next number."""
@@ -456,55 +457,6 @@ class Turn:
         )
 
     # Steps that actions share.
-
-    def _settle(self) -> None:
-        if self.settings is not None:
-            self.resolved = self.host.resolve(self.settings.model, self.principal)
-        elif self.follows_latest:
-            self._follow_latest()
-        else:
-            self.resolved = self.host.resolve(self.request.model, self.principal)
-            self.settings = self._settings(self.resolved.model)
-
-    def _settings(self, model: str) -> Settings:
-        self.host.profile.check(self.request)
-        settings = settle(self.request, self.recall, model=model)
-        custom = any(tool.type == "custom" for tool in settings.tools.offered)
-        if custom and not self.host.profile.custom_tools:
-            raise unsupported("tools")
-        return settings
-
-    def _follow_latest(self) -> None:
-        tip = self.host.memory.latest(self.lane)
-        if (
-            tip is None
-            or tip.owner != self.principal.owner
-            or not isinstance(tip.settings, Settings)
-        ):
-            raise ApiError.of("nothing_to_append", "This lane has no response to append to.")
-        self.pinned = tip
-        settings = tip.settings.following()
-        self.settings = settings.choosing(self.request.tool_choice, self.recall)
-        self.resolved = self.host.resolve(self.settings.model, self.principal)
-
-    def _parent(self) -> Tip | None:
-        named = self.request.previous_response_id
-        if self.pinned is not None or named is None:
-            return self.pinned
-        tip = self.host.memory.find(named)
-        if tip is not None and tip.owner == self.principal.owner:
-            # Held from here on: its lane may go on while the store is asked for items.
-            self.pinned = tip
-        return self.pinned
-
-    def _input(self) -> list[Item]:
-        own = [] if self.request.input is UNSET else self._decode(self.request.input)
-        return [*own, *self.extra]
-
-    def _decode(self, raw: Raw) -> list[Item]:
-        items = decode_input(raw)
-        self.host.work.validate += sum(len(item.raw) for item in items)
-        return items
 
     def _go(self) -> None:
         """Ready to sample: with a place at once, else in line for one."""
@@ -552,9 +504,24 @@ class Turn:
             self.placed = False
             self.host.admission.leave()
 
+    def _keep(self, items: Sequence[Item]) -> None:
+        """What joins the chain may be written at once, so that little is left for the end."""
+        if items and self.settings is not None and self.settings.store:
+            self.kept = True
+            keep = Keep(self.id, self.principal.owner, self.parent, tuple(items))
+            self.host.effects.append(keep)
+
+    def _discard(self) -> None:
+        """It will never be stored: what was written of it goes."""
+        if self.kept:
+            self.kept = False
+            self.host.effects.append(Discard(self.id, self.principal.owner))
+
     def _link(self) -> None:
         """What the chain has not got yet becomes its next link."""
         kept = self.output.take_kept()
+        self._keep(kept[self._written :])
+        self._written = 0
         if kept and self.tip is not None:
             self.tip = Segment(self.tip, kept, turn=self.tip.turn)
 
@@ -578,7 +545,12 @@ class Turn:
         owner = self.principal.owner
         tip = Tip(self.id, self.tip, owner=owner, settings=self.settings)
         record = Saved(response=self.snapshot(status), tip=tip, owner=owner, input_from=self.parent)
-        self.host.effects.append(Save(self, record))
+        self.booked = True
+        self.host.effects.append(Save(self, record, record_of(self, self._outcome)))
+
+    @property
+    def _outcome(self) -> Outcome:
+        return self.status  # type: ignore[return-value]  # by now it is one of them
 
     def _evict_parent(self) -> None:
         """A failed continuation drops its parent if that is this lane's (wire.md 4.4)."""
@@ -586,7 +558,7 @@ class Turn:
             self.host.memory.evict(self.lane, self.follows)
 
     def _record(self, outcome: Outcome) -> None:
-        self.host.effects.append(Record(record_of(self, outcome)))
+        self.host.effects.append(Record(record_of(self, outcome), booked=self.booked))
 
     def _push_timing(self) -> None:
         """Where the time went so far, for a client that asked for it."""

@@ -7,14 +7,26 @@ not exist. After ``put`` has returned, every ``get`` sees the response.
 from typing import Protocol
 
 from tieline.items import Item
-from tieline_server.core.effects import Saved
+from tieline_server.core.booking import Booking
+from tieline_server.core.effects import Discard, Keep, Saved
 
 
 class ResponseStore(Protocol):
     """What keeps responses."""
 
-    async def put(self, record: Saved) -> None:
-        """Keeps a response, in place of an earlier one of the same id and owner."""
+    def keep(self, keep: Keep) -> None:
+        """Takes items of a response that still runs. Never waits and never raises."""
+        ...
+
+    def discard(self, discard: Discard) -> None:
+        """Forgets what was kept of a response that will not be put. Never waits, never raises."""
+        ...
+
+    async def put(self, record: Saved, booking: Booking) -> None:
+        """Keeps a response, in place of an earlier one of the same id and owner, and books it.
+
+        Both are durable on return; where it raises, neither is.
+        """
         ...
 
     async def get(self, owner: str, response_id: str) -> Saved | None:

@@ -1,12 +1,13 @@
 """Stored responses in this process's memory: gone when it ends, bounded while it runs."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from tieline.items import Item
 from tieline_server.config import MIB, Config
-from tieline_server.core.effects import Saved
+from tieline_server.core.booking import Booking
+from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment
 
 
@@ -17,7 +18,14 @@ class MemoryStore:
     for as long as any stored response descends from it. The newest response always stays.
     """
 
-    def __init__(self, *, max_responses: int = 10_000, max_bytes: int = 256 * MIB) -> None:
+    def __init__(
+        self,
+        *,
+        book: Callable[[Booking], None],
+        max_responses: int = 10_000,
+        max_bytes: int = 256 * MIB,
+    ) -> None:
+        self._book = book
         self.max_responses = max_responses
         self.max_bytes = max_bytes
         self._records: OrderedDict[tuple[str, str], Saved] = OrderedDict()
@@ -30,15 +38,26 @@ class MemoryStore:
         """Bytes of the held links' items and of the responses' output and settings."""
 
     @classmethod
-    def of(cls, config: Config) -> Self:
-        """A store with the bounds that the settings give."""
-        return cls(max_responses=config.store_max_responses, max_bytes=config.store_max_bytes)
+    def of(cls, config: Config, *, book: Callable[[Booking], None]) -> Self:
+        """A store with the bounds that the settings give; ``book`` takes the ledger's rows."""
+        return cls(
+            book=book,
+            max_responses=config.store_max_responses,
+            max_bytes=config.store_max_bytes,
+        )
 
     def __len__(self) -> int:
         return len(self._records)
 
-    async def put(self, record: Saved) -> None:
+    def keep(self, keep: Keep) -> None:
+        """Nothing: the chain itself is in memory."""
+
+    def discard(self, discard: Discard) -> None:
+        """Nothing was kept."""
+
+    async def put(self, record: Saved, booking: Booking) -> None:
         """Keeps a response. Costs what its chain has that is not stored yet."""
+        self._book(booking)
         key = (record.owner, record.response.id)
         self._drop(key)
         self._records[key] = record

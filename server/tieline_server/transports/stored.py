@@ -35,6 +35,16 @@ async def find(services: Services, owner: str, response_id: str) -> Saved:
     return saved
 
 
+async def deleted(services: Services, owner: str, response_id: str) -> None:
+    """Forgets a stored response, in the store and on every line; raises :class:`ApiError` 404.
+
+    What continues it keeps what it inherited.
+    """
+    if not await services.store.delete(owner, response_id):
+        raise not_found(response_id)
+    services.running.forget(owner, response_id)
+
+
 async def cancelled(services: Services, owner: str, response_id: str) -> Response:
     """Ends a turn of the owner, whichever line it runs on; one that has ended stays so.
 

@@ -247,9 +247,10 @@ class TestMemory:
     def test_forget_finds_the_lane_by_itself(self, lane: str | None) -> None:
         memory = Memory()
         memory.advance(lane, tip("r1"))
-        memory.forget("unknown")
+        memory.forget("local", "unknown")
+        memory.forget("someone else", "r1")
         assert memory.find("r1") is not None
-        memory.forget("r1")
+        memory.forget("local", "r1")
         assert memory.find("r1") is memory.latest(lane) is None
 
 

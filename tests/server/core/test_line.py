@@ -667,7 +667,7 @@ class TestMemory:
         line = Lockstep()
         first = line.create("one")
         line.answer(first)
-        line.line.memory.forget(first)
+        line.line.memory.forget("local", first)
         line.create("two", previous_response_id=first)
         assert line.errors == [NOT_FOUND]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.support.store_contract import StoreContract, saved
+from tests.support.store_contract import StoreContract, put, saved
 from tieline_server.core.effects import Saved
 from tieline_server.stores.base import ResponseStore
 from tieline_server.stores.memory import MemoryStore
@@ -10,13 +10,13 @@ from tieline_server.stores.memory import MemoryStore
 
 class TestContract(StoreContract):
     def open(self) -> ResponseStore:
-        return MemoryStore()
+        return MemoryStore(book=lambda booking: None)
 
 
 def put_all(store: MemoryStore, *records: Saved) -> None:
     async def main() -> None:
         for record in records:
-            await store.put(record)
+            await put(store, record)
 
     asyncio.run(main())
 
@@ -38,11 +38,11 @@ def chain(length: int) -> list[Saved]:
 
 def test_past_the_count_the_least_recently_used_response_goes() -> None:
     async def main() -> list[bool]:
-        store = MemoryStore(max_responses=2)
-        await store.put(saved("resp_1"))
-        await store.put(saved("resp_2"))
+        store = MemoryStore(book=lambda booking: None, max_responses=2)
+        await put(store, saved("resp_1"))
+        await put(store, saved("resp_2"))
         await store.get("ann", "resp_1")
-        await store.put(saved("resp_3"))
+        await put(store, saved("resp_3"))
         found = [await store.get("ann", each) for each in ("resp_1", "resp_2", "resp_3")]
         return [each is not None for each in found]
 
@@ -51,32 +51,32 @@ def test_past_the_count_the_least_recently_used_response_goes() -> None:
 
 def test_what_goes_takes_its_items_along() -> None:
     async def main() -> bool:
-        store = MemoryStore(max_responses=1)
-        await store.put(saved("resp_1"))
-        await store.put(saved("resp_2"))
+        store = MemoryStore(book=lambda booking: None, max_responses=1)
+        await put(store, saved("resp_1"))
+        await put(store, saved("resp_2"))
         return await store.item("ann", "msg_resp_1") is None
 
     assert asyncio.run(main())
 
 
 def test_past_the_bytes_the_least_recently_used_responses_go() -> None:
-    one = MemoryStore()
+    one = MemoryStore(book=lambda booking: None)
     put_all(one, saved("resp_1", text="x" * 10_000))
-    store = MemoryStore(max_bytes=one.size * 2)
+    store = MemoryStore(book=lambda booking: None, max_bytes=one.size * 2)
     put_all(store, *(saved(f"resp_{number}", text="x" * 10_000) for number in range(3)))
     assert store.size <= one.size * 2
     assert kept(store, "resp_0", "resp_1", "resp_2") == [False, True, True]
 
 
 def test_the_newest_response_stays_even_when_it_alone_is_past_the_bound() -> None:
-    store = MemoryStore(max_bytes=100)
+    store = MemoryStore(book=lambda booking: None, max_bytes=100)
     put_all(store, saved("resp_1"), saved("resp_2", text="x" * 1000))
     assert kept(store, "resp_1", "resp_2") == [False, True]
 
 
 def test_the_links_that_chains_share_count_once() -> None:
     records = chain(10)
-    whole, last = MemoryStore(), MemoryStore()
+    whole, last = MemoryStore(book=lambda booking: None), MemoryStore(book=lambda booking: None)
     put_all(whole, *records)
     put_all(last, records[-1])
     own_output = sum(len(memoryview(raw)) for raw in records[0].response.output)
@@ -86,7 +86,7 @@ def test_the_links_that_chains_share_count_once() -> None:
 def test_a_link_counts_until_the_last_response_after_it_has_gone() -> None:
     first, second = chain(2)
     fork = saved("resp_fork", after=first)
-    store = MemoryStore()
+    store = MemoryStore(book=lambda booking: None)
     put_all(store, first)
     alone = store.size
     put_all(store, second, fork)
@@ -103,7 +103,7 @@ class Tripwire:
 
 def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
     records = chain(20)
-    store = MemoryStore()
+    store = MemoryStore(book=lambda booking: None)
     put_all(store, *records[:-1])
     records[15].tip.segment.parent = Tripwire()  # type: ignore[assignment]
     put_all(store, records[-1])
@@ -112,8 +112,8 @@ def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
 
 def test_a_closed_store_is_empty() -> None:
     async def main() -> tuple[int, int]:
-        store = MemoryStore()
-        await store.put(saved("resp_1"))
+        store = MemoryStore(book=lambda booking: None)
+        await put(store, saved("resp_1"))
         await store.close()
         return len(store), store.size
 

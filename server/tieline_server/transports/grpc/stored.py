@@ -14,9 +14,9 @@ from tieline_server.transports.grpc.status import Call, Context
 from tieline_server.transports.stored import (
     PAGE,
     cancelled,
+    deleted,
     find,
     input_items,
-    not_found,
     page_of,
     place_id,
 )
@@ -41,8 +41,7 @@ class StoredCalls:
         """Forgets a stored response of the caller."""
         principal = self._principal(call)
         request = parsed(line_pb2.DeleteResponseRequest, data)
-        if not await self._services.store.delete(principal.owner, request.response_id):
-            raise not_found(request.response_id)
+        await deleted(self._services, principal.owner, request.response_id)
         answer = line_pb2.DeleteResponseResponse(id=request.response_id, deleted=True)
         return answer.SerializeToString()
 

@@ -23,9 +23,9 @@ from tieline_server.transports.json_events import listed
 from tieline_server.transports.stored import (
     PAGE,
     cancelled,
+    deleted,
     find,
     input_items,
-    not_found,
     page_of,
     place_id,
 )
@@ -69,8 +69,7 @@ class StoredCalls:
     async def delete(self, call: Call) -> web.Response:
         """Forgets a stored response of the caller."""
         principal = self._principal(call)
-        if not await self._services.store.delete(principal.owner, call.name):
-            raise not_found(call.name)
+        await deleted(self._services, principal.owner, call.name)
         return _json({"id": call.name, "object": "response", "deleted": True})
 
     async def cancel(self, call: Call) -> web.Response:

@@ -1,0 +1,50 @@
+"""What one response used, as the ledger keeps it."""
+
+from msgspec import Struct
+
+from tieline_server.core.effects import TurnRecord
+
+
+class Booking(Struct, frozen=True, kw_only=True):
+    """One row of the ledger. Never content; times are Unix seconds, phases microseconds."""
+
+    response_id: str
+    owner: str
+    model: str
+    transport: str
+    outcome: str
+    kind: str
+    """``turn``, or ``prewarm`` where nothing was to be sampled."""
+    reason: str | None
+    error_code: str | None
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    phases: dict[str, int]
+    started_at: float
+    ended_at: float
+    stored: bool
+
+
+def booking_of(record: TurnRecord, transport: str, *, ended_at: float) -> Booking:
+    """The row of a turn that ended at ``ended_at`` (Unix seconds)."""
+    usage = record.usage
+    return Booking(
+        response_id=record.response_id,
+        owner=record.owner,
+        model=record.model,
+        transport=transport,
+        outcome=record.outcome,
+        kind=record.kind,
+        reason=record.reason,
+        error_code=record.error_code,
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.input_tokens_details.cached_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
+        phases=record.phases,
+        started_at=ended_at - (record.ended_at - record.started_at),
+        ended_at=ended_at,
+        stored=record.store,
+    )

@@ -1,0 +1,71 @@
+"""What a turn needs before it can run: its model, its settings, its parent, its input."""
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, Raw
+
+from tieline.errors import ApiError
+from tieline.items import Item, decode_input
+from tieline_server.core.history import Tip
+from tieline_server.core.profile import unsupported
+from tieline_server.core.settings import Settings, settle
+
+if TYPE_CHECKING:
+    from tieline_server.core.turn import Turn
+
+
+def ground(turn: "Turn") -> None:
+    """Resolves the model and settles the settings; raises :class:`ApiError` for what is wrong."""
+    if turn.settings is not None:
+        turn.resolved = turn.host.resolve(turn.settings.model, turn.principal)
+    elif turn.follows_latest:
+        _follow_latest(turn)
+    else:
+        turn.resolved = turn.host.resolve(turn.request.model, turn.principal)
+        turn.settings = _settings(turn, turn.resolved.model)
+
+
+def _settings(turn: "Turn", model: str) -> Settings:
+    profile = turn.host.profile
+    profile.check(turn.request)
+    settings = settle(turn.request, turn.recall, model=model)
+    if not profile.custom_tools and any(tool.type == "custom" for tool in settings.tools.offered):
+        raise unsupported("tools")
+    return settings
+
+
+def _follow_latest(turn: "Turn") -> None:
+    tip = turn.host.memory.latest(turn.lane)
+    if tip is None or tip.owner != turn.principal.owner or not isinstance(tip.settings, Settings):
+        raise ApiError.of("nothing_to_append", "This lane has no response to append to.")
+    turn.pinned = tip
+    settings = tip.settings.following()
+    turn.settings = settings.choosing(turn.request.tool_choice, turn.recall)
+    turn.resolved = turn.host.resolve(turn.settings.model, turn.principal)
+
+
+def parent_of(turn: "Turn") -> Tip | None:
+    """The response that a turn continues, where the line knows it; held from here on.
+
+    Its lane may go on while the store is asked for items.
+    """
+    named = turn.request.previous_response_id
+    if turn.pinned is None and named is not None:
+        tip = turn.host.memory.find(named)
+        if tip is not None and tip.owner == turn.principal.owner:
+            turn.pinned = tip
+    return turn.pinned
+
+
+def input_of(turn: "Turn") -> list[Item]:
+    """The create's own input, then what a steer adds; raises :class:`ApiError` 400."""
+    raw = turn.request.input
+    own = [] if raw is UNSET else read(turn, raw)
+    return [*own, *turn.extra]
+
+
+def read(turn: "Turn", raw: Raw) -> list[Item]:
+    """The items of some input, counted as work; raises :class:`ApiError` 400."""
+    items = decode_input(raw)
+    turn.host.work.validate += sum(len(item.raw) for item in items)
+    return items

@@ -1,0 +1,28 @@
+"""A response as clients see it at one moment of its turn."""
+
+from typing import TYPE_CHECKING
+
+from tieline.responses import IncompleteDetails, Response, ResponseError
+
+if TYPE_CHECKING:
+    from tieline_server.core.turn import Turn
+
+
+def snapshot(turn: "Turn", status: str) -> Response:
+    """The response as it stands, with this status."""
+    echo = turn.settings.echo if turn.settings else {"model": turn.request.model or ""}
+    failure = turn.failure if status == "failed" else None
+    reason = turn.reason if status == "incomplete" else None
+    started = turn.usage.total_tokens or status not in ("queued", "in_progress")
+    return Response(
+        **echo,
+        id=turn.id,
+        previous_response_id=turn.follows,
+        created_at=turn.created_at,
+        completed_at=turn.completed_at,
+        status=status,
+        output=list(turn.output.raws),
+        error=ResponseError(code=failure.code, message=failure.message) if failure else None,
+        incomplete_details=IncompleteDetails(reason=reason) if reason else None,
+        usage=turn.usage if started else None,
+    )

@@ -1,0 +1,71 @@
+"""A ledger in this process's memory: gone when it ends, bounded while it runs."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from tieline_server.core.booking import Booking
+from tieline_server.ledger.base import By, Question, Sum
+
+ROWS: Final = 100_000
+"""Rows that are kept; past it the oldest go."""
+
+
+class MemoryLedger:
+    """Rows in order of their booking; past ``most`` the oldest go."""
+
+    def __init__(self, *, most: int = ROWS) -> None:
+        self._most = most
+        self._rows: OrderedDict[str, Booking] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def book(self, booking: Booking) -> None:
+        """Takes a row; a response id that has one keeps it."""
+        self._rows.setdefault(booking.response_id, booking)
+        if len(self._rows) > self._most:
+            self._rows.popitem(last=False)
+
+    async def usage(self, question: Question) -> Sequence[Sum]:
+        """Sums in order of their group."""
+        groups: dict[str, list[Booking]] = {}
+        for row in self._rows.values():
+            if _asked_for(row, question):
+                groups.setdefault(_group(row, question.by), []).append(row)
+        return [_sum(group, rows) for group, rows in sorted(groups.items())]
+
+    async def close(self) -> None:
+        """Forgets everything."""
+        self._rows.clear()
+
+
+def _asked_for(row: Booking, question: Question) -> bool:
+    return (
+        (question.owner is None or row.owner == question.owner)
+        and (question.since is None or row.ended_at >= question.since)
+        and (question.until is None or row.ended_at < question.until)
+    )
+
+
+def _group(row: Booking, by: By) -> str:
+    if by == "day":
+        return datetime.fromtimestamp(row.ended_at, UTC).date().isoformat()
+    return row.owner if by == "key" else row.model
+
+
+def _sum(group: str, rows: Iterable[Booking]) -> Sum:
+    counted = [
+        (1, row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
+        for row in rows
+    ]
+    responses, given, cached, made, reasoned = map(sum, zip(*counted, strict=True))
+    return Sum(
+        group=group,
+        responses=responses,
+        input_tokens=given,
+        cached_tokens=cached,
+        output_tokens=made,
+        reasoning_tokens=reasoned,
+    )
