@@ -94,6 +94,7 @@ ERRORS: Final[dict[str, Row]] = {
     # Too much at once.
     "rate_limit_exceeded": _LIMIT,
     "queue_full": _LIMIT,
+    "memory_limit_exceeded": _LIMIT,
     "too_many_connections": _LIMIT,
     "too_many_pending_steers": _LIMIT,
     "insufficient_quota": Row(429, "insufficient_quota", Grpc.RESOURCE_EXHAUSTED),

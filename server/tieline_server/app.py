@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from tieline.ids import IdSource
 from tieline_server import engines, telemetry
 from tieline_server.config import OFF, Config, ConfigError
+from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
@@ -125,6 +126,7 @@ async def opened(
             catalog=ModelCatalog(routes(by_name)),
             store=store,
             ledger=ledger,
+            budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
             observe=observer.observe,
             clock=time.monotonic,
@@ -179,6 +181,7 @@ def limits_of(config: Config) -> Limits:
         queue=config.max_queue,
         held_timeout=config.held_timeout,
         message_bytes=config.max_message_bytes,
+        line_bytes=config.max_line_bytes,
     )
 
 
@@ -195,13 +198,15 @@ def open_doors(services: Services, config: Config, numbers: Numbers) -> dict[str
 
 def _open_http(services: Services, config: Config, numbers: Numbers) -> Door:
     """HTTP, with WebSocket on the same port where that is on."""
-    lines = services.running.lines
+    lines, budget = services.running.lines, services.budget
     endpoint = WebSocketEndpoint(services, WebSocketConfig.of(config)) if config.websocket else None
     return HttpDoor(
         services,
         HttpConfig.of(config),
         endpoint,
-        metrics=lambda: numbers.text(lines=len(lines)),
+        metrics=lambda: numbers.text(
+            lines=len(lines), history_bytes=budget.size, evicted=budget.evicted
+        ),
     )
 
 

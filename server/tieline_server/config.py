@@ -163,6 +163,15 @@ class Config(BaseSettings):
     )
     max_lanes: int = Field(32, ge=1, description="Distinct lane names in the life of a line.")
     max_queue: int = Field(64, ge=1, description="Creates that may wait behind others on a lane.")
+    max_line_bytes: int = Field(
+        256 * MIB, ge=1, description="Bytes of history that one line may hold in memory."
+    )
+    max_owner_bytes: int = Field(
+        1024 * MIB, ge=1, description="Bytes of history in memory of all lines of one owner."
+    )
+    max_total_bytes: int = Field(
+        2048 * MIB, ge=1, description="Bytes of history in memory of all lines together."
+    )
     merge: Literal["auto", "never"] = Field(
         "auto", description="Whether deltas that a slow reader has not taken may join: auto, never."
     )

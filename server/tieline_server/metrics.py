@@ -66,10 +66,27 @@ class Numbers:
         if record.first_token_at is not None:
             _record(self.first_tokens, labels, record.first_token_at - record.started_at)
 
-    def text(self, *, lines: int) -> bytes:
-        """All of them as Prometheus reads them (text format 0.0.4); ``lines`` are open now."""
+    def text(self, *, lines: int, history_bytes: int = 0, evicted: int = 0) -> bytes:
+        """All of them as Prometheus reads them (text format 0.0.4).
+
+        ``lines`` are open now and hold ``history_bytes`` of items; ``evicted`` chains had to go.
+        """
         parts = [
             *_sum("tieline_server_lines_active", "gauge", "Open lines.", [((), lines)], ()),
+            *_sum(
+                "tieline_server_history_bytes",
+                "gauge",
+                "Bytes of the items that open lines remember.",
+                [((), history_bytes)],
+                (),
+            ),
+            *_sum(
+                "tieline_server_history_evictions_total",
+                "counter",
+                "Chains that had to go for want of memory.",
+                [((), evicted)],
+                (),
+            ),
             *_sum(
                 "tieline_server_events_total",
                 "counter",

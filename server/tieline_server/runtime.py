@@ -21,6 +21,7 @@ from tieline.items import Item
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response, Usage
 from tieline_server.core.booking import booking_of
+from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import (
     Catalog,
@@ -89,6 +90,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     ids: IdSource
     running: Running
+    budget: Budget
     profile: Profile = OPENAI
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``."""
@@ -132,6 +134,7 @@ class LineRuntime:
             wake=self._wake,
             merge=merge,
             profile=profile or services.profile,
+            budget=services.budget,
         )
         services.running.lines.add(self)
 
@@ -245,6 +248,7 @@ class LineRuntime:
             self._timer.cancel()
         pending = [task for task in self._tasks if task is not asyncio.current_task()]
         await asyncio.gather(*pending, return_exceptions=True)
+        self.line.memory.clear()
 
     # Effects.
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from tests.support.signal import Signal
 from tieline.ids import IdSource
+from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt, Resolved, TurnRecord
 from tieline_server.core.limits import Limits
@@ -84,6 +85,7 @@ async def serve(
         ),
         store=MemoryStore(book=ledger.book),
         ledger=ledger,
+        budget=Budget(),
         keys=Keys(None, clock=time.monotonic, warn=print),
         limits=limits or Limits(),
         observe=lambda record, transport: records.append(record),

@@ -609,6 +609,12 @@ class AnyLine(RuleBasedStateMachine):
             assert all(self.line.audit.ended(each) for each in announced)
         for response_id in {sample.turn.id for sample in self.line.asked}:
             self._compare_chain(self.line.turns[response_id])
+        memory = self.line.line.memory
+        latest = filter(None, map(memory.latest, {None, *LANES_OF}))
+        held = {link for tip in latest for link in tip.segment.path()}
+        assert memory.size == sum(link.size for link in held), "what has ended holds nothing"
+        memory.clear()
+        assert memory.size == 0
 
     def _bring_to_its_end(self) -> None:
         self.line.half_close()

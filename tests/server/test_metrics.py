@@ -78,4 +78,4 @@ def test_every_metric_says_its_kind_and_its_meaning() -> None:
     text = Numbers().text(lines=0).decode()
     names = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
     assert names == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
-    assert len(names) == 6
+    assert len(names) == 8

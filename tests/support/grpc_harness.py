@@ -17,6 +17,7 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
 from tieline.v1 import line_pb2_grpc, models_pb2_grpc
+from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.keys import Keys
@@ -87,6 +88,7 @@ async def serve(
         ),
         store=MemoryStore(book=ledger.book),
         ledger=ledger,
+        budget=Budget(),
         keys=Keys(api_keys, clock=clock, warn=print),
         limits=limits or Limits(),
         observe=observe,

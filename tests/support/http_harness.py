@@ -14,6 +14,7 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.http_client import Connection
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
+from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
@@ -85,6 +86,7 @@ async def serve(
         ),
         store=MemoryStore(book=ledger.book) if store is None else store,
         ledger=ledger,
+        budget=Budget(),
         keys=Keys(api_keys, clock=time.monotonic, warn=print),
         limits=limits or Limits(),
         observe=observe,

@@ -12,6 +12,7 @@ from tests.support.core import catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
 from tieline_server.core.booking import Booking
+from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
 from tieline_server.core.limits import Limits
@@ -118,6 +119,7 @@ class Stage:
             catalog=catalog(),
             store=MemoryStore(book=ledger.book) if store is None else store,
             ledger=ledger,
+            budget=Budget(),
             limits=limits or Limits(),
             observe=lambda record, transport: self.records.append((record, transport)),
             clock=time.monotonic,

@@ -16,6 +16,7 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.signal import PATIENCE, Signal
 from tests.support.websocket_client import RawSocket
 from tieline.ids import IdSource
+from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
@@ -88,6 +89,7 @@ def services_of(
         ),
         store=MemoryStore(book=ledger.book),
         ledger=ledger,
+        budget=Budget(),
         keys=Keys(api_keys, clock=clock, warn=print),
         limits=limits or Limits(),
         observe=observe,

@@ -34,6 +34,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Unsent events on a lane from which on a delta joins the one before it."""
     message_bytes: int = 32 * 1024 * 1024
     """Largest message that a client may send (HTTP and gRPC)."""
+    line_bytes: int = 256 * 1024 * 1024
+    """Bytes of JSON of all items that a line may remember."""
     outbox: int = 1024
     """Unsent events on a lane at which the engine is paused."""
 

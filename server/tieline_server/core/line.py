@@ -31,6 +31,7 @@ from tieline.requests import (
 )
 from tieline.responses import Response
 from tieline_server.core import steering
+from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import (
     Catalog,
@@ -41,9 +42,10 @@ from tieline_server.core.effects import (
     Saved,
     Work,
 )
-from tieline_server.core.history import Memory, Tip
+from tieline_server.core.history import Tip
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, Limits
+from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, unsupported
 from tieline_server.core.transitions import (
@@ -92,6 +94,7 @@ class Line:
         wake: Callable[[], None] = lambda: None,
         merge: bool = True,
         profile: Profile = OPENAI,
+        budget: Budget | None = None,
     ) -> None:
         self.limits = limits
         self.profile = profile
@@ -100,7 +103,7 @@ class Line:
         self.id = new_id(ids.LINE)
         self.state = LineState.OPEN
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
-        self.memory = Memory()
+        self.memory = Memory(budget, most=limits.line_bytes)
         self.admission = Admission(limits)
         self.extensions: frozenset[str] = frozenset()
         self.max_receive_bytes: int | None = None

@@ -15,7 +15,7 @@ from tieline import events, ids
 from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, FunctionCall, Item, Message, decode_input
 from tieline.requests import Steer
-from tieline_server.core.history import Memory
+from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outbox
 
 if TYPE_CHECKING:

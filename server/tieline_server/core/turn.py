@@ -19,9 +19,7 @@ from tieline.responses import Response, Usage
 from tieline_server.core import intake, settling, steering
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
-    Discard,
     Effect,
-    Keep,
     Load,
     Outcome,
     Principal,
@@ -34,14 +32,16 @@ from tieline_server.core.effects import (
     Stop,
     Work,
 )
-from tieline_server.core.history import NO_CALLS, Memory, Segment, Tip
+from tieline_server.core.history import NO_CALLS, Segment, Tip
 from tieline_server.core.limits import Admission, Limits, size_of
+from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile
 from tieline_server.core.record import Marks, record_of
 from tieline_server.core.settings import Recall, Settings
 from tieline_server.core.snapshot import snapshot
+from tieline_server.core.standing import Standing
 from tieline_server.core.steering import Steers
 from tieline_server.core.tally import Tally
 from tieline_server.core.transitions import TURNS, TurnInput, TurnState
@@ -130,10 +130,7 @@ class Turn:
         self.tally = Tally()
         self.booked = False
         """Whether the store books it together with the response."""
-        self.kept = False
-        """Whether items of it were handed to the store."""
-        self._written = 0
-        """How many of the output's kept items were."""
+        self.standing = Standing(host, self.id, principal.owner)
 
     def handle(self, what: TurnInput, *args: Any) -> None:
         """Runs the row of (state, ``what``)."""
@@ -172,6 +169,7 @@ class Turn:
                 )
             items = intake.dereference(settling.read(self, append.input), self.tip, {})
             intake.check(items, self.tip)
+            self.host.memory.admit(self.principal.owner, sum(len(item.raw) for item in items))
             settings = self.settings.choosing(append.tool_choice, self.recall)
         except ApiError as error:
             self.push_error(error, append.event_id)
@@ -233,13 +231,15 @@ class Turn:
                 return
             items = intake.dereference(items, self.parent, found or {})
             intake.check(items, self.parent)
+            number = self.parent.turn + 1 if self.parent else 1
+            self.tip = self.standing.move(Segment(self.parent, tuple(items), turn=number))
+            self.host.memory.admit(self.principal.owner)
         except ApiError as error:
             self.handle(TurnInput.REFUSE, error)
             return
-        number = self.parent.turn + 1 if self.parent else 1
-        self.tip = Segment(self.parent, tuple(items), turn=number)
         self.marks.set("resolved", self.host.now)
-        self._keep(self.tip.items)
+        if self._stores:
+            self.standing.keep(self.tip.items, after=self.parent)
         self._go()
 
     def ask_store(self, response_id: str | None, item_ids: Sequence[str]) -> None:
@@ -311,8 +311,8 @@ class Turn:
         if not self.marks.spoken:
             self.marks.first_token(self.host.now)
         self.output.feed(run)
-        self._keep(self.output.kept[self._written :])
-        self._written = len(self.output.kept)
+        if self._stores:
+            self.standing.keep_output(self.output.kept, after=self.parent)
 
     def finish(self, finish: Finish) -> None:
         """Sampling ended by itself."""
@@ -341,8 +341,9 @@ class Turn:
         self.held = False
         self.marks.resume(self.host.now)
         joined = (*items, *self.steers.take())
-        self.tip = Segment(self.tip, joined, turn=self.tip.turn)
-        self._keep(joined)
+        self.tip = self.standing.move(Segment(self.tip, joined, turn=self.tip.turn))
+        if self._stores:
+            self.standing.keep(joined, after=self.parent)
         self._go()
 
     def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
@@ -396,7 +397,8 @@ class Turn:
         self.push_error(error, self.request.event_id)
         self._evict_parent()
         self._leave()
-        self._discard()
+        self.standing.discard()
+        self.standing.leave()
         self._record("refused")
 
     def abandon(self) -> None:
@@ -405,7 +407,8 @@ class Turn:
             self.host.effects.append(Stop(self))
             self._end_leg(None)
         self.status = CANCELLED
-        self._discard()
+        self.standing.discard()
+        self.standing.leave()
         self._record("disconnected")
 
     def end(self) -> None:
@@ -417,6 +420,7 @@ class Turn:
         elif self.tip is not None:
             tip = Tip(self.id, self.tip, owner=self.principal.owner, settings=self.settings)
             self.host.memory.advance(self.lane, tip)
+        self.standing.leave()
         self._push_timing()
         if not self.quiet:
             self.outbox.push(_TERMINAL[self.status], response=response)
@@ -432,7 +436,7 @@ class Turn:
         self.status, self.reason, self.failure = "failed", None, error
         self.completed_at = None
         self.booked = False
-        self._discard()
+        self.standing.discard()
         self.end()
 
     # Snapshots and events.
@@ -504,26 +508,18 @@ class Turn:
             self.placed = False
             self.host.admission.leave()
 
-    def _keep(self, items: Sequence[Item]) -> None:
-        """What joins the chain may be written at once, so that little is left for the end."""
-        if items and self.settings is not None and self.settings.store:
-            self.kept = True
-            keep = Keep(self.id, self.principal.owner, self.parent, tuple(items))
-            self.host.effects.append(keep)
-
-    def _discard(self) -> None:
-        """It will never be stored: what was written of it goes."""
-        if self.kept:
-            self.kept = False
-            self.host.effects.append(Discard(self.id, self.principal.owner))
+    @property
+    def _stores(self) -> bool:
+        return self.settings is not None and self.settings.store
 
     def _link(self) -> None:
         """What the chain has not got yet becomes its next link."""
         kept = self.output.take_kept()
-        self._keep(kept[self._written :])
-        self._written = 0
+        if self._stores:
+            self.standing.keep_output(kept, after=self.parent)
+            self.standing.linked()
         if kept and self.tip is not None:
-            self.tip = Segment(self.tip, kept, turn=self.tip.turn)
+            self.tip = self.standing.move(Segment(self.tip, kept, turn=self.tip.turn))
 
     def _conclude_cut(self, reason: str) -> None:
         if reason == CANCELLED:

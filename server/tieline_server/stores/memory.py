@@ -1,6 +1,6 @@
 """Stored responses in this process's memory: gone when it ends, bounded while it runs."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -9,6 +9,7 @@ from tieline_server.config import MIB, Config
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment
+from tieline_server.core.holdings import Holdings
 
 
 class MemoryStore:
@@ -32,10 +33,13 @@ class MemoryStore:
         """(owner, response id) -> record, the least recently used first."""
         self._items: dict[tuple[str, str], dict[str, Item]] = {}
         """(owner, item id) -> the item in each response that has it, the newest last."""
-        self._holders: Counter[Segment] = Counter()
-        """Link -> how many records end there plus how many held links follow it."""
-        self.size = 0
-        """Bytes of the held links' items and of the responses' output and settings."""
+        self._chains = Holdings()
+        self._settings = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the items of all chains and of the responses' output and settings."""
+        return self._chains.size + self._settings
 
     @classmethod
     def of(cls, config: Config, *, book: Callable[[Booking], None]) -> Self:
@@ -61,7 +65,8 @@ class MemoryStore:
         key = (record.owner, record.response.id)
         self._drop(key)
         self._records[key] = record
-        self._hold(record)
+        self._chains.hold(record.tip.segment)
+        self._settings += _settings_size(record)
         for item in _own_items(record):
             if item.id is not None:
                 holders = self._items.setdefault((record.owner, item.id), {})
@@ -89,8 +94,8 @@ class MemoryStore:
         """Forgets everything."""
         self._records.clear()
         self._items.clear()
-        self._holders.clear()
-        self.size = 0
+        self._chains = Holdings()
+        self._settings = 0
 
     def _too_big(self) -> bool:
         return self.size > self.max_bytes and len(self._records) > 1
@@ -99,7 +104,8 @@ class MemoryStore:
         record = self._records.pop(key, None)
         if record is None:
             return False
-        self._release(record)
+        self._chains.release(record.tip.segment)
+        self._settings -= _settings_size(record)
         for item in _own_items(record):
             self._drop_item(record, item.id)
         return True
@@ -108,27 +114,6 @@ class MemoryStore:
         holders = self._items.get((record.owner, item_id or ""), {})
         if holders.pop(record.response.id, None) is not None and not holders:
             del self._items[record.owner, item_id or ""]
-
-    def _hold(self, record: Saved) -> None:
-        self.size += _settings_size(record)
-        link: Segment | None = record.tip.segment
-        while link is not None:
-            self._holders[link] += 1
-            if self._holders[link] > 1:
-                return
-            self.size += link.size
-            link = link.parent
-
-    def _release(self, record: Saved) -> None:
-        self.size -= _settings_size(record)
-        link: Segment | None = record.tip.segment
-        while link is not None:
-            self._holders[link] -= 1
-            if self._holders[link] > 0:
-                return
-            del self._holders[link]
-            self.size -= link.size
-            link = link.parent
 
 
 def _own_items(record: Saved) -> Iterator[Item]:

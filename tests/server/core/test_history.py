@@ -4,12 +4,11 @@ import gc
 from collections.abc import Callable, Iterator
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tieline.items import Item, decode
-from tieline_server.core.history import Memory, Segment, Tip
+from tieline_server.core.history import Segment
 
 
 def message(item_id: str, text: str = "hi") -> Item:
@@ -208,50 +207,6 @@ def test_forks_of_forks_answer_like_a_copy(plan: list[tuple[int, list[tuple[str,
             assert segment.find(key) is model.find(key)
             assert segment.find("fc" + key) is model.find("fc" + key)
             assert segment.answered(key) == model.answered(key)
-
-
-def tip(response_id: str) -> Tip:
-    return Tip(response_id, link(None, message("m")), owner="local", settings=None)
-
-
-class TestMemory:
-    def test_a_lane_has_its_latest_response_only(self) -> None:
-        memory = Memory()
-        first, second = tip("r1"), tip("r2")
-        memory.advance("a", first)
-        assert memory.latest("a") is memory.find("r1") is first
-        memory.advance("a", second)
-        assert memory.latest("a") is second
-        assert memory.find("r1") is None
-
-    def test_lanes_do_not_touch_each_other(self) -> None:
-        memory = Memory()
-        memory.advance(None, tip("r1"))
-        memory.advance("a", tip("r2"))
-        memory.forget_lane("a")
-        assert memory.find("r1") is not None
-        assert memory.latest("a") is None
-
-    def test_evict_takes_the_parent_of_its_own_lane_only(self) -> None:
-        """wire.md 4.4: a failed fork on another lane leaves the parent alone."""
-        memory = Memory()
-        memory.advance("a", tip("r1"))
-        memory.evict("b", "r1")
-        memory.evict("a", "other")
-        assert memory.find("r1") is not None
-        memory.evict("a", "r1")
-        assert memory.find("r1") is None
-        assert memory.latest("a") is None
-
-    @pytest.mark.parametrize("lane", [None, "a"])
-    def test_forget_finds_the_lane_by_itself(self, lane: str | None) -> None:
-        memory = Memory()
-        memory.advance(lane, tip("r1"))
-        memory.forget("local", "unknown")
-        memory.forget("someone else", "r1")
-        assert memory.find("r1") is not None
-        memory.forget("local", "r1")
-        assert memory.find("r1") is memory.latest(lane) is None
 
 
 def test_an_item_id_never_passes_for_the_output_of_a_call() -> None:

@@ -1,0 +1,105 @@
+"""How many bytes of history the lines of a process may keep, by owner and in all.
+
+Bytes are those of the JSON of items; what is computed from them is some factor more, and is
+bounded with them. Over a bound, chains that nobody uses go first, the least recently used one
+first: a lane's latest response, while it only waits to be continued. A stored one is loaded
+again when it is named; any other is then ``previous_response_not_found``, and the client sends
+its input whole. Where that does not help, what asks for more is refused.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from tieline_server.core.history import Segment
+from tieline_server.core.holdings import Holdings
+
+NO_BOUND: Final = 1 << 62
+
+
+class Holder(Protocol):
+    """Who keeps the latest response of each lane of one line."""
+
+    def forget_lane(self, lane: str | None) -> None:
+        """The lane has no latest response any more."""
+        ...
+
+
+Place = tuple[Holder, str | None]
+
+
+class Budget:
+    """The histories of all lines of a process."""
+
+    def __init__(self, *, owner: int = NO_BOUND, total: int = NO_BOUND) -> None:
+        self._owner_bytes = owner
+        self._total_bytes = total
+        self._owners: dict[str, Holdings] = {}
+        self._idle: dict[str, OrderedDict[Place, Segment]] = {}
+        """Owner -> the chains that only wait to be continued, the least recently used first."""
+        self._order: OrderedDict[Place, str] = OrderedDict()
+        """All of them, and whose they are."""
+        self.size = 0
+        """Bytes held in all."""
+        self.evicted = 0
+        """Chains that had to go so far."""
+
+    def held_by(self, owner: str) -> int:
+        """Bytes held of one owner."""
+        holdings = self._owners.get(owner)
+        return 0 if holdings is None else holdings.size
+
+    def hold(self, owner: str, tip: Segment) -> None:
+        """One more holds this chain of the owner's."""
+        holdings = self._owners.get(owner)
+        if holdings is None:
+            holdings = self._owners[owner] = Holdings()
+        before = holdings.size
+        holdings.hold(tip)
+        self.size += holdings.size - before
+
+    def release(self, owner: str, tip: Segment) -> None:
+        """One who held this chain does so no longer."""
+        holdings = self._owners[owner]
+        before = holdings.size
+        holdings.release(tip)
+        self.size += holdings.size - before
+        if holdings.empty:
+            del self._owners[owner]
+
+    def rest(self, place: Place, owner: str, tip: Segment) -> None:
+        """This chain is the latest of its lane now, and the most recently used of all."""
+        self._idle.setdefault(owner, OrderedDict())[place] = tip
+        self._order[place] = owner
+
+    def leave(self, place: Place) -> None:
+        """The lane has no latest chain any more."""
+        owner = self._order.pop(place)
+        idle = self._idle[owner]
+        del idle[place]
+        if not idle:
+            del self._idle[owner]
+
+    def make_room(self, owner: str, more: int) -> bool:
+        """Whether ``more`` bytes of this owner fit, once what can go has gone."""
+        while self.held_by(owner) + more > self._owner_bytes:
+            if not self._evict(self._idle.get(owner, {}).items()):
+                return False
+        while self.size + more > self._total_bytes:
+            everyone = ((place, self._idle[each][place]) for place, each in self._order.items())
+            if not self._evict(everyone):
+                return False
+        return True
+
+    def _evict(self, idle: Iterable[tuple[Place, Segment]]) -> bool:
+        """Lets the first of these chains go that nothing else holds, if there is one.
+
+        What a turn continues, or a fork shares, would free nothing.
+        """
+        for place, tip in idle:
+            if self._owners[self._order[place]].alone(tip):
+                self.evicted += 1
+                holder, lane = place
+                holder.forget_lane(lane)
+                return True
+        return False

@@ -1,0 +1,50 @@
+"""How many bytes of history something holds, where chains share their links."""
+
+from collections import Counter
+
+from tieline_server.core.history import Segment
+
+
+class Holdings:
+    """Chains that are held, each by its last link. A link that chains share counts once.
+
+    To hold or release a chain costs what no other held chain has of it.
+    """
+
+    __slots__ = ("_holders", "size")
+
+    def __init__(self) -> None:
+        self._holders: Counter[Segment] = Counter()
+        """Link -> how many hold it as their last one, plus how many held links follow it."""
+        self.size = 0
+        """Bytes of JSON of all held links' items."""
+
+    def hold(self, tip: Segment) -> None:
+        """One more holds the chain that ends here."""
+        link: Segment | None = tip
+        while link is not None:
+            self._holders[link] += 1
+            if self._holders[link] > 1:
+                return
+            self.size += link.size
+            link = link.parent
+
+    def release(self, tip: Segment) -> None:
+        """One who held the chain that ends here does so no longer."""
+        link: Segment | None = tip
+        while link is not None:
+            self._holders[link] -= 1
+            if self._holders[link] > 0:
+                return
+            del self._holders[link]
+            self.size -= link.size
+            link = link.parent
+
+    @property
+    def empty(self) -> bool:
+        """Whether no chain is held."""
+        return not self._holders
+
+    def alone(self, tip: Segment) -> bool:
+        """Whether one holds this link, and nothing that is held follows it."""
+        return self._holders[tip] == 1

@@ -1,0 +1,72 @@
+"""What a running turn holds outside of itself: memory of its line, and drafts in the store."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tieline.items import Item
+from tieline_server.core.effects import Discard, Effect, Keep
+from tieline_server.core.history import Segment
+from tieline_server.core.memory import Memory
+
+
+class Host(Protocol):
+    """What it needs of the line."""
+
+    effects: list[Effect]
+    memory: Memory
+
+
+class Standing:
+    """The chain of one turn as its line counts it and as the store is handed it.
+
+    ``kept`` says whether items of it were handed to the store.
+    """
+
+    __slots__ = ("_host", "_link", "_owner", "_response_id", "_written", "kept")
+
+    def __init__(self, host: Host, response_id: str, owner: str) -> None:
+        self._host = host
+        self._response_id = response_id
+        self._owner = owner
+        self._link: Segment | None = None
+        self._written = 0
+        self.kept = False
+
+    def move(self, link: Segment) -> Segment:
+        """The chain ends here now: this is what counts among what the line holds."""
+        self._host.memory.hold(self._owner, link)
+        self._release()
+        self._link = link
+        return link
+
+    def leave(self) -> None:
+        """The turn is over: what it holds is let go."""
+        self._release()
+        self._link = None
+
+    def _release(self) -> None:
+        if self._link is not None:
+            self._host.memory.release(self._owner, self._link)
+
+    def keep(self, items: Sequence[Item], *, after: Segment | None) -> None:
+        """What joins the chain may be written at once, so that little is left for the end."""
+        if items:
+            self.kept = True
+            keep = Keep(self._response_id, self._owner, after, tuple(items))
+            self._host.effects.append(keep)
+
+    def keep_output(self, kept: Sequence[Item], *, after: Segment | None) -> None:
+        """The same for output that grows: what of it was not handed over yet."""
+        if len(kept) > self._written:
+            self.keep(kept[self._written :], after=after)
+            self._written = len(kept)
+
+    def linked(self) -> None:
+        """The output so far is a link of the chain; what comes next counts from zero."""
+        self._written = 0
+
+    def discard(self) -> None:
+        """The response will never be stored: what was written of it goes."""
+        if self.kept:
+            self.kept = False
+            self._host.effects.append(Discard(self._response_id, self._owner))

@@ -1,0 +1,38 @@
+"""How many bytes of history something holds: checked against a walk of all that is held."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieline.items import Message, encode
+from tieline_server.core.history import Segment
+from tieline_server.core.holdings import Holdings
+
+
+def link(parent: Segment | None, words: int) -> Segment:
+    items = tuple(encode(Message(role="user", content="w")) for _ in range(words))
+    return Segment(parent, items, turn=1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=1, max_size=12),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=30),
+)
+def test_the_size_is_that_of_all_links_that_are_held(
+    tree: list[tuple[int, int]], deeds: list[tuple[bool, int]]
+) -> None:
+    links: list[Segment] = []
+    for parent, words in tree:
+        links.append(link(links[parent % len(links)] if links and parent else None, words))
+    holdings, held = Holdings(), list[Segment]()
+    for takes, which in deeds:
+        if takes or not held:
+            held.append(links[which % len(links)])
+            holdings.hold(held[-1])
+        else:
+            holdings.release(held.pop(which % len(held)))
+        every = {each for tip in held for each in tip.path()}
+        assert holdings.size == sum(each.size for each in every)
+        assert holdings.empty is not bool(held)
+        for tip in held:
+            followed = any(each.parent is tip for each in every)
+            assert holdings.alone(tip) is (held.count(tip) == 1 and not followed)
