@@ -168,46 +168,58 @@ _decoders: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 _opaque: Final = msgspec.json.Decoder(Opaque)
 
 
-class Item(Struct, frozen=True):
-    """One item: its bytes (UTF-8 JSON, exactly as they came) and what we read from them."""
+class Item(Struct, frozen=True, kw_only=True):
+    """One item: its bytes (UTF-8 JSON, exactly as they came) and what rules ask of it.
+
+    A history keeps its items for long, so they keep their text once: ``view`` reads the bytes
+    again each time.
+    """
 
     raw: bytes
-    view: View
+    type: str
+    """The item's ``type``; ``message`` where the JSON has none."""
+    id: str | None = None
+    """The item's id, where it has one."""
+    opens: str | None = None
+    """The call_id that this item leaves for the client to answer, or None."""
+    answers: str | None = None
+    """The call_id that this item answers, or None when it is no tool output."""
 
     @property
-    def type(self) -> str:
-        """The item's ``type``; ``message`` where the JSON has none."""
-        view = self.view
-        return view.type if isinstance(view, Opaque) else _NAMES[type(view)]
+    def view(self) -> View:
+        """What we read from the item."""
+        view: View = _decoders.get(self.type, _opaque).decode(self.raw)
+        return view
 
-    @property
-    def id(self) -> str | None:
-        """The item's id, where it has one."""
-        return self.view.id
 
-    @property
-    def opens(self) -> str | None:
-        """The call_id that this item leaves for the client to answer, or None."""
-        view = self.view
-        if isinstance(view, _CALLS):
-            return view.call_id
-        if not isinstance(view, Opaque) or view.type not in CALL_KINDS:
-            return None
-        if view.type == "tool_search_call" and view.execution != "client":
-            return None
-        return view.id if view.type == "mcp_approval_request" else view.call_id
+def _item(raw: bytes, view: View) -> Item:
+    return Item(
+        raw=raw,
+        type=view.type if isinstance(view, Opaque) else _NAMES[type(view)],
+        id=view.id,
+        opens=_opens(view),
+        answers=_answers(view),
+    )
 
-    @property
-    def answers(self) -> str | None:
-        """The call_id that this item answers, or None when it is no tool output."""
-        view = self.view
-        if isinstance(view, _OUTPUTS):
-            return view.call_id
-        if not isinstance(view, Opaque) or view.type not in OUTPUT_KINDS:
-            return None
-        if view.type == "tool_search_output" and view.execution not in (None, "client"):
-            return None
-        return view.approval_request_id or view.call_id
+
+def _opens(view: View) -> str | None:
+    if isinstance(view, _CALLS):
+        return view.call_id
+    if not isinstance(view, Opaque) or view.type not in CALL_KINDS:
+        return None
+    if view.type == "tool_search_call" and view.execution != "client":
+        return None
+    return view.id if view.type == "mcp_approval_request" else view.call_id
+
+
+def _answers(view: View) -> str | None:
+    if isinstance(view, _OUTPUTS):
+        return view.call_id
+    if not isinstance(view, Opaque) or view.type not in OUTPUT_KINDS:
+        return None
+    if view.type == "tool_search_output" and view.execution not in (None, "client"):
+        return None
+    return view.approval_request_id or view.call_id
 
 
 class Part(Struct, frozen=True):
@@ -245,7 +257,7 @@ def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
             "'developer', and 'user'.",
             param=f"{param}.role",
         )
-    return Item(data, view)
+    return _item(data, view)
 
 
 def _refusal(error: Exception, param: str) -> ApiError:
@@ -260,7 +272,7 @@ def _refusal(error: Exception, param: str) -> ApiError:
 def encode(view: View) -> Item:
     """An item of our own making: the view and its JSON, members that are None left out."""
     members = {name: value for name, value in _members(view) if value is not None}
-    return Item(msgspec.json.encode(members), view)
+    return _item(msgspec.json.encode(members), view)
 
 
 def _members(view: View) -> list[tuple[str, Any]]:

@@ -1,7 +1,9 @@
-"""Chains of segments: forks, ids, open calls, values computed once; and what a line remembers."""
+"""Chains of segments: forks, ids, open calls, values computed once, memory."""
 
 import gc
+import tracemalloc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from hypothesis import given
@@ -213,3 +215,48 @@ def test_an_item_id_never_passes_for_the_output_of_a_call() -> None:
     tip = Segment(None, (decode(b'{"role":"user","id":"\\u0000c1"}'),), turn=1)
     assert tip.find("\0c1") is not None
     assert not tip.answered("c1")
+
+
+RUN = ((171, 60, 264), (171, 300, 2000), (80, 5, 20), (400, 1500, 90), (171, 60, 8000))
+"""Characters of what an agent says, of a call's arguments, of the call's output, turn by turn."""
+
+
+def test_a_chain_takes_no_more_than_two_and_a_half_times_its_json() -> None:
+    """Design, bars: counted over 500 turns of an agent's real sizes."""
+    given = [_turn(number, *RUN[number % len(RUN)]) for number in range(500)]
+    size = sum(len(raw) for turn in given for raw in turn)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tip: Segment | None = None
+        for number, raws in enumerate(given, 1):
+            for raw in raws:
+                # A copy, as a line makes of what it receives.
+                tip = Segment(tip, (decode(bytes(bytearray(raw))),), turn=number)
+            assert tip is not None
+            tip.derive("facts", 0, lambda total, link: total + link.size)
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert size < used <= 2.5 * size
+
+
+def _turn(number: int, says: int, arguments: int, output: int) -> list[bytes]:
+    call_id = f"call_{number:032x}"
+    message: dict[str, Any] = {
+        "id": f"msg_{number:048x}",
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "w" * says, "annotations": []}],
+    }
+    call = {
+        "id": f"fc_{number:048x}",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call_id,
+        "name": "shell",
+        "arguments": "a" * arguments,
+    }
+    done = {"type": "function_call_output", "call_id": call_id, "output": "o" * output}
+    return [msgspec.json.encode(each) for each in (message, call, done)]
