@@ -265,6 +265,7 @@ class Ask:
 
     __slots__ = (
         "append_id",
+        "cancelled",
         "event_id",
         "lane",
         "response_id",
@@ -284,6 +285,8 @@ class Ask:
         self.append_id: str | None = None
         """The event_id of an append that the server has not taken yet."""
         self.steers = _Steers()
+        self.cancelled = False
+        """Whether we have cancelled it: even a held one then has its end to come."""
 
     @property
     def ended(self) -> bool:
@@ -293,7 +296,8 @@ class Ask:
     @property
     def rests(self) -> bool:
         """Whether nothing comes until we speak: held, or ended."""
-        return self.state is AskState.HELD or self.state is AskState.ENDED
+        held = self.state is AskState.HELD and not self.cancelled
+        return held or self.state is AskState.ENDED
 
     def __repr__(self) -> str:
         return f"<Ask {self.event_id} {self.state.value} lane={self.lane} {self.response_id}>"
@@ -389,7 +393,9 @@ class Line:
 
     def cancel(self, ask: Ask) -> bool:
         """Whether a cancel is worth sending: by response id, or by event_id while it waits."""
-        return self._say(ask, Signal.CANCEL) is Verdict.SEND
+        sends = self._say(ask, Signal.CANCEL) is Verdict.SEND
+        ask.cancelled = ask.cancelled or sends
+        return sends
 
     def withdraw(self, ask: Ask) -> None:
         """The create or append that was about to be sent could not be: it has not happened."""

@@ -61,6 +61,24 @@ def test_an_append_in_the_middle_of_the_loop_carries_the_loop_on() -> None:
     run(script, test)
 
 
+def test_a_held_turn_that_was_cancelled_is_read_to_its_end() -> None:
+    async def script(peer: Peer) -> None:
+        speaker = Speaker(await peer.create())
+        await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
+        await peer.read(requests.Cancel)
+        await peer.send(speaker.completed())
+
+    async def test(line: Line) -> None:
+        stream = await line.create(input="a", append=True)
+        await stream.result()
+        assert stream.held
+        await stream.cancel()
+        assert [event.type async for event in stream] == ["response.completed"]
+        assert stream.ended
+
+    run(script, test)
+
+
 def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
