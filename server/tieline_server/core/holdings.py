@@ -1,7 +1,5 @@
 """How many bytes of history something holds, where chains share their links."""
 
-from collections import Counter
-
 from tieline_server.core.history import Segment
 
 
@@ -14,29 +12,33 @@ class Holdings:
     __slots__ = ("_holders", "size")
 
     def __init__(self) -> None:
-        self._holders: Counter[Segment] = Counter()
+        self._holders: dict[Segment, int] = {}
         """Link -> how many hold it as their last one, plus how many held links follow it."""
         self.size = 0
         """Bytes of JSON of all held links' items."""
 
     def hold(self, tip: Segment) -> None:
         """One more holds the chain that ends here."""
+        holders = self._holders
         link: Segment | None = tip
         while link is not None:
-            self._holders[link] += 1
-            if self._holders[link] > 1:
+            count = holders.get(link, 0)
+            holders[link] = count + 1
+            if count:
                 return
             self.size += link.size
             link = link.parent
 
     def release(self, tip: Segment) -> None:
         """One who held the chain that ends here does so no longer."""
+        holders = self._holders
         link: Segment | None = tip
         while link is not None:
-            self._holders[link] -= 1
-            if self._holders[link] > 0:
+            count = holders[link] - 1
+            if count:
+                holders[link] = count
                 return
-            del self._holders[link]
+            del holders[link]
             self.size -= link.size
             link = link.parent
 

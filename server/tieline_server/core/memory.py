@@ -43,9 +43,13 @@ class Memory:
         """The remembered response with this id, whichever lane it is on."""
         return self._by_id.get(response_id)
 
-    def advance(self, lane: str | None, tip: Tip) -> None:
-        """``tip`` is now the lane's latest; the one before it is forgotten."""
-        self.hold(tip.owner, tip.segment)
+    def advance(self, lane: str | None, tip: Tip, *, held: bool = False) -> None:
+        """``tip`` is now the lane's latest; the one before it is forgotten.
+
+        ``held`` says that its chain is held already, and that this hold passes to the lane.
+        """
+        if not held:
+            self.hold(tip.owner, tip.segment)
         self.forget_lane(lane)
         self._latest[lane] = tip
         self._by_id[tip.response_id] = tip

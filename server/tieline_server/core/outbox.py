@@ -8,7 +8,6 @@ that keeps up gets every event alone.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
@@ -18,8 +17,8 @@ from tieline.events import MERGEABLE, Event, merged
 MERGE_CHARACTERS: Final = 1024
 """A delta of this size joins no further: each join copies it, and ``limits.outbox`` must bite."""
 
-Make = Callable[..., Event]
-"""Makes a delta from its ``sequence_number`` and ``delta``."""
+Make = Callable[[int, Sequence[str]], list[Event]]
+"""Makes the deltas of some texts, of which the first has this ``sequence_number``."""
 
 
 class Outgoing:
@@ -182,7 +181,45 @@ class Outbox:
 
     def maker(self, kind: type[Event], **place: Any) -> Make:
         """What makes the deltas of one part: their class and where they belong."""
-        return partial(kind, stream_id=self._stream_id, **place)
+        kind_of: Any = kind
+        lane, item_id, output_index = self._stream_id, place["item_id"], place["output_index"]
+        # One closure for each shape: to pass the place as a dictionary costs three times as much.
+        if "content_index" in place:
+            content_index = place["content_index"]
+            return lambda first, texts: [
+                kind_of(
+                    sequence_number=number,
+                    stream_id=lane,
+                    item_id=item_id,
+                    output_index=output_index,
+                    content_index=content_index,
+                    delta=text,
+                )
+                for number, text in enumerate(texts, first)
+            ]
+        if "summary_index" in place:
+            summary_index = place["summary_index"]
+            return lambda first, texts: [
+                kind_of(
+                    sequence_number=number,
+                    stream_id=lane,
+                    item_id=item_id,
+                    output_index=output_index,
+                    summary_index=summary_index,
+                    delta=text,
+                )
+                for number, text in enumerate(texts, first)
+            ]
+        return lambda first, texts: [
+            kind_of(
+                sequence_number=number,
+                stream_id=lane,
+                item_id=item_id,
+                output_index=output_index,
+                delta=text,
+            )
+            for number, text in enumerate(texts, first)
+        ]
 
     def extend(self, make: Make, texts: Sequence[str]) -> None:
         """Numbers and queues deltas of one part that became known together.
@@ -192,11 +229,11 @@ class Outbox:
         room = self._outgoing.room(self._lane)
         alone = texts if room is None else texts[:room]
         first = self.count
-        made = [make(sequence_number=at, delta=text) for at, text in enumerate(alone, first)]
+        made = make(first, alone)
         self._outgoing.extend(self._lane, made)
         self.count = first + len(made)
         if len(made) < len(texts):
-            late = make(sequence_number=self.count, delta="".join(texts[len(made) :]))
+            (late,) = make(self.count, ["".join(texts[len(made) :])])
             if self._outgoing.put(self._lane, late):
                 self.count += 1
 

@@ -144,13 +144,14 @@ class Output:
         self._end_part(item)
         if item.kind in ("function_call", "custom_tool_call"):
             self._end_call(item)
-        whole = items.decode(_encode(item.members(status)))
+        raw = _encode(item.members(status))
+        whole = Item(raw=raw, type=item.kind, id=item.id, opens=item.call.get("call_id"))
         self.open = None
         self.done.append(whole)
-        self.raws.append(Raw(whole.raw))
+        self.raws.append(Raw(raw))
         if status == "completed" or item.kind == "message":
             self.kept.append(whole)
-        self._push(events.OutputItemDone, output_index=item.index, item=Raw(whole.raw))
+        self._push(events.OutputItemDone, output_index=item.index, item=self.raws[-1])
 
     @property
     def has_open_calls(self) -> bool:

@@ -18,49 +18,83 @@ if TYPE_CHECKING:
 class Marks:
     """Moments of one turn, seconds on the driver's clock."""
 
-    __slots__ = ("_at", "_engine", "_held", "_phases", "_prefill", "spoken")
+    __slots__ = (
+        "_asked",
+        "_concluded",
+        "_engine",
+        "_first_asked",
+        "_head",
+        "_held",
+        "_held_at",
+        "_phases",
+        "_prefill",
+        "_resolved",
+        "_saved",
+        "first_token_at",
+        "received",
+    )
 
     def __init__(self, received: float) -> None:
-        self._at = {"received": received}
+        self.received = received
+        """When the create came in."""
+        self.first_token_at: float | None = None
+        """When the first token came, or None."""
+        self._head: float | None = None
+        self._resolved: float | None = None
+        self._first_asked: float | None = None
+        self._asked: float | None = None
+        self._concluded: float | None = None
+        self._saved: float | None = None
+        self._held_at: float | None = None
         self._engine = 0.0
         self._held = 0.0
         self._prefill = 0.0
-        self.spoken = False
-        """Whether the first token came."""
         self._phases: dict[str, int] = {}
 
-    @property
-    def received(self) -> float:
-        """When the create came in."""
-        return self._at["received"]
+    def head(self, now: float) -> None:
+        """It is first on its lane."""
+        self._head = now
 
-    @property
-    def first_token_at(self) -> float | None:
-        """When the first token came, or None."""
-        return self._at.get("token")
+    def resolved(self, now: float) -> None:
+        """Settings, parent and input are settled."""
+        self._resolved = now
 
-    def set(self, name: str, now: float) -> None:
-        """Notes a moment; a later one of the same name replaces it."""
-        self._at[name] = now
-        if name == "asked":
-            self._at.setdefault("first_asked", now)
+    def asked(self, now: float) -> None:
+        """The engine is asked, for the first time or again."""
+        self._asked = now
+        self._held_at = None
+        if self._first_asked is None:
+            self._first_asked = now
 
     def first_token(self, now: float) -> None:
         """Notes the first token, once for the turn."""
-        if not self.spoken:
-            self.spoken = True
-            self._at["token"] = now
-            self._prefill = now - self._at["asked"]
+        if self.first_token_at is None:
+            self.first_token_at = now
+            self._prefill = now - (now if self._asked is None else self._asked)
 
     def sampled(self, now: float, phases: dict[str, int] | None) -> None:
         """One sampling is over; ``phases`` is what the engine itself measured."""
-        self._engine += now - self._at.get("asked", now)
+        if self._asked is not None:
+            self._engine += now - self._asked
         for name, microseconds in (phases or {}).items():
             self.add(name, microseconds)
 
+    def held(self, now: float) -> None:
+        """It waits for its client."""
+        self._held_at = now
+
     def resume(self, now: float) -> None:
         """A held turn goes on: the time since was the client's."""
-        self._held += now - self._at["held"]
+        self._held += self._since_held(now)
+        self._held_at = None
+
+    def concluded(self, now: float) -> None:
+        """Its output is whole."""
+        self._concluded = now
+
+    def saved(self, now: float) -> None:
+        """The store has it, or need not."""
+        self._saved = now
 
     def add(self, name: str, microseconds: int) -> None:
         """Adds to a phase that somebody else measures."""
@@ -68,29 +102,34 @@ class Marks:
 
     def phases(self, now: float) -> dict[str, int]:
         """All phases so far."""
-        at = self._at
-        received = at["received"]
-        head = at.get("head", now)
-        resolved = at.get("resolved", head)
-        queue = at.get("first_asked", now) - resolved if "resolved" in at else 0.0
-        held = self._held + (now - at["held"] if at.get("held", 0) > at.get("asked", now) else 0)
-        lane = head - received
-        spans = {
-            "lane": lane,
-            "resolve": resolved - head,
-            "queue": queue,
-            "prefill": self._prefill,
-            "decode": max(0.0, self._engine - self._prefill),
-            "held": held,
-            "store": at["saved"] - at["concluded"] if "saved" in at else 0.0,
-            "first_token": at["token"] - received if "token" in at else 0.0,
-            "total": now - received,
-            "overhead": max(0.0, now - received - lane - queue - self._engine - held),
+        head = now if self._head is None else self._head
+        resolved = head if self._resolved is None else self._resolved
+        lane, total = head - self.received, now - self.received
+        asked = now if self._first_asked is None else self._first_asked
+        queue = 0.0 if self._resolved is None else asked - resolved
+        held = self._held + self._since_held(now)
+        store = 0.0
+        if self._saved is not None and self._concluded is not None:
+            store = self._saved - self._concluded
+        token = self.received if self.first_token_at is None else self.first_token_at
+        overhead = max(0.0, total - lane - queue - self._engine - held)
+        return {
+            **self._phases,
+            "lane": round(lane * 1e6),
+            "resolve": round((resolved - head) * 1e6),
+            "queue": round(queue * 1e6),
+            "prefill": round(self._prefill * 1e6),
+            "decode": round(max(0.0, self._engine - self._prefill) * 1e6),
+            "held": round(held * 1e6),
+            "store": round(store * 1e6),
+            "first_token": round((token - self.received) * 1e6),
+            "total": round(total * 1e6),
+            # An engine renders inside its own time, but rendering is the service's work.
+            "overhead": round(overhead * 1e6) + self._phases.get("render", 0),
         }
-        whole = {name: round(seconds * 1e6) for name, seconds in spans.items()}
-        # An engine renders inside its own time, but rendering is the service's work.
-        whole["overhead"] += self._phases.get("render", 0)
-        return {**self._phases, **whole}
+
+    def _since_held(self, now: float) -> float:
+        return 0.0 if self._held_at is None else now - self._held_at
 
 
 def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tieline.items import Item
 from tieline_server.core.effects import Discard, Effect, Keep
-from tieline_server.core.history import Segment
+from tieline_server.core.history import Segment, Tip
 from tieline_server.core.memory import Memory
 
 
@@ -38,6 +38,13 @@ class Standing:
         self._release()
         self._link = link
         return link
+
+    def rest(self, lane: str | None, tip: Tip) -> None:
+        """The turn is over and this is its lane's latest: what it held, the lane holds now."""
+        held = self._link is tip.segment
+        self._host.memory.advance(lane, tip, held=held)
+        if held:
+            self._link = None
 
     def leave(self) -> None:
         """The turn is over: what it holds is let go."""

@@ -212,7 +212,7 @@ class Turn:
         """Settles settings, parent and input; asks the store for what the line does not know."""
         loaded = found is not None
         if not loaded:
-            self.marks.set("head", self.host.now)
+            self.marks.head(self.host.now)
         try:
             settling.ground(self)
             parent = tip or settling.parent_of(self)
@@ -237,7 +237,7 @@ class Turn:
         except ApiError as error:
             self.handle(TurnInput.REFUSE, error)
             return
-        self.marks.set("resolved", self.host.now)
+        self.marks.resolved(self.host.now)
         if self._stores:
             self.standing.keep(self.tip.items, after=self.parent)
         self._go()
@@ -263,7 +263,7 @@ class Turn:
         host.admission.enter()
         self.placed = True
         self.tally = Tally()
-        self.marks.set("asked", host.now)
+        self.marks.asked(host.now)
         self.wake_at = None if self.running else host.now + host.limits.announce_after
         prompt = Prompt(
             response_id=self.id,
@@ -291,7 +291,6 @@ class Turn:
     def run(self, accepted: Accepted) -> None:
         """The engine took the prompt."""
         self.tally.accept(accepted)
-        self.marks.set("accepted", self.host.now)
         self.announce()
 
     def take(self, run: Sequence[Delta]) -> None:
@@ -308,7 +307,7 @@ class Turn:
 
     def _feed(self, run: Sequence[Delta]) -> None:
         self.tally.count(run)
-        if not self.marks.spoken:
+        if self.marks.first_token_at is None:
             self.marks.first_token(self.host.now)
         self.output.feed(run)
         if self._stores:
@@ -329,7 +328,7 @@ class Turn:
         self.output.close("completed")
         self._link()
         self.held = True
-        self.marks.set("held", self.host.now)
+        self.marks.held(self.host.now)
         self.wake_at = self.host.now + self.host.limits.held_timeout
         self._push_timing()
         self.outbox.push(events.ResponseDone, response=self.snapshot("in_progress"))
@@ -413,13 +412,13 @@ class Turn:
 
     def end(self) -> None:
         """The store has it, or need not: the terminal event goes out."""
-        self.marks.set("saved", self.host.now)
+        self.marks.saved(self.host.now)
         response = self.snapshot(self.status)
         if self.status == "failed":
             self._evict_parent()
         elif self.tip is not None:
             tip = Tip(self.id, self.tip, owner=self.principal.owner, settings=self.settings)
-            self.host.memory.advance(self.lane, tip)
+            self.standing.rest(self.lane, tip)
         self.standing.leave()
         self._push_timing()
         if not self.quiet:
@@ -534,7 +533,7 @@ class Turn:
         self._link()
         self.status, self.reason = status, reason
         self.completed_at = self.host.unix_time if status == "completed" else None
-        self.marks.set("concluded", self.host.now)
+        self.marks.concluded(self.host.now)
         if self.settings is None or not self.settings.store or self.tip is None:
             self.handle(TurnInput.SAVED)
             return

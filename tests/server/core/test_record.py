@@ -25,12 +25,13 @@ class TestMarks:
 
     def test_what_is_neither_engine_nor_queue_nor_client_is_overhead(self) -> None:
         marks = Marks(0.0)
-        for name, at in (("head", 1.0), ("resolved", 1.5), ("asked", 3.5), ("accepted", 4.0)):
-            marks.set(name, at)
+        marks.head(1.0)
+        marks.resolved(1.5)
+        marks.asked(3.5)
         marks.first_token(5.0)
         marks.sampled(9.0, None)
-        marks.set("concluded", 9.0)
-        marks.set("saved", 9.25)
+        marks.concluded(9.0)
+        marks.saved(9.25)
         phases = marks.phases(9.25)
         assert phases["lane"] == 1 * S
         assert phases["resolve"] == S // 2
@@ -43,7 +44,7 @@ class TestMarks:
 
     def test_only_the_first_token_counts_as_the_first(self) -> None:
         marks = Marks(0.0)
-        marks.set("asked", 1.0)
+        marks.asked(1.0)
         marks.first_token(2.0)
         marks.first_token(3.0)
         assert marks.first_token_at == 2.0
@@ -51,15 +52,15 @@ class TestMarks:
     def test_what_an_engine_measured_adds_up_over_samplings(self) -> None:
         marks = Marks(0.0)
         for _ in range(2):
-            marks.set("asked", 0.0)
+            marks.asked(0.0)
             marks.sampled(1.0, {"render": 5})
         assert marks.phases(1.0)["render"] == 10
 
     def test_rendering_is_the_services_own_work(self) -> None:
         marks = Marks(0.0)
-        marks.set("head", 0.0)
-        marks.set("resolved", 0.0)
-        marks.set("asked", 0.0)
+        marks.head(0.0)
+        marks.resolved(0.0)
+        marks.asked(0.0)
         marks.sampled(1.0, {"render": 300})
         assert marks.phases(1.0)["overhead"] == 300
 
