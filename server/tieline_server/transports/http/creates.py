@@ -8,6 +8,7 @@ from aiohttp import web
 
 from tieline import events, responses
 from tieline.codecs.json import RequestDecoder
+from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create, SessionStart
 from tieline_server.core.profile import unsupported
 from tieline_server.runtime import LineRuntime, Services
@@ -108,11 +109,21 @@ class CreateCalls:
 
 
 async def _whole(call: Call, live: LiveLine) -> web.Response:
-    answer = await final_answer(live)
+    try:
+        answer = await final_answer(live)
+    except ApiError as error:
+        raise _known(error) from None
     response = json_response(responses.encode(answer.response))
     phases = {name: spent / 1000 for name, spent in answer.phases.items()}
     call.stamp(response, phases)
     return response
+
+
+def _known(error: ApiError) -> ApiError:
+    """The error with a code of ours: an engine's own one says nothing to a JSON client."""
+    if error.code in ERRORS:
+        return error
+    return ApiError.of("server_error", error.message, status=error.status)
 
 
 def _fit(create: Create) -> Create:

@@ -230,6 +230,17 @@ def test_a_response_that_fails_after_its_start_is_an_event_or_its_status() -> No
     run(main())
 
 
+def test_an_engines_own_code_is_a_server_error_to_who_asks_for_the_whole() -> None:
+    async def main() -> None:
+        answer = refusing("gpu_on_fire", accepted=True)
+        async with serve(answer) as served, served.connection() as client:
+            reply = await client.ask("POST", PATH, CREATE)
+            assert (reply.status, reply.error["code"]) == (500, "server_error")
+            assert reply.error["message"] == "No."
+
+    run(main())
+
+
 def test_what_an_exception_said_reaches_no_client(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(prompt: Prompt) -> AsyncGenerator[Step, None]:
         raise RuntimeError("a secret")

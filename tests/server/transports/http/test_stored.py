@@ -1,15 +1,19 @@
 """Stored responses over HTTP: read, listed, cancelled, deleted, counted, compacted."""
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.grpc_engine import INPUT_TOKENS
+from tests.support.grpc_engine import INPUT_TOKENS, Step
 from tests.support.grpc_harness import run
 from tests.support.http_client import Connection
 from tests.support.http_harness import serve
+from tieline_server.core.deltas import Accepted, TextDelta
+from tieline_server.core.effects import Prompt
 from tieline_server.core.profile import PROFILES
+from tieline_server.engines.base import EngineError
 
 PATH = "/v1/responses"
 KEYS = """
@@ -43,6 +47,37 @@ def test_a_stored_response_reads_as_it_was_made_until_it_is_deleted() -> None:
                 gone = await client.ask(method, where)
                 assert (gone.status, gone.error["code"]) == (404, "response_not_found")
                 assert gone.error["message"] == f"Response with id '{made['id']}' not found."
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("engine_unavailable", "server_error"),
+        ("content_filter", "server_error"),
+        ("of_the_engine", "server_error"),
+        ("context_length_exceeded", "context_length_exceeded"),
+        ("server_is_overloaded", "server_is_overloaded"),
+        ("rate_limit_exceeded", "rate_limit_exceeded"),
+    ],
+)
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("POST", "/cancel")])
+def test_a_stored_failure_says_why_by_a_code_that_clients_know(
+    code: str, seen: str, method: str, tail: str
+) -> None:
+    async def failing(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        yield [Accepted(input_tokens=INPUT_TOKENS), TextDelta("half")]
+        raise EngineError.of(code, "No.")
+
+    async def main() -> None:
+        async with serve(failing) as served, served.connection() as client:
+            client.request("POST", PATH, {"model": "tiny", "input": "hi", "stream": True})
+            await client.head()
+            failed = (await client.events())[-1]["response"]
+            assert failed["error"] == {"code": seen, "message": "No."}
+            reply = await client.ask(method, f"{PATH}/{failed['id']}{tail}")
+            assert (reply.status, reply.json) == (200, failed)
 
     run(main())
 
