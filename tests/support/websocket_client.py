@@ -78,10 +78,11 @@ class RawSocket:
         *,
         headers: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
+        version: str = "1.1",
         receive_buffer: int | None = None,
     ) -> None:
         self._port = port
-        self._path = path
+        self._first = f"GET {path} HTTP/{version}"
         given = {
             "Host": f"127.0.0.1:{port}",
             "Upgrade": "websocket",
@@ -104,7 +105,7 @@ class RawSocket:
         await loop.sock_connect(sock, ("127.0.0.1", self._port))
         # A small limit: the reader stops taking from the socket where the test does not read.
         self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=4096)
-        lines = [f"GET {self._path} HTTP/1.1", *(f"{k}: {v}" for k, v in self._sent.items())]
+        lines = [self._first, *(f"{k}: {v}" for k, v in self._sent.items())]
         self.writer.write("\r\n".join([*lines, "", ""]).encode())
         status, self.headers = await self._head()
         if status != 101:

@@ -6,6 +6,8 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct
 
+from tieline_server.transports.http.errors import SERVER
+
 API_VERSION: Final = "2020-10-01"
 """The version that OpenAI's API answers with, and SDKs know."""
 
@@ -47,7 +49,7 @@ class Call(Struct, frozen=True, kw_only=True):
     def stamp(self, response: web.StreamResponse, phases: Mapping[str, float]) -> None:
         """Writes what every answer says into its headers; ``phases`` are milliseconds."""
         headers = response.headers
-        headers["Server"] = "tieline"
+        headers["Server"] = SERVER
         headers["x-request-id"] = self.request_id
         headers["openai-version"] = API_VERSION
         headers["openai-processing-ms"] = str(round(self.spent * 1000))

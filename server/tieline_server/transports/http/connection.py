@@ -10,7 +10,8 @@ from aiohttp import web
 from tieline.errors import ApiError
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
-from tieline_server.transports.http.errors import error_response
+from tieline_server.transports.client_frames import ClientFrames
+from tieline_server.transports.http.errors import SERVER, error_response
 
 UNSENT_BYTES: Final = 16 * 1024
 """What a connection buffers here, and again unsent in the kernel, before a writer waits.
@@ -89,6 +90,10 @@ class Connection(web.RequestHandler):
             connections.admitted -= self.admitted
         super().connection_lost(exc)
 
+    def set_parser(self, parser: Any, *how: Any, **named: Any) -> None:
+        """An upgrade: from here on ``parser`` reads frames, and only such as a client may send."""
+        super().set_parser(cast(Any, ClientFrames(parser)), *how, **named)
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -101,5 +106,6 @@ class Connection(web.RequestHandler):
             raise ConnectionError("the answer has begun")
         unreadable = ApiError.of("invalid_request", "The request is not valid HTTP.")
         response = error_response(unreadable if status == 400 else internal_error())
+        response.headers["Server"] = SERVER
         response.force_close()
         return response

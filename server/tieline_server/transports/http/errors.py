@@ -10,6 +10,9 @@ from tieline.errors import ApiError
 
 JSON: Final = "application/json"
 
+SERVER: Final = "tieline"
+"""Who answers; not which version of what, which would help only an attacker."""
+
 HEADERS: Final[dict[int, dict[str, str]]] = {
     401: {"WWW-Authenticate": "Bearer"},
     # RFC 9110 15.5.22: the answer says what would be accepted.

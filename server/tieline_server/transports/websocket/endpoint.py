@@ -47,6 +47,7 @@ from tieline_server.transports.websocket.handshake import (
 )
 from tieline_server.transports.websocket.stream import (
     HIGH_WATER,
+    NO_CODE,
     EventWriter,
     LineSocket,
     RequestReader,
@@ -306,5 +307,5 @@ def _last_words(error: ApiError | None, stopping: bool) -> bytes:
 
 
 def _echo(code: int) -> int:
-    """The peer's own code; 1000 for a close frame without one (RFC 6455 7.4.1: 1005 is no code)."""
-    return 1000 if code == 1005 else code
+    """The peer's own code; 1000 for a close frame without one, as 1005 is never sent."""
+    return WSCloseCode.OK if code == NO_CODE else code

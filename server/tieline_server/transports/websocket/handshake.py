@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from msgspec import Struct, structs
 
 from tieline.codecs import json
@@ -21,6 +21,9 @@ from tieline_server.core.profile import Profile
 from tieline_server.transports import json_events
 
 REQUEST_ID: Final = "x-request-id"
+
+SERVER: Final = "tieline"
+"""Who answers, without the versions of what it runs on."""
 
 TURN_STATE: Final = "x-codex-turn-state"
 """A sticky-routing token of Codex: what it brings, it gets back (wire.md 1.2)."""
@@ -54,7 +57,7 @@ class Handshake(Struct, frozen=True, kw_only=True):
 
     def response_headers(self, request_id: str) -> dict[str, str]:
         """What goes with the 101."""
-        headers = {REQUEST_ID: request_id}
+        headers = {REQUEST_ID: request_id, "Server": SERVER}
         if self.turn_state is not None:
             headers[TURN_STATE] = self.turn_state
         return headers
@@ -63,8 +66,7 @@ class Handshake(Struct, frozen=True, kw_only=True):
 def read_handshake(request: web.Request) -> Handshake:
     """Checks the upgrade; raises :class:`ApiError` 426 or 400."""
     headers = request.headers
-    connection = {token.strip().lower() for token in headers.get("Connection", "").split(",")}
-    if headers.get("Upgrade", "").strip().lower() != "websocket" or "upgrade" not in connection:
+    if not _is_upgrade(request):
         raise upgrade_required("This endpoint speaks WebSocket; to use plain HTTP, send a POST.")
     if headers.get("Sec-WebSocket-Version", "").strip() != "13":
         raise upgrade_required("This endpoint speaks version 13 of WebSocket (RFC 6455).")
@@ -90,7 +92,7 @@ def upgrade_required(message: str) -> ApiError:
 
 def refusal(error: ApiError, request_id: str) -> web.Response:
     """The HTTP answer to an upgrade that is refused."""
-    headers = {REQUEST_ID: request_id}
+    headers = {REQUEST_ID: request_id, "Server": SERVER}
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
     if error.status == 401:
@@ -135,6 +137,18 @@ def _trace_in(client_metadata: msgspec.Raw) -> dict[str, str] | None:
 def _trace_of(headers: Mapping[str, str]) -> dict[str, str] | None:
     trace = {key: headers[key] for key in TRACE_KEYS if key in headers}
     return trace if "traceparent" in trace else None
+
+
+def _is_upgrade(request: web.Request) -> bool:
+    """Whether it asks for WebSocket (RFC 6455 4.1: GET, HTTP/1.1 or later; RFC 9110 7.8)."""
+    headers = request.headers
+    connection = {token.strip().lower() for token in headers.get("Connection", "").split(",")}
+    return (
+        headers.get("Upgrade", "").strip().lower() == "websocket"
+        and "upgrade" in connection
+        and request.method == "GET"
+        and request.version >= HttpVersion11
+    )
 
 
 def _is_key(key: str) -> bool:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import WebSocketError
 from msgspec import structs
@@ -42,6 +42,12 @@ EVENT_BYTES: Final = 16 * 1024 * 1024
 
 LEAST_BYTES: Final = 16 * 1024
 """A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
+
+NO_CODE: Final = 1005
+"""What stands for a close frame without a code (RFC 6455 7.4.1)."""
+
+CODES_END: Final = 5000
+"""The first number past the codes of applications (RFC 6455 7.4.2)."""
 
 BACKLOG: Final = 64
 """Messages taken from a client that takes none: the next one waits for the stuck write."""
@@ -276,7 +282,10 @@ class RequestReader:
                 self._line.reject(_not_text())
             return True
         if message.type is WSMsgType.CLOSE:
-            self.close_code = message.data or 1005
+            if _is_close_code(message.data):
+                self.close_code = message.data or NO_CODE
+            else:
+                self.refused = WSCloseCode.PROTOCOL_ERROR
         elif message.type is WSMsgType.ERROR and isinstance(message.data, WebSocketError):
             self.refused = int(message.data.code)
         return False
@@ -316,6 +325,11 @@ class RequestReader:
             event_id=json.text_of(given.get("event_id")) or None,
             stream_id=lane if is_stream_id(lane) else None,
         )
+
+
+def _is_close_code(code: int) -> bool:
+    """Whether a peer may say it; 0 stands for none. aiohttp refuses the others below 3000."""
+    return code != WSCloseCode.ABNORMAL_CLOSURE and code < CODES_END
 
 
 def _not_text() -> ApiError:

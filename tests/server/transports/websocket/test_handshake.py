@@ -116,6 +116,7 @@ def test_without_the_v1_header_a_tool_call_completes_the_response() -> None:
     [
         ({"drop": ("Upgrade", "Connection")}, 426),
         ({"drop": ("Connection",)}, 426),
+        ({"version": "1.0"}, 426),  # RFC 9110 7.8: no upgrade from there
         ({"headers": {"Upgrade": "h2c"}}, 426),
         ({"headers": {"Sec-WebSocket-Version": "12"}}, 426),
         ({"drop": ("Sec-WebSocket-Key",)}, 400),
@@ -134,6 +135,7 @@ def test_au_07_what_is_no_upgrade_gets_an_http_error_with_a_json_body(
             assert set(error.error) == {"message", "type", "param", "code"}
             assert error.error["type"] == "invalid_request_error"
             assert error.headers["x-request-id"].startswith("req_")
+            assert error.headers["server"] == "tieline"
             if status == 426:
                 assert error.headers["upgrade"] == "websocket"
                 assert error.headers["sec-websocket-version"] == "13"

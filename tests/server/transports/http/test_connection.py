@@ -1,0 +1,208 @@
+"""One connection: how many there may be, what they buffer, what is no HTTP, and which frames."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from tests.support.grpc_engine import gated
+from tests.support.grpc_harness import run
+from tests.support.http_client import Connection
+from tests.support.http_harness import Served, serve
+from tests.support.runtime import until
+from tests.support.websocket_client import CLOSE, PING, PONG, TERMINAL, RawSocket, frame
+from tieline_server.runtime import Services
+from tieline_server.transports.http.connection import NOTSENT_LOWAT, UNSENT_BYTES
+from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
+
+PATH = "/v1/responses"
+CREATE = {"model": "tiny", "input": "hi", "store": False}
+EVENT = json.dumps({"type": "response.create", **CREATE}).encode()
+
+
+def endpoint(services: Services) -> WebSocketEndpoint:
+    """The WebSocket endpoint of the same port."""
+    return WebSocketEndpoint(services, WebSocketConfig())
+
+
+@asynccontextmanager
+async def upgraded(served: Served) -> AsyncIterator[RawSocket]:
+    """A WebSocket through this door."""
+    async with RawSocket(served.port) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is TLS\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_a_400_without_its_own_words(data: bytes) -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            client.send(data)
+            reply = await client.reply()
+            assert (reply.status, reply.error["message"]) == (400, "The request is not valid HTTP.")
+            assert reply.headers["server"] == "tieline"
+            assert await client.eof() == b""
+            async with served.connection() as other:
+                assert (await other.ask("GET", "/healthz")).status == 200
+
+    run(main())
+
+
+def test_lb_05_a_connection_past_the_limit_is_refused_until_another_ends() -> None:
+    async def main() -> None:
+        async with serve(max_connections=4) as served, AsyncExitStack() as stack:
+
+            async def connect() -> Connection:
+                return await stack.enter_async_context(served.connection())
+
+            first = [await connect() for _ in range(4)]
+            for client in first:
+                assert (await client.ask("GET", "/healthz")).status == 200
+            fifth = await connect()
+            reply = await fifth.ask("POST", PATH, CREATE)
+            assert (reply.status, reply.error["code"]) == (429, "too_many_connections")
+            assert reply.headers["retry-after"] == "1"
+            assert reply.headers["retry-after-ms"] == "1000"
+            assert await fifth.eof() == b""
+            for client in first[:2]:
+                client.reset()
+            async with asyncio.timeout(1.0):
+                await gone(served, 2)
+            for client in (await connect(), await connect()):
+                assert (await client.ask("POST", PATH, CREATE)).status == 200
+
+    run(main())
+
+
+async def gone(served: Served, count: int) -> None:
+    """Until the door counts so many connections."""
+    await until(lambda: served.door.connections.admitted == count)
+
+
+def test_connections_far_past_the_limit_are_reset_and_all_give_their_places_back() -> None:
+    async def main() -> None:
+        async with serve(max_connections=1) as served:
+            async with AsyncExitStack() as stack:
+                for _ in range(70):
+                    await stack.enter_async_context(served.connection())
+                async with served.connection() as last:
+                    last.request("GET", "/healthz")
+                    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                        await last.head()
+            async with asyncio.timeout(5.0):
+                await until(lambda: not served.door.connections.open)
+            assert served.door.connections.admitted == 0
+
+    run(main())
+
+
+def test_a_connection_buffers_little_for_a_reader_that_stops() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            assert (await client.ask("GET", "/healthz")).status == 200
+            (connection,) = served.door.connections.open
+            transport = connection.transport
+            assert transport is not None
+            assert transport.get_write_buffer_limits()[1] == UNSENT_BYTES
+            assert NOTSENT_LOWAT is not None
+            bare = transport.get_extra_info("socket")
+            assert bare.getsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT) == UNSENT_BYTES
+
+    run(main())
+
+
+def test_a_task_answers_each_connection_and_ends_with_it() -> None:
+    async def main() -> None:
+        async with serve() as served:
+            async with served.connection() as client:
+                assert (await client.ask("GET", "/healthz")).status == 200
+                assert len(served.door.connections.tasks) == 1
+            await until(lambda: not served.door.connections.tasks)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(EVENT, masked=False),
+        frame(b"x", opcode=PING, masked=False),
+        frame(b"\x03\xe8", opcode=CLOSE, masked=False),
+        frame(b"", fin=False) + frame(EVENT),  # RFC 6455 5.4: a message inside a message
+    ],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_frame_that_no_client_may_send_closes_with_1002_and_ends_what_runs(
+    data: bytes, together: bool
+) -> None:
+    """RFC 6455 5.1: a server closes on a frame without a mask."""
+
+    async def main() -> None:
+        never = gated(asyncio.Event())
+        async with serve(never, upgrade=endpoint) as served, upgraded(served) as client:
+            await client.send(EVENT)
+            await client.until("response.in_progress")
+            for piece in [data] if together else [data[at : at + 1] for at in range(len(data))]:
+                await client.raw(piece)
+            assert (await client.closed())[0] == 1002
+            await served.until(lambda: len(served.records) == 1)
+            assert served.records[0].outcome == "disconnected"
+
+    run(main())
+
+
+def test_frames_before_a_forbidden_one_are_still_read() -> None:
+    async def main() -> None:
+        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+            await client.raw(frame(b"first", opcode=PING) + frame(b"bare", masked=False))
+            pong = await client.frame()
+            assert (pong.opcode, pong.payload) == (PONG, b"first")
+            assert (await client.closed())[0] == 1002
+
+    run(main())
+
+
+def test_a_masked_message_passes_whole_in_fragments_and_byte_by_byte() -> None:
+    async def main() -> None:
+        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+            half = len(EVENT) // 2
+            parts = (
+                frame(EVENT[:half], fin=False),
+                frame(b"", opcode=PING),
+                frame(b"", opcode=0, fin=False),
+                frame(EVENT[half:], opcode=0),
+            )
+            await client.raw(frame(EVENT) + b"".join(parts))
+            for byte in b"".join(parts):
+                await client.raw(bytes((byte,)))
+            for _ in range(3):
+                assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
+            assert len(served.records) == 3
+
+    run(main())
+
+
+def test_frames_that_came_with_the_handshake_obey_the_same_rules() -> None:
+    async def main() -> None:
+        async with serve(upgrade=endpoint) as served, served.connection() as client:
+            client.send(
+                b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+                b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" + frame(EVENT, masked=False)
+            )
+            head = await client.head()
+            assert (head.status, head.headers["server"]) == (101, "tieline")
+            assert await client.reader.readexactly(4) == b"\x88\x02\x03\xea"
+
+    run(main())
