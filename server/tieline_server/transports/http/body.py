@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from tieline.errors import ApiError
 
@@ -15,6 +15,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+SLOWEST: Final = 1024
+"""Bytes per second, on the whole, below which a body is given up: a trickle holds a place."""
+
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -22,8 +25,9 @@ async def read_body(request: web.Request, *, limit: int, patience: float) -> byt
     """All of the body, decoded.
 
     Raises :class:`ApiError`: 413 past ``limit`` bytes, before or after decoding; 408 when it is
-    silent for ``patience`` seconds; 415 for an encoding that we do not know; 400 for a body that
-    does not keep to its framing or its encoding. One that is cut short ends with its connection.
+    silent for ``patience`` seconds, or slower than ``SLOWEST``; 415 for an encoding that we do
+    not know; 400 for a body that does not keep to its framing or its encoding. One that is cut
+    short ends with its connection.
     """
     if request.content_length is not None and request.content_length > limit:
         raise _too_large(limit)
@@ -55,18 +59,21 @@ async def _read(request: web.Request, limit: int, patience: float) -> bytes:
     if content.is_eof():
         # The rule: a body of a few kB came with its head, and no timer is needed.
         return content.read_nowait()
-    if request.headers.get("Expect", "").lower() == "100-continue":
+    # RFC 9110 10.1.1: not to a client of HTTP/1.0.
+    expects = request.headers.get("Expect", "").lower() == "100-continue"
+    if expects and request.version >= HttpVersion11:
         await request.writer.write(CONTINUE)
     parts: list[bytes] = []
     size = 0
     loop = asyncio.get_running_loop()
+    started = loop.time()
     async with asyncio.timeout(patience) as deadline:
         while part := await content.readany():
             parts.append(part)
             size += len(part)
             if size > limit:
                 raise _too_large(limit)
-            deadline.reschedule(loop.time() + patience)
+            deadline.reschedule(min(loop.time(), started + size / SLOWEST) + patience)
     return b"".join(parts)
 
 
@@ -81,7 +88,7 @@ def _identity(data: bytes, _most: int) -> bytes:
 def _gunzip(data: bytes, most: int) -> bytes:
     decoder = zlib.decompressobj(wbits=31)
     plain = decoder.decompress(data, most)
-    if len(plain) < most and not decoder.eof:
+    if len(plain) < most and (not decoder.eof or decoder.unused_data):
         raise EOFError
     return plain
 
@@ -89,7 +96,7 @@ def _gunzip(data: bytes, most: int) -> bytes:
 def _unzstd(data: bytes, most: int) -> bytes:
     decoder = zstd.ZstdDecompressor()
     plain = decoder.decompress(data, max_length=most)
-    if len(plain) < most and not decoder.eof:
+    if len(plain) < most and (not decoder.eof or decoder.unused_data):
         raise EOFError
     return plain
 

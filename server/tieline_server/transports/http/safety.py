@@ -6,6 +6,7 @@ rebound to 127.0.0.1 is still the attacker's), and that JSON is posted with a pr
 """
 
 import ipaddress
+import re
 from typing import Final
 
 from aiohttp import web
@@ -17,6 +18,9 @@ EXPOSED: Final = (
     "x-request-id, openai-processing-ms, server-timing, retry-after, retry-after-ms, x-should-retry"
 )
 """What a page of a listed origin may read of an answer's headers."""
+
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]*)?")
+"""RFC 9110 7.2: a bracketed IPv6 address, or a name, then perhaps a port."""
 
 PREFLIGHT_AGE: Final = "600"
 """Seconds that a browser may remember a preflight."""
@@ -79,7 +83,10 @@ def is_own(host: str) -> bool:
     >>> is_own("localhost:8080"), is_own("[::1]"), is_own("127.0.0.1.example.com")
     (True, True, False)
     """
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    name = found[1] or found[2]
     if name.lower() == "localhost":
         return True
     try:

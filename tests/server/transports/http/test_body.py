@@ -10,6 +10,7 @@ import pytest
 from tests.support.grpc_harness import run
 from tests.support.http_client import request_bytes
 from tests.support.http_harness import serve
+from tests.support.runtime import until
 from tieline_server.core.limits import Limits
 
 if sys.version_info >= (3, 14):
@@ -54,10 +55,11 @@ def test_other_encodings_are_415(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
-@pytest.mark.parametrize("data", [b"\x00 is neither", b"", "cut"])
+@pytest.mark.parametrize("data", [b"\x00 is neither", b"", "cut", "junk behind", "twice"])
 def test_a_body_that_is_not_what_it_says_is_400(name: str, data: bytes | str) -> None:
     whole = gzip.compress(BODY) if name == "gzip" else zstd.compress(BODY)
-    sent = whole[:-5] if isinstance(data, str) else data
+    broken = {"cut": whole[:-5], "junk behind": whole + b"junk", "twice": whole * 2}
+    sent = broken[data] if isinstance(data, str) else data
 
     async def main() -> None:
         async with serve() as served, served.connection() as client:
@@ -151,6 +153,25 @@ def test_a_body_that_falls_silent_is_408() -> None:
     run(main())
 
 
+def test_a_body_that_trickles_is_408_though_it_is_never_silent_for_long() -> None:
+    async def main() -> None:
+        async with serve(read_timeout=0.2) as served, served.connection() as client:
+            client.send(b"POST %b HTTP/1.1\r\nHost: localhost\r\n" % PATH.encode())
+            client.send(b"Content-Type: application/json\r\nContent-Length: 9999\r\n\r\n")
+
+            async def trickle() -> None:
+                while True:
+                    client.send(b" ")
+                    await asyncio.sleep(0.02)
+
+            feeding = asyncio.create_task(trickle())
+            reply = await client.reply()
+            feeding.cancel()
+            assert (reply.status, reply.error["code"]) == (408, "idle_timeout")
+
+    run(main())
+
+
 def test_a_body_that_is_cut_short_harms_nobody() -> None:
     async def main() -> None:
         async with serve() as served:
@@ -173,6 +194,21 @@ def test_who_asks_whether_to_send_a_body_is_told_to() -> None:
             assert (await client.head()).status == 100
             client.send(body)
             assert (await client.reply()).status == 200
+
+    run(main())
+
+
+def test_an_old_client_that_asks_whether_to_send_a_body_is_not_answered_in_between() -> None:
+    """RFC 9110 10.1.1: HTTP/1.0 knows no 100."""
+
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            whole = request_bytes("POST", PATH, CREATE, headers={"Expect": "100-continue"})
+            head, _, body = whole.replace(b"HTTP/1.1", b"HTTP/1.0").partition(b"\r\n\r\n")
+            client.send(head + b"\r\n\r\n" + body[:-1])
+            await until(lambda: any(each.busy for each in served.door.connections.open))
+            client.send(body[-1:])
+            assert (await client.head()).status == 200
 
     run(main())
 

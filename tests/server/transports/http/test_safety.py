@@ -15,7 +15,7 @@ LISTED = frozenset({PAGE})
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "127.8.8.8", "[::1]:80"]
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "127.8.8.8", "[::1]:80", "[::1]"]
 )
 def test_the_names_of_loopback_are_our_own(host: str) -> None:
     assert is_own(host)
@@ -23,7 +23,24 @@ def test_the_names_of_loopback_are_our_own(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.example", "192.0.2.1:80", "", "[::2]"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.example",
+        "192.0.2.1:80",
+        "",
+        "[::2]",
+        # What follows a name is a port and nothing else (RFC 9110 7.2).
+        "[::1].evil.example",
+        "[::1",
+        "localhost:80@evil.example",
+        "127.0.0.1:evil.example",
+        "localhost@evil.example",
+        "localhost/",
+        "0x7f000001",
+        "2130706433",
+        "[127.0.0.1%25eth0]",
+    ],
 )
 def test_any_other_name_is_not(host: str) -> None:
     assert not is_own(host)
