@@ -269,6 +269,15 @@ def _refusal(error: Exception, param: str) -> ApiError:
     return ApiError.of("invalid_json", "The item is not valid JSON.", param=param)
 
 
+def too_long(param: str, length: int, most: int) -> ApiError:
+    """The refusal of an array with more entries than we take."""
+    return ApiError.of(
+        "array_above_max_length",
+        f"Invalid '{param}': expected an array of length <= {most}, got one of {length}.",
+        param=param,
+    )
+
+
 def encode(view: View) -> Item:
     """An item of our own making: the view and its JSON, members that are None left out."""
     members = {name: value for name, value in _members(view) if value is not None}
@@ -288,6 +297,9 @@ def text_of(content: str | list[Raw]) -> str:
     return "".join(part.text or part.refusal or "" for part in parts)
 
 
+MAX_ITEMS: Final = 16_384
+"""Items that one ``input`` may have; what comes before them is named, not sent again."""
+
 _items: Final = msgspec.json.Decoder(list[Raw])
 _string: Final = msgspec.json.Decoder(str)
 
@@ -305,4 +317,6 @@ def decode_input(raw: bytes | Raw, *, param: str = "input") -> list[Item]:
         entries = _items.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _refusal(error, param) from None
+    if len(entries) > MAX_ITEMS:
+        raise too_long(param, len(entries), MAX_ITEMS)
     return [decode(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)]

@@ -149,6 +149,15 @@ def test_wrong_input_names_the_item_to_blame(raw: bytes, param: str) -> None:
     assert (caught.value.code, caught.value.param) == ("invalid_type", param)
 
 
+def test_input_has_a_longest_length() -> None:
+    most = b"[" + b",".join([b'{"role":"user"}'] * items.MAX_ITEMS) + b"]"
+    assert len(items.decode_input(most)) == items.MAX_ITEMS
+    with pytest.raises(ApiError) as caught:
+        items.decode_input(most[:-1] + b",{}]")
+    assert (caught.value.code, caught.value.param) == ("array_above_max_length", "input")
+    assert str(items.MAX_ITEMS) in caught.value.message
+
+
 def test_text_of_parts_is_joined() -> None:
     parts = [
         {"type": "input_text", "text": "a"},

@@ -28,6 +28,13 @@ _S = TypeVar("_S", bound=Struct)
 MAX_DEPTH: Final = 256
 """How deep arrays and objects from outside may nest (msgspec's own bound moves with the stack)."""
 
+MAX_VALUES: Final = 250_000
+"""How many JSON values one client event may hold.
+
+Ten million tiny ones fit into a message of the largest size, and would keep everybody waiting
+for seconds while they are read; a history of a million tokens has some fifty thousand.
+"""
+
 _LARGE: Final = 64 * 1024
 _MAX_DIGITS: Final = 308
 _STRIDE: Final = 75
@@ -37,6 +44,7 @@ _STEPS: Final = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(code, 0) for code i
 """A bracket that opens -> 1, one that closes -> -1 (as a signed byte)."""
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NUMBERS: Final = re.compile(_STRINGS.pattern + rb"|-?\d[\d.eE+-]*")
+_NOT_VALUES: Final = bytes(code for code in range(256) if code not in b",[{")
 _LONG_NUMBER: Final = re.compile(rb"\d{4}")
 
 _any: Final = msgspec.json.Decoder()
@@ -60,6 +68,11 @@ def check(raw: bytes, *, param: str | None = None, outer: int = 0) -> None:
 
     >>> check(b'{"a": [1, 2.5, "x"]}')
     """
+    _check_values(raw, param)
+    _check_text(raw, param, outer)
+
+
+def _check_text(raw: bytes, param: str | None, outer: int) -> None:
     try:
         _parse(raw)
     except msgspec.ValidationError:
@@ -86,6 +99,30 @@ def _parse(raw: bytes) -> None:
         gc.enable()
 
 
+def _check_values(raw: bytes | Raw, param: str | None = None) -> None:
+    """Refuses more than ``MAX_VALUES`` values; text that is smaller than that cannot have them."""
+    if memoryview(raw).nbytes <= MAX_VALUES:
+        return
+    text = bytes(raw)
+    # A value stands behind a comma or is the first in what opens before it, so that these count
+    # the values (an empty array as two). Counting those in strings too is one quick pass; only
+    # text that exceeds the bound so is looked at without its strings.
+    if len(text.translate(None, _NOT_VALUES)) < MAX_VALUES:
+        return
+    bare = _without_strings(text)
+    if bare is None or len(bare.translate(None, _NOT_VALUES)) >= MAX_VALUES:
+        raise invalid_json(f"it holds more than {MAX_VALUES} values", param)
+
+
+def _without_strings(text: bytes) -> bytes | None:
+    """What stands between the strings of JSON text; None where there are too many of them."""
+    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Two quotes a string, and at most two strings a value: a member's name and its text.
+    if plain.count(b'"') > 4 * MAX_VALUES:
+        return None
+    return b"".join(plain.split(b'"')[::2])
+
+
 def _too_deep(param: str | None) -> ApiError:
     return invalid_json(f"it nests deeper than {MAX_DEPTH} levels", param)
 
@@ -95,7 +132,9 @@ def _check_depth(raw: bytes, param: str | None, limit: int) -> None:
     # only in text that exceeds it are the levels counted.
     if len(raw.translate(None, _NOT_BRACKETS)) <= 2 * limit:
         return
-    steps = array("b", _STRINGS.sub(b"", raw).translate(_STEPS, _NOT_BRACKETS))
+    bare = _without_strings(raw)
+    assert bare is not None, "its values have been counted"
+    steps = array("b", bare.translate(_STEPS, _NOT_BRACKETS))
     if max(accumulate(steps), default=0) > limit:
         raise _too_deep(param)
 
@@ -273,6 +312,7 @@ class RequestDecoder:
 
     def decode(self, raw: bytes | Raw) -> Request:
         """Reads one client event; raises as :func:`decode_request` does."""
+        _check_values(raw)
         given = members(raw)
         if given is None:
             check(bytes(raw))
@@ -286,6 +326,7 @@ class RequestDecoder:
         >>> RequestDecoder().create(b'{"model": "m", "input": "hi"}').model
         'm'
         """
+        _check_values(raw)
         given = members(raw)
         if given is None:
             check(raw)
@@ -302,7 +343,7 @@ class RequestDecoder:
         if last is not None:
             return last
         text = bytes(raw)
-        check(text, param=name or None, outer=1)
+        _check_text(text, name or None, 1)
         self.work += len(text)
         if not remembered or len(text) > MAX_BYTES:
             return raw

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from tieline.errors import ApiError
+from tieline.items import too_long
 from tieline.requests import Create, refusal
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL
 from tieline_server.core.effects import Work
@@ -156,9 +157,15 @@ _tool: Final = msgspec.json.Decoder(_ToolView)
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
+MAX_TOOLS: Final = 1024
+"""Tools that one create may offer, namespaces counted as one each."""
+
+
 def parse_tools(data: bytes) -> Tools:
     """Reads ``tools``; raises :class:`ApiError` 400 naming the tool that is wrong."""
     entries = _decode(_tools, data, "tools") or []
+    if len(entries) > MAX_TOOLS:
+        raise too_long("tools", len(entries), MAX_TOOLS)
     offered: list[Tool] = []
     echoes = [_read_tool(entry, f"tools[{index}]", offered) for index, entry in enumerate(entries)]
     echo = Raw(msgspec.json.encode(echoes)) if echoes else EMPTY_LIST

@@ -292,3 +292,44 @@ def test_a_large_text_is_checked_without_the_collector_which_then_runs_again(end
         assert gc.isenabled()
     finally:
         gc.callbacks.pop()
+
+
+MANY = json.MAX_VALUES
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"[" + b"1," * MANY + b"1]",
+        b"[" + b"[]," * MANY + b"[]]",
+        b"[" + b'"a",' * MANY + b'"b"]',
+        b"[" + b'"\\\\",' * MANY + b'"b"]',
+        b'["\\""' + b',"a\\"[{,"' * MANY + b"]",
+        b"{" + b",".join(b'"%d":0' % index for index in range(MANY)) + b"}",
+    ],
+    ids=["numbers", "arrays", "strings", "backslashes", "quotes", "members"],
+)
+def test_more_values_than_any_history_needs_are_refused_unread(more: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        json.decode_request(b'{"type":"response.create","metadata":%b}' % more)
+    assert caught.value.code == "invalid_json"
+    assert caught.value.message == f"Invalid JSON: it holds more than {MANY} values."
+    with pytest.raises(ApiError, match="more than"):
+        json.RequestDecoder().create(b'{"other":%b}' % more)
+
+
+def test_as_many_values_as_are_allowed_are_read() -> None:
+    # The object, its type and the array are the other three.
+    most = b'{"type":"response.create","x":[' + b"1," * (MANY - 4) + b"1]}"
+    assert isinstance(json.decode_request(most), requests.Create)
+    with pytest.raises(ApiError, match="more than"):
+        json.decode_request(most.replace(b"1,", b"1,1,", 1))
+
+
+@pytest.mark.parametrize("text", [b"a, [b], {c}, ", b'\\", ', b"\\\\,[{", b'[,\\\\\\"'])
+def test_commas_and_brackets_in_text_are_no_values(text: bytes) -> None:
+    raw = b'{"type":"response.create","input":"%b","model":"m"}' % (text * MANY)
+    create = json.decode_request(raw)
+    assert isinstance(create, requests.Create)
+    assert isinstance(create.input, Raw)
+    assert bytes(create.input) == b'"%b"' % (text * MANY)

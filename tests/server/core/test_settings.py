@@ -9,7 +9,7 @@ from tests.support.core import create_of, raw
 from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.core.effects import Work
-from tieline_server.core.settings import Recall, Settings, Tool, ToolChoice, settle
+from tieline_server.core.settings import MAX_TOOLS, Recall, Settings, Tool, ToolChoice, settle
 
 
 def settled(**members: Any) -> Settings:
@@ -33,6 +33,13 @@ def echoed(settings: Settings) -> dict[str, Any]:
     """The Response members that repeat the settings, as a client reads them."""
     whole: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(Response(**settings.echo)))
     return whole
+
+
+def test_tools_have_a_longest_length() -> None:
+    most = [tool("f")] * MAX_TOOLS
+    assert len(settled(tools=most).tools.offered) == MAX_TOOLS
+    error = refusal(tools=[*most, tool("f")])
+    assert (error.code, error.param) == ("array_above_max_length", "tools")
 
 
 class TestRefusals:
