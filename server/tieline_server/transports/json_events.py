@@ -13,7 +13,7 @@ from msgspec import UNSET, structs
 from tieline import events
 from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline.responses import ResponseError
+from tieline.responses import Response, ResponseError
 from tieline_server.core.profile import Profile
 
 HEADER: Final = "x-tieline-extensions"
@@ -65,6 +65,21 @@ FAILURES: Final = frozenset(
 )
 """What ``response.error.code`` may say to a JSON client; anything else is a ``server_error``."""
 
+REASONS: Final = frozenset(
+    {
+        # OpenAI's closed list (openai-python's IncompleteDetails).
+        "max_output_tokens",
+        "max_messages",
+        "content_filter",
+        "steered",
+        # Ours, which only a client meets that has used append or timeout_ms.
+        "superseded",
+        "held_timeout",
+        "deadline",
+    }
+)
+"""What ``incomplete_details.reason`` may say to a JSON client; no other reason is told."""
+
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -82,13 +97,16 @@ def asked_for(lists: Iterable[str | None], *, timing: str | None = None) -> froz
     return NAMES & names
 
 
-def listed(error: ResponseError) -> ResponseError:
-    """Why a response failed, by a code that every JSON client knows."""
-    return (
-        error
-        if error.code in FAILURES
-        else ResponseError(code="server_error", message=error.message)
-    )
+def told(response: Response) -> Response:
+    """The response as every JSON client knows it: how it ended in words of the closed lists."""
+    error, details = response.error, response.incomplete_details
+    if error is not None and error.code not in FAILURES:
+        error = ResponseError(code="server_error", message=error.message)
+    if details is not None and details.reason not in REASONS:
+        details = None
+    if error is response.error and details is response.incomplete_details:
+        return response
+    return structs.replace(response, error=error, incomplete_details=details)
 
 
 class EventJson:
@@ -104,7 +122,8 @@ class EventJson:
         self._extensions: frozenset[str] = frozenset()
         self._special: dict[type[events.Event], Callable[[Any], bytes | None]] = {
             events.ErrorEvent: error_json,
-            events.ResponseFailed: _failed,
+            events.ResponseFailed: _ended,
+            events.ResponseIncomplete: _ended,
             events.Opaque: json.encode,
             **dict.fromkeys(_ASKED, _withheld),
         }
@@ -185,12 +204,11 @@ def timing_json(event: events.Timing) -> bytes:
     return _encoder.encode(body)
 
 
-def _failed(event: events.ResponseFailed) -> bytes:
-    error = event.response.error
-    if error is None or error.code in FAILURES:
-        return _encoder.encode(event)
-    response = structs.replace(event.response, error=listed(error))
-    return _encoder.encode(structs.replace(event, response=response))
+def _ended(event: events.LifecycleEvent) -> bytes:
+    response = told(event.response)
+    if response is not event.response:
+        event = structs.replace(event, response=response)
+    return _encoder.encode(event)
 
 
 def _withheld(_event: events.Event) -> None:

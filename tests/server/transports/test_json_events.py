@@ -10,9 +10,16 @@ from tests.support.event_samples import SAMPLES
 from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
-from tieline.responses import Response, ResponseError
+from tieline.responses import IncompleteDetails, Response, ResponseError
 from tieline_server.core.profile import OPENAI, PROFILES
-from tieline_server.transports.json_events import FAILURES, NAMES, EventJson, asked_for
+from tieline_server.transports.json_events import (
+    FAILURES,
+    NAMES,
+    REASONS,
+    EventJson,
+    asked_for,
+    told,
+)
 
 OPEN_RESPONSES = PROFILES["open-responses"]
 TIMING = events.Timing(
@@ -135,6 +142,29 @@ def test_a_failed_response_says_why_by_a_code_that_clients_know(code: str, seen:
     found = read(EventJson(OPENAI), events.ResponseFailed(sequence_number=4, response=response))
     assert found["response"]["error"] == {"code": seen, "message": "Because."}
     assert (found["type"], found["sequence_number"]) == ("response.failed", 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "seen"),
+    [
+        ("server_draining", None),
+        ("max_tool_calls", None),
+        *((reason, {"reason": reason}) for reason in sorted(REASONS)),
+    ],
+)
+def test_an_incomplete_response_says_why_by_a_reason_that_clients_know(
+    reason: str, seen: dict[str, str] | None
+) -> None:
+    cut = Response(id="resp_1", incomplete_details=IncompleteDetails(reason=reason))
+    event = events.ResponseIncomplete(sequence_number=4, response=cut)
+    found = read(EventJson(OPENAI), event)
+    assert found["response"]["incomplete_details"] == seen
+    assert (found["type"], found["sequence_number"]) == ("response.incomplete", 4)
+
+
+def test_a_response_that_says_nothing_new_is_told_as_it_is() -> None:
+    response = Response(id="resp_1")
+    assert told(response) is response
 
 
 def test_timing_has_the_name_and_members_that_codex_reads() -> None:

@@ -19,7 +19,7 @@ from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.errors import json_response
 from tieline_server.transports.http.sse import EventResponse, EventStream
-from tieline_server.transports.json_events import HEADER, EventJson, asked_for
+from tieline_server.transports.json_events import HEADER, EventJson, asked_for, told
 from tieline_server.transports.pulse import Stuck
 
 TIMING: Final = frozenset({"timing"})
@@ -113,7 +113,7 @@ async def _whole(call: Call, live: LiveLine) -> web.Response:
         answer = await final_answer(live)
     except ApiError as error:
         raise _known(error) from None
-    response = json_response(responses.encode(answer.response))
+    response = json_response(responses.encode(told(answer.response)))
     phases = {name: spent / 1000 for name, spent in answer.phases.items()}
     call.stamp(response, phases)
     return response

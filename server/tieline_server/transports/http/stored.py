@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw, structs
+from msgspec import Raw
 
 from tieline import items, responses
 from tieline.codecs import json
@@ -19,7 +19,7 @@ from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.creates import read_create
 from tieline_server.transports.http.errors import json_response
-from tieline_server.transports.json_events import listed
+from tieline_server.transports.json_events import told
 from tieline_server.transports.stored import (
     PAGE,
     cancelled,
@@ -131,9 +131,7 @@ class StoredCalls:
 
 
 def _response(response: Response) -> web.Response:
-    if response.error is not None:
-        response = structs.replace(response, error=listed(response.error))
-    return json_response(responses.encode(response))
+    return json_response(responses.encode(told(response)))
 
 
 def _json(body: dict[str, Any]) -> web.Response:

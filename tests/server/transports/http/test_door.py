@@ -200,7 +200,9 @@ def test_a_stream_that_does_not_end_in_time_is_cut_with_what_it_has() -> None:
             await served.door.drain(0.05)
             last = (await client.events())[-1]
             assert last["type"] == "response.incomplete"
-            assert last["response"]["incomplete_details"] == {"reason": "server_draining"}
+            assert last["response"]["status"] == "incomplete"
+            # OpenAI's list of reasons has none for this.
+            assert last["response"]["incomplete_details"] is None
 
     run(main())
 

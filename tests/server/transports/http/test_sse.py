@@ -87,6 +87,7 @@ def test_ev_07_a_failed_response_ends_with_done_too() -> None:
     async def main() -> None:
         async with serve(breaks) as served:
             raw = await stream(served)
+            assert raw.endswith(b"}\n\ndata: [DONE]\n\n")
             assert read_events(raw)[-1]["type"] == "response.failed"
             assert b"secret" not in raw
 
