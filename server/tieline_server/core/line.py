@@ -339,18 +339,23 @@ class Line:
 
     def steer(self, steer: Steer, _principal: Principal) -> None:
         """New user messages for the running response (wire.md 2.3)."""
+        if not self.profile.steer:
+            # Its events do not exist there either.
+            error = unsupported("response.steer")
+            self.reject(error, event_id=steer.event_id, stream_id=steer.stream_id)
+            return
         turn = self._find(steer.previous_response_id or "")
         try:
-            if not self.profile.steer:
-                raise unsupported("response.steer")
             items = steering.read(steer)
             if turn is None:
                 raise steering.no_target(steer, latest=self.memory)
             steering.admit(turn, most=self.limits.steers)
-        except ApiError as error:
+        except ApiError as refusal:
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named
-            failed = steering.failed(steering.ref(steer), error.code, error.message, stream_id=lane)
+            failed = steering.failed(
+                steering.ref(steer), refusal.code, refusal.message, stream_id=lane
+            )
             self.outgoing.put(lane, failed)
             return
         turn.handle(TurnInput.STEER, steer, items)
