@@ -132,4 +132,6 @@ def _fit(create: Create) -> Create:
         raise unsupported("append")
     if create.generate is False:
         raise unsupported("generate")
+    if create.stream_id is not None:
+        raise unsupported("stream_id")
     return create

@@ -175,6 +175,7 @@ def test_a_trace_context_is_the_parent_of_the_turn() -> None:
         ({"input": "x", "background": True}, 400, "unsupported_parameter", "background"),
         ({"input": "x", "append": True}, 400, "unsupported_parameter", "append"),
         ({"input": "x", "generate": False}, 400, "unsupported_parameter", "generate"),
+        ({"input": "x", "stream_id": "a"}, 400, "unsupported_parameter", "stream_id"),
         ({"input": "x", "conversation": "c"}, 400, "unsupported_parameter", "conversation"),
         (
             {"input": "x", "previous_response_id": "resp_x"},
