@@ -1,12 +1,13 @@
 """Every case that takes ``wire`` runs over each transport that offers what the case needs.
 
-``@pytest.mark.needs("lanes")`` names what a case is about; a transport without it has no such
-case, rather than a skipped one.
+``@pytest.mark.needs("lanes")`` names what a case is about (``wire.OFFERS`` says why a transport
+may be without it); a transport without it has no such case, rather than a skipped one. A new
+case is one function, a new row of a case one line.
 """
 
 import pytest
 
-from tests.conformance.wire import WIRES
+from tests.conformance.wire import offering
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -14,6 +15,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "wire" not in metafunc.fixturenames:
         return
     marks = metafunc.definition.iter_markers("needs")
-    needed = {name for mark in marks for name in mark.args}
-    fitting = [name for name, wire in WIRES.items() if needed <= wire.offers]
-    metafunc.parametrize("wire", [WIRES[name] for name in fitting], ids=fitting)
+    wires = offering(*(name for mark in marks for name in mark.args))
+    metafunc.parametrize("wire", wires.values(), ids=wires)

@@ -5,11 +5,11 @@ import json
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import uvloop
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tests.support.signal import Signal
 from tieline.ids import IdSource
@@ -17,6 +17,7 @@ from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt, Resolved, TurnRecord
 from tieline_server.core.limits import Limits
+from tieline_server.core.profile import PROFILES, Profile
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
 from tieline_server.keys import Keys
@@ -61,8 +62,8 @@ class Served(Struct):
 
     port: int
     """Of the gRPC door."""
-    http_port: int
-    """Of HTTP, SSE and WebSocket."""
+    http_ports: dict[str, int]
+    """Profile -> the port of HTTP, SSE and WebSocket."""
     engine: ScriptedEngine
     services: Services
     records: list[TurnRecord]
@@ -95,24 +96,37 @@ async def serve(
         running=Running(),
     )
     grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
-    bridge = WebSocketEndpoint(services, WebSocketConfig(merge=False))
-    http = HttpDoor(
-        services, HttpConfig(address="127.0.0.1:0", merge=False, stop_grace=0.05), bridge
-    )
     try:
-        yield Served(
-            port=_port(await grpc.start()),
-            http_port=_port(await http.start()),
-            engine=engine,
-            services=services,
-            records=records,
-            signal=signal,
-        )
+        async with AsyncExitStack() as doors:
+            # A server has one profile; here each has doors of its own to the same core.
+            http_ports = {
+                name: await doors.enter_async_context(_http_door(services, profile))
+                for name, profile in PROFILES.items()
+            }
+            yield Served(
+                port=_port(await grpc.start()),
+                http_ports=http_ports,
+                engine=engine,
+                services=services,
+                records=records,
+                signal=signal,
+            )
     finally:
-        await bridge.stop()
-        await http.stop()
         await grpc.stop()
         await engine.close()
+
+
+@asynccontextmanager
+async def _http_door(services: Services, profile: Profile) -> AsyncIterator[int]:
+    services = structs.replace(services, profile=profile)
+    bridge = WebSocketEndpoint(services, WebSocketConfig(merge=False))
+    config = HttpConfig(address="127.0.0.1:0", merge=False, stop_grace=0.05)
+    door = HttpDoor(services, config, bridge)
+    try:
+        yield _port(await door.start())
+    finally:
+        await bridge.stop()
+        await door.stop()
 
 
 def _port(bound: list[str]) -> int:

@@ -100,6 +100,7 @@ def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
     run(case())
 
 
+@pytest.mark.needs("deadline")
 def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
     async def case() -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
@@ -139,6 +140,7 @@ def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: 
 
             assert len(served.engine.aborted) == 1
             assert [record.outcome for record in served.records] == ["disconnected"]
+            assert served.records[0].usage.input_tokens > 0
 
     run(case())
 

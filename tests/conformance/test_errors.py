@@ -22,7 +22,6 @@ CASES: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"input": [{"role": "robot", "content": "x"}]}, 400, "invalid_value", "input[0].role"),
     ({"previous_response_id": "resp_no"}, 400, "previous_response_not_found",
      "previous_response_id"),
-    ({"stream_id": "bad name!"}, 400, "invalid_stream_id", "stream_id"),
 ]  # fmt: skip
 
 
@@ -43,6 +42,39 @@ def test_a_wrong_create_is_one_typed_error_event(
             assert event["sequence_number"] == 0
             # The line lives on.
             assert (await ask(peer, input="still?"))[-1]["type"] == "response.completed"
+
+    run(case())
+
+
+@pytest.mark.needs("lanes")
+@pytest.mark.parametrize("name", ["", "bad name!", "a" * 257, "ä", "a/b"])
+def test_a_lane_name_of_other_characters_is_refused_without_an_echo(wire: Wire, name: str) -> None:
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            create = {"type": "response.create", "model": "scripted", "input": "hi"}
+            await peer.send({**create, "stream_id": name})
+            refused = await peer.receive()
+
+            assert (refused["type"], refused["status"]) == ("error", 400)
+            assert refused["error"]["code"] == "invalid_stream_id"
+            assert refused["error"]["param"] == "stream_id"
+            assert "stream_id" not in refused
+            assert (await ask(peer, input="still?"))[-1]["type"] == "response.completed"
+
+    run(case())
+
+
+def test_er_09_a_broken_message_takes_nothing_from_what_is_remembered(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            parent = response(await ask(peer, input="one"))["id"]
+            await peer.send_broken()
+            broken = await peer.receive()
+            events = await ask(peer, previous_response_id=parent, input="two")
+
+            assert (broken["type"], broken["status"]) == ("error", 400)
+            assert broken["error"]["code"] in ("invalid_json", "invalid_proto")
+            assert ("user", "one") in said(context(events))
 
     run(case())
 

@@ -168,23 +168,34 @@ def test_st_09_a_stored_parent_survives_a_failed_continuation(wire: Wire) -> Non
     run(case())
 
 
+async def _leaves_a_call_open(wire: Wire, words: str, kind: str, answer: str) -> None:
+    """TL-03: refused by the call's name and kind, with nothing generated; then put right."""
+    async with serve(CALLS) as served, wire(served) as peer:
+        first = await ask(peer, store=True, input=words)
+        call = response(first)["output"][0]
+        parent = response(first)["id"]
+        refused = await ask(peer, previous_response_id=parent, input="hi")
+        begun = len(served.records)
+        done = output(call["call_id"], "done", answer)
+        retried = await ask(peer, previous_response_id=parent, input=[done])
+
+        assert [event["type"] for event in refused] == ["error"]
+        assert refused[0]["status"] == 400
+        assert refused[0]["error"]["type"] == "invalid_request_error"
+        assert refused[0]["error"]["param"] == "input"
+        assert call["call_id"] in refused[0]["error"]["message"]
+        assert kind in refused[0]["error"]["message"]
+        assert sum(record.usage.output_tokens for record in served.records[1:begun]) == 0
+        assert retried[-1]["type"] == "response.completed"
+
+
+def test_tl_03_an_open_function_call_is_named_with_its_kind(wire: Wire) -> None:
+    run(_leaves_a_call_open(wire, "call it", "function call", "function_call_output"))
+
+
+@pytest.mark.needs("custom_tools")
 def test_tl_03_an_open_custom_tool_call_is_named_with_its_kind(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(CALLS) as served, wire(served) as peer:
-            first = await ask(peer, store=True, input="custom please")
-            call = response(first)["output"][0]
-            parent = response(first)["id"]
-            refused = await ask(peer, previous_response_id=parent, input="hi")
-            answer = output(call["call_id"], "done", "custom_tool_call_output")
-            retried = await ask(peer, previous_response_id=parent, input=[answer])
-
-            assert refused[0]["status"] == 400
-            assert refused[0]["error"]["param"] == "input"
-            assert call["call_id"] in refused[0]["error"]["message"]
-            assert "custom tool call" in refused[0]["error"]["message"]
-            assert retried[-1]["type"] == "response.completed"
-
-    run(case())
+    run(_leaves_a_call_open(wire, "custom", "custom tool call", "custom_tool_call_output"))
 
 
 @pytest.mark.needs("lanes")

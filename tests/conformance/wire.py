@@ -1,13 +1,14 @@
 """The roads to one server: each case says JSON and hears JSON, whatever carries it.
 
 ``WIRES`` is the table of transports; a new one is one class and one line, and every case runs
-over it.
+over it. Whatever a case looks at, every event that it hears is held against the types of the
+clients of that road as well.
 """
 
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse, WSMsgType
 
+from tests.conformance import open_responses, openai_types
 from tests.conformance.server import Served
 from tests.support.grpc_client import RawLine
 from tests.support.grpc_harness import responses
@@ -202,7 +204,10 @@ class HttpPeer:
             whole = msgspec.json.decode(await answer.read())
             end = whole["status"] if whole["status"] in ("completed", "failed") else "incomplete"
             return {"type": f"response.{end}", "response": whole}
-        return await _next_event(answer)
+        event = await _next_event(answer)
+        if event["type"] in TERMINAL:
+            assert await answer.read() == b"data: [DONE]\n\n"
+        return event
 
     async def retrieve(self, response_id: str) -> Json:
         """``GET`` on the same host."""
@@ -216,6 +221,11 @@ class HttpPeer:
         else:
             self._asked.cancel()
 
+    async def close(self) -> None:
+        """Lets go of the last answer; what follows the events that a case has read is nobody's."""
+        if self._asked is not None and self._asked.done() and not self._asked.cancelled():
+            self._asked.result().close()
+
 
 async def _answer(post: Any) -> ClientResponse:
     answer: ClientResponse = await post
@@ -223,7 +233,7 @@ async def _answer(post: Any) -> ClientResponse:
 
 
 async def _next_event(answer: ClientResponse) -> Json:
-    """One event of a stream; each has its type on a line of its own (wire.md 7)."""
+    """One event of a stream: its type, its data and a blank line, nothing else (wire.md 7)."""
     named, data = await answer.content.readline(), await answer.content.readline()
     assert await answer.content.readline() == b"\n"
     event: Json = msgspec.json.decode(data.removeprefix(b"data: "))
@@ -238,6 +248,60 @@ async def _get(session: ClientSession, url: str) -> Json:
         return members
 
 
+class Types(NamedTuple):
+    """The types of one kind of client, as checks that raise."""
+
+    heard: Callable[[Json, Set[str]], None]
+    """Of what ``receive`` gives, after the client has used these extensions."""
+    stored: Callable[[Json, Set[str]], None]
+    """Of a response by itself."""
+    asked: frozenset[str] = frozenset()
+    """Extensions that a client of this kind uses by being one."""
+
+
+GRPC_EVENTS: Final = Types(
+    openai_types.check_event, openai_types.check_response, frozenset({"grpc"})
+)
+OPENAI_EVENTS: Final = Types(openai_types.check_event, openai_types.check_response)
+OPENAI_ANSWERS: Final = Types(openai_types.check_answer, openai_types.check_response)
+OPEN_EVENTS: Final = Types(open_responses.check_event, open_responses.check_response)
+OPEN_ANSWERS: Final = Types(open_responses.check_answer, open_responses.check_response)
+
+
+class CheckedPeer:
+    """A peer that hears nothing but what the types of its client know."""
+
+    def __init__(self, peer: Peer, types: Types) -> None:
+        self._peer = peer
+        self._types = types
+        self._asked = set(types.asked)
+        self.remembers = peer.remembers
+        self.send_broken = peer.send_broken
+        self.send_unknown = peer.send_unknown
+        self.send_untyped = peer.send_untyped
+        self.abort = peer.abort
+
+    async def send(self, message: Json) -> None:
+        """Sends one client event, and notes which extensions it uses."""
+        if message.get("append") or message["type"] == "response.append":
+            self._asked.add("append")
+        if "timeout_ms" in message:
+            self._asked.add("timeout_ms")
+        await self._peer.send(message)
+
+    async def receive(self) -> Json:
+        """The next event, which must be one."""
+        event = await self._peer.receive()
+        self._types.heard(event, self._asked)
+        return event
+
+    async def retrieve(self, response_id: str) -> Json:
+        """The stored response of this id, which must be one."""
+        found = await self._peer.retrieve(response_id)
+        self._types.stored(found, self._asked)
+        return found
+
+
 @asynccontextmanager
 async def _grpc(served: Served) -> AsyncIterator[Peer]:
     async with RawLine(served.port) as line:
@@ -248,42 +312,78 @@ async def _grpc(served: Served) -> AsyncIterator[Peer]:
 
 
 @asynccontextmanager
-async def _websocket(served: Served) -> AsyncIterator[Peer]:
-    url = f"http://127.0.0.1:{served.http_port}/v1/responses"
+async def _websocket(served: Served, *, profile: str = "openai") -> AsyncIterator[Peer]:
+    url = f"http://127.0.0.1:{served.http_ports[profile]}/v1/responses"
     async with ClientSession() as session, session.ws_connect(url) as opened:
         yield WebSocketPeer(session, opened, url)
 
 
 @asynccontextmanager
-async def _http(served: Served, *, stream: bool) -> AsyncIterator[Peer]:
-    url = f"http://127.0.0.1:{served.http_port}/v1/responses"
+async def _http(served: Served, *, stream: bool, profile: str = "openai") -> AsyncIterator[Peer]:
+    url = f"http://127.0.0.1:{served.http_ports[profile]}/v1/responses"
     async with ClientSession() as session:
-        yield HttpPeer(session, url, stream=stream)
+        peer = HttpPeer(session, url, stream=stream)
+        yield peer
+        await peer.close()
 
 
-LINE: Final = frozenset(
-    {"line", "lanes", "cancel", "steer", "append", "messages", "events", "deadline"}
-)
-"""What a transport with a line of its own offers."""
+OFFERS: Final[Mapping[str, str]] = {
+    "events": "an answer comes event by event; a plain POST is answered whole",
+    "line": "what is not stored is remembered between requests; one HTTP request has no line",
+    "messages": "several client events on one connection; an HTTP request is one",
+    "lanes": "`stream_id`; needs a line, and is no part of Open Responses",
+    "cancel": "`response.cancel` as an event; needs a line, and is an extension",
+    "steer": "`response.steer`; needs a line, and is no part of Open Responses",
+    "append": "`append` and `response.append`; needs a line, and is an extension",
+    "warm_up": "`generate: false`; needs a line, and is no part of Open Responses",
+    "deadline": "`timeout_ms`; an extension",
+    "custom_tools": "custom tool calls; no part of Open Responses",
+    "raw_reasoning": "raw reasoning by OpenAI's name for it; Open Responses has another",
+}
+"""What a case may need, and why some transport is without it."""
+
+LINE: Final = frozenset(OFFERS)
+"""What a transport with a line of its own offers: everything."""
+
+REQUEST: Final = frozenset({"deadline", "custom_tools", "raw_reasoning"})
+"""What one HTTP request offers, streamed or not."""
+
+OPEN_LINE: Final = frozenset({"events", "line", "messages"})
+"""What is left of a line in the open-responses profile."""
+
+OPEN: Final = "open-responses"
 
 
 class Wire(NamedTuple):
-    """One transport: how a peer connects, and what can be done there."""
+    """One transport: how a peer connects, what can be done there, what its clients know."""
 
     connect: Callable[[Served], AbstractAsyncContextManager[Peer]]
+    types: Types
     offers: frozenset[str] = frozenset()
 
-    def __call__(self, served: Served) -> AbstractAsyncContextManager[Peer]:
+    @asynccontextmanager
+    async def __call__(self, served: Served) -> AsyncIterator[Peer]:
         """A peer of this transport."""
-        return self.connect(served)
+        async with self.connect(served) as peer:
+            yield CheckedPeer(peer, self.types)
 
 
 WIRES: Final[Mapping[str, Wire]] = {
-    "grpc": Wire(_grpc, LINE),
-    "websocket": Wire(_websocket, LINE),
-    "sse": Wire(partial(_http, stream=True), frozenset({"events", "deadline"})),
-    "http": Wire(partial(_http, stream=False), frozenset({"deadline"})),
+    "grpc": Wire(_grpc, GRPC_EVENTS, LINE),
+    "websocket": Wire(_websocket, OPENAI_EVENTS, LINE),
+    "sse": Wire(partial(_http, stream=True), OPENAI_EVENTS, REQUEST | {"events"}),
+    "http": Wire(partial(_http, stream=False), OPENAI_ANSWERS, REQUEST),
+    "open-websocket": Wire(partial(_websocket, profile=OPEN), OPEN_EVENTS, OPEN_LINE),
+    "open-sse": Wire(partial(_http, stream=True, profile=OPEN), OPEN_EVENTS, frozenset({"events"})),
+    "open-http": Wire(partial(_http, stream=False, profile=OPEN), OPEN_ANSWERS),
 }
+
+
+def offering(*needed: str) -> dict[str, Wire]:
+    """The transports with all of this; there must be some."""
+    unknown = set(needed) - OFFERS.keys()
+    assert not unknown, f"nothing offers {sorted(unknown)}"
+    return {name: wire for name, wire in WIRES.items() if wire.offers.issuperset(needed)}
 
 
 async def collect(peer: Peer, *, lane: str | None = None) -> list[Json]:
