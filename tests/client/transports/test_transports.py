@@ -2,11 +2,13 @@
 
 import asyncio
 import inspect
+import json
 import logging
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -15,7 +17,8 @@ from tests.client import web as scripted
 from tests.client.servicer import Speaker
 from tests.support.grpc_certificates import Authority
 from tests.support.server_process import ServerProcess, serving, write_script
-from tieline.errors import BadRequest, NotFound
+from tieline.errors import ERRORS, ApiError, BadRequest, NotFound
+from tieline_client.agent import Agent
 from tieline_client.aio import connect
 from tieline_client.errors import ConnectionLost
 from tieline_client.transports import TRANSPORTS, Options, Tls, opener
@@ -105,6 +108,140 @@ def test_what_the_server_refuses_is_the_same_error_on_each(
             assert (await (await line.create(input="b")).result()).text
 
     asyncio.run(main())
+
+
+REFUSALS = (
+    "invalid_request",
+    "invalid_api_key",
+    "permission_denied",
+    "model_not_found",
+    "lane_busy",
+    "request_too_large",
+    "rate_limit_exceeded",
+    "cancelled",
+    "server_error",
+    "server_is_overloaded",
+    "deadline_exceeded",
+)
+"""A code for each status of GR-07."""
+
+
+CALLS = ("slow", "broken", "quick")
+"""Tools of TL-06, in the order in which they are called."""
+
+
+@pytest.fixture(scope="module")
+def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that fails as it is told, early or late in a response, and calls three tools."""
+    errors = [
+        {
+            "type": "error",
+            "status": ERRORS[code].status,
+            "code": code,
+            "message": f"{code} it is",
+            **({"after_tokens": 1} if late else {}),
+        }
+        for late in (True, False)
+        for code in REFUSALS
+    ]
+    rules: list[dict[str, Any]] = [
+        {
+            "id": f"rule-{number}",
+            "when": {"user_contains": f"{'late' if 'after_tokens' in error else 'early'} {name}"},
+            "emit": error,
+        }
+        for number, error in enumerate(errors)
+        for name in [error["code"]]
+    ]
+    rules += [
+        {
+            "id": "said",
+            "when": {"last": "tool_output"},
+            "emit": {"type": "message", "text": "{context}"},
+        },
+        {"id": "calls", "emit": [{"type": "function_call", "name": name} for name in CALLS]},
+    ]
+    script = write_script(tmp_path_factory.mktemp("script"), rules=rules)
+    with serving("--script", script) as process:
+        yield process
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+@pytest.mark.parametrize("code", REFUSALS)
+def test_gr_07_a_refusal_is_the_same_class_over_every_transport(
+    ruled: ServerProcess, scheme: str, code: str
+) -> None:
+    """GR-07: class, code, status and words; and the line takes the next request."""
+
+    async def main() -> None:
+        async with connect(url_of(ruled, scheme)) as line:
+            for _ in range(2):
+                with pytest.raises(ApiError, match=f"{code} it is") as caught:
+                    await (await line.create(input=f"early {code}")).response()
+                error = caught.value
+                assert type(error) is type(ApiError.of(code, ""))
+                assert (error.code, error.status) == (code, ERRORS[code].status)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+@pytest.mark.parametrize("code", ["rate_limit_exceeded", "server_error", "server_is_overloaded"])
+def test_gr_07_a_failure_amid_a_response_is_the_same_class_over_every_transport(
+    ruled: ServerProcess, scheme: str, code: str
+) -> None:
+    """GR-07: of the codes that JSON clients are told."""
+
+    async def main() -> None:
+        async with connect(url_of(ruled, scheme)) as line:
+            with pytest.raises(ApiError, match=f"{code} it is") as caught:
+                await (await line.create(input=f"late {code}")).response()
+            assert type(caught.value) is type(ApiError.of(code, ""))
+            assert caught.value.code == code
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+@pytest.mark.parametrize("concurrency", [8, 1])
+def test_tl_06_parallel_calls_are_answered_each_by_its_own_id_over_every_transport(
+    ruled: ServerProcess, scheme: str, concurrency: int
+) -> None:
+    """TL-06: the slowest first, one that raises between; the model sees three, in call order."""
+    release = asyncio.Event()
+    finished: list[str] = []
+
+    async def slow() -> str:
+        if concurrency > 1:
+            await release.wait()
+        finished.append("slow")
+        return "one"
+
+    async def broken() -> str:
+        finished.append("broken")
+        raise ValueError("no such thing")
+
+    async def quick() -> str:
+        finished.append("quick")
+        release.set()
+        return "three"
+
+    async def main() -> str:
+        async with connect(url_of(ruled, scheme)) as line:
+            tools = [slow, broken, quick]
+            agent = Agent(line, tools=tools, concurrency=concurrency, store=True)
+            return (await agent.run("go")).text
+
+    seen = json.loads(asyncio.run(main()))
+    made = [item["call_id"] for item in seen if item.get("type") == "function_call"]
+    outputs = [item for item in seen if item.get("type") == "function_call_output"]
+    assert [item["call_id"] for item in outputs] == made
+    assert [item["output"] for item in outputs] == [
+        "one",
+        "Error: broken raised ValueError: no such thing",
+        "three",
+    ]
+    assert finished == (["broken", "quick", "slow"] if concurrency > 1 else list(CALLS))
 
 
 @pytest.mark.parametrize("scheme", PLAIN)

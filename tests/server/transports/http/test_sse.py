@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.grpc_engine import INPUT_TOKENS, Step, endless, gated, text
 from tests.support.grpc_harness import run
-from tests.support.http_client import read_events
+from tests.support.http_client import Connection, read_events
 from tests.support.http_harness import Served, serve
+from tests.support.quiet_proxy import QuietProxy
 from tests.support.runtime import until
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
@@ -143,6 +144,33 @@ def test_silence_is_broken_by_a_comment_with_the_phase() -> None:
                 if seen.count(b": prefill\n\n") == 2:
                     gate.set()
             assert read_events(seen)[-1]["type"] == "response.completed"
+
+    run(main())
+
+
+def test_gr_05_comments_keep_a_quiet_stream_open_through_a_proxy_that_wants_bytes() -> None:
+    """GR-05: as on gRPC, for a balancer that cuts a response on which nothing passes."""
+
+    async def silent_turn(heartbeat: float) -> tuple[str, int]:
+        gate = asyncio.Event()
+        async with (
+            serve(gated(gate), heartbeat=heartbeat) as served,
+            QuietProxy(served.port, limit=0.5) as proxy,
+        ):
+            client = await Connection.open(proxy.port)
+            asyncio.get_running_loop().call_later(1.1, gate.set)
+            client.request("POST", PATH, STREAM)
+            await client.head()
+            try:
+                return (await client.events())[-1]["type"], proxy.cuts
+            except (ConnectionError, asyncio.IncompleteReadError):
+                return "cut", proxy.cuts
+            finally:
+                await client.close()
+
+    async def main() -> None:
+        assert await silent_turn(heartbeat=0.05) == ("response.completed", 0)
+        assert await silent_turn(heartbeat=60.0) == ("cut", 1)
 
     run(main())
 

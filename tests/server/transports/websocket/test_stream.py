@@ -11,6 +11,7 @@ import pytest
 import websockets
 
 from tests.support.grpc_engine import Step, endless, gated, hello, text, tool_call, user_text
+from tests.support.quiet_proxy import QuietProxy
 from tests.support.websocket_client import (
     BINARY,
     CLOSE,
@@ -21,7 +22,7 @@ from tests.support.websocket_client import (
     RawSocket,
     frame,
 )
-from tests.support.websocket_harness import Served, run, serve
+from tests.support.websocket_harness import PATH, Served, run, serve
 from tieline_server.core.deltas import Accepted, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
@@ -512,6 +513,31 @@ def test_a_silent_line_pings_and_says_what_it_does_only_to_who_asked() -> None:
                 await socket.create()
                 beat = (await socket.until("tieline.heartbeat"))[-1]
                 assert beat == {"type": "tieline.heartbeat", "phase": "prefill"}
+
+    run(main())
+
+
+def test_gr_05_pings_keep_a_quiet_line_open_through_a_proxy_that_wants_bytes() -> None:
+    """GR-05: as on gRPC, for a balancer that cuts a WebSocket on which nothing passes."""
+
+    async def silent_turn(heartbeat: float) -> tuple[bool, int]:
+        gate = asyncio.Event()
+        async with (
+            serve(gated(gate), heartbeat=heartbeat) as served,
+            QuietProxy(served.port, limit=0.5) as proxy,
+            RawSocket(proxy.port, PATH) as socket,
+        ):
+            asyncio.get_running_loop().call_later(1.1, gate.set)
+            await socket.create()
+            try:
+                end = (await socket.until(*TERMINAL))[-1]
+                return end["type"] == "response.completed", proxy.cuts
+            except (ConnectionError, asyncio.IncompleteReadError):
+                return False, proxy.cuts
+
+    async def main() -> None:
+        assert await silent_turn(heartbeat=0.05) == (True, 0)
+        assert await silent_turn(heartbeat=60.0) == (False, 1)
 
     run(main())
 
