@@ -1,0 +1,52 @@
+"""``python -m tieline_client.bench``: its arguments, before anything is measured."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tieline_client.bench import __main__
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tieline_client.bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_help_names_the_benchmark_and_both_options() -> None:
+    done = run("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("limits", "--quick", "--json"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("speed",), ("limits", "--slow"), ("limits", "more")])
+def test_what_it_does_not_know_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "tieline-bench: error: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "as_json"),
+    [
+        ([], False),
+        (["limits"], False),
+        (["--quick"], False),
+        (["limits", "--quick", "--json"], True),
+    ],
+)
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_the_benchmark_decides_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], as_json: bool, status: int
+) -> None:
+    asked: list[bool] = []
+
+    def limits(*, as_json: bool) -> int:
+        asked.append(as_json)
+        return status
+
+    monkeypatch.setattr(__main__, "limits", limits)
+    monkeypatch.setattr(sys, "argv", ["tieline-bench", *arguments])
+    assert __main__.main() == status
+    assert asked == [as_json]
