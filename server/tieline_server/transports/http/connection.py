@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from asyncio import BaseTransport, Transport
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -26,10 +27,11 @@ NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class Connections:
-    """The connections of one door."""
+    """The connections of one door. ``new_id`` names requests that never become a call."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, new_id: Callable[[], str]) -> None:
         self.most = most
+        self.new_id = new_id
         self.open: set[Connection] = set()
         self.admitted = 0
         """Those within the limit."""
@@ -107,5 +109,6 @@ class Connection(web.RequestHandler):
         unreadable = ApiError.of("invalid_request", "The request is not valid HTTP.")
         response = error_response(unreadable if status == 400 else internal_error())
         response.headers["Server"] = SERVER
+        response.headers["x-request-id"] = self.connections.new_id()
         response.force_close()
         return response

@@ -78,7 +78,9 @@ class HttpDoor:
         self._metrics_text = metrics
         self._safety = Safety(keyless=config.keyless, origins=config.origins)
         self.live = LiveCalls(config.max_connections)
-        self.connections = Connections(config.max_connections)
+        self.connections = Connections(
+            config.max_connections, new_id=partial(services.ids.new, "req_")
+        )
         self._routes = self._table(
             CreateCalls(services, config, self.live),
             StoredCalls(services, config),
