@@ -120,7 +120,10 @@ class StoredCalls:
                 "id": window.id,
                 "object": "response.compaction",
                 "created_at": window.created_at,
-                "output": [Raw(item.raw) for item in window.output],
+                "output": [
+                    raw
+                    for _, raw in (_entry(window.id, *each) for each in enumerate(window.output))
+                ],
                 "usage": window.usage,
             }
         )

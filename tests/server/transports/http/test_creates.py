@@ -26,11 +26,24 @@ SECRET = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
 CODEX = {
     "session-id": "7b0c",
     "thread-id": "7b0c",
+    "session_id": "7b0c",
+    "conversation_id": "7b0c",
     "originator": "codex_cli",
+    "version": "0.171.0",
     "OpenAI-Beta": "responses=experimental",
     "chatgpt-account-id": "acc",
+    "x-codex-turn-state": "opaque",
     "x-codex-turn-metadata": json.dumps({"note": "x" * 9000}),
     "x-codex-window-id": "7b0c:0",
+    "x-codex-installation-id": "i",
+    "x-codex-parent-thread-id": "p",
+    "x-openai-subagent": "review",
+    "x-codex-beta-features": "a,b",
+    "x-codex-sandbox": "seccomp",
+    "x-oai-attestation": "v1.x",
+    "x-openai-internal-codex-responses-lite": "true",
+    "x-openai-memgen-request": "true",
+    "OpenAI-Project": "proj",
     "Idempotency-Key": "k",
     "OpenAI-Organization": "o",
     "X-Client-Request-Id": "mine",
@@ -329,6 +342,22 @@ def test_cn_01_a_client_that_leaves_a_whole_answer_ends_its_turn() -> None:
                 await served.until(lambda: served.engine.started == 1)
             await served.until(lambda: len(served.records) == 1, seconds=1.0)
             assert served.engine.cancelled == 1
+
+    run(main())
+
+
+def test_a_stream_that_its_client_left_is_not_stored() -> None:
+    async def main() -> None:
+        async with serve(endless) as served:
+            async with served.connection() as client:
+                client.request("POST", PATH, {**STREAM, "store": True})
+                await client.head()
+                first = await anext(client.chunks())
+            await served.until(lambda: len(served.records) == 1, seconds=1.0)
+            response_id = json.loads(first.split(b"\n")[1][6:])["response"]["id"]
+            async with served.connection() as client:
+                gone = await client.ask("GET", f"{PATH}/{response_id}")
+                assert (gone.status, gone.error["code"]) == (404, "response_not_found")
 
     run(main())
 

@@ -242,7 +242,17 @@ def test_a_compacted_window_is_the_input_of_a_new_chain() -> None:
             body = {"model": "tiny", "previous_response_id": made["id"]}
             window = (await client.ask("POST", f"{PATH}/compact", body)).json
             assert window["object"] == "response.compaction"
-            assert [item["type"] for item in window["output"]] == ["message", "compaction"]
+            kept, folded = window["output"]
+            assert kept["id"].startswith("item_")
+            assert {**kept, "id": ""} == {
+                "id": "",
+                "type": "message",
+                "status": "completed",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "hi"}],
+            }
+            assert folded.keys() == {"type", "id", "encrypted_content"}
+            assert folded["type"] == "compaction"
             assert window["usage"]["input_tokens"] == INPUT_TOKENS
             new = [*window["output"], {"role": "user", "content": "go on"}]
             assert (await stored(client, input=new))["status"] == "completed"

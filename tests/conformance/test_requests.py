@@ -1,0 +1,193 @@
+"""What clients send beside what matters: taken, echoed where it has an echo, else ignored."""
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.server import ECHO_CONTEXT, run, serve
+from tests.conformance.wire import Json, Wire, ask, context, response, said
+
+ECHOED: Json = {
+    "instructions": "be terse",
+    "max_output_tokens": 500,
+    "max_tool_calls": 3,
+    "metadata": {"k": "v"},
+    "parallel_tool_calls": False,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "prompt_cache_key": "key",
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "safety_identifier": "someone",
+    "service_tier": "default",
+    "temperature": 0.25,
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "tool_choice": "none",
+    "top_logprobs": 2,
+    "top_p": 0.5,
+    "truncation": "auto",
+}
+"""What a response says again, as it was said (wire.md 6)."""
+
+IGNORED: Json = {
+    "stream_options": {"include_obfuscation": False},
+    "background": None,
+    "conversation": None,
+    "prompt": None,
+    "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+    "client_metadata": {"session_id": "s", "x-codex-window-id": "w:1"},
+    "prompt_cache_options": {"mode": "auto", "ttl": "30m"},
+    "prompt_cache_retention": "24h",
+    "user": "someone",
+    "moderation": {"model": "m", "policy": "p"},
+    "access_programs": {"cyber": True},
+    "image": {"context_compression": True},
+    "background_options": {"completion_window": "24h"},
+    "context_management": [{"type": "compaction", "compact_threshold": 100_000}],
+    "an_unknown_member": {"a": [1, None]},
+}
+"""What has no meaning here, or none yet (wire.md 2.1); no response has it."""
+
+NULLS = (
+    "background",
+    "include",
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "stream_options",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+)
+"""Members whose null is their absence."""
+
+
+def test_what_a_create_sets_is_echoed_by_the_response_and_the_rest_is_ignored(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            events = await ask(peer, input="hi", store=True, **ECHOED, **IGNORED)
+            stored = await peer.retrieve(response(events)["id"])
+
+            for event in events:
+                if "response" in event:
+                    assert {name: event["response"][name] for name in ECHOED} == ECHOED
+            assert {name: stored[name] for name in ECHOED} == ECHOED
+            assert not {"user", "an_unknown_member", "client_metadata"} & stored.keys()
+
+    run(case())
+
+
+def test_null_is_the_same_as_nothing(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            bare = response(await ask(peer, input="hi", store=True))
+            nulls: dict[str, Any] = dict.fromkeys(NULLS)
+            null = response(await ask(peer, input="hi", **nulls))
+
+            own = {"id", "created_at", "completed_at", "output", "usage"}
+            assert {k: v for k, v in null.items() if k not in own} == {
+                k: v for k, v in bare.items() if k not in own
+            }
+
+    run(case())
+
+
+@pytest.mark.needs("line")
+@pytest.mark.parametrize("stream", [True, False, None])
+def test_a_line_streams_whatever_a_create_says_of_it(wire: Wire, stream: bool | None) -> None:
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            events = await ask(peer, input="hi", stream=stream)
+            assert len(events) > 5
+            assert events[-1]["type"] == "response.completed"
+
+    run(case())
+
+
+@pytest.mark.needs("warm_up")
+def test_a_warm_up_may_be_empty_and_so_may_what_follows_it(wire: Wire) -> None:
+    """As Codex does: state first, and an empty delta where nothing is new."""
+
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            warm = response(await ask(peer, generate=False, input=[]))
+            first = await ask(peer, generate=False, previous_response_id=warm["id"], input="one")
+            events = await ask(peer, previous_response_id=response(first)["id"], input=[])
+
+            assert said(context(events)) == [("user", "one")]
+
+    run(case())
+
+
+@pytest.mark.needs("messages", "lanes")
+def test_an_acknowledgement_of_a_response_is_taken_in_silence(wire: Wire) -> None:
+    """``response.processed``, which Codex sent for a time (wire.md 2)."""
+
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            done = response(await ask(peer, input="one"))["id"]
+            await peer.send({"type": "response.processed", "response_id": done})
+            events = await ask(peer, previous_response_id=done, input="two")
+
+            assert events[0]["type"] == "response.created"
+            assert ("user", "one") in said(context(events))
+
+    run(case())
+
+
+def test_an_image_and_a_file_are_no_reason_to_refuse_a_message(wire: Wire) -> None:
+    """A model that reads text only must still answer (wire.md 8)."""
+    parts = [
+        {"type": "input_text", "text": "what is this?"},
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+    ]
+
+    async def case() -> None:
+        async with serve() as served, wire(served) as peer:
+            events = await ask(peer, input=[{"role": "user", "content": parts}])
+            assert response(events)["status"] == "completed"
+
+    run(case())
+
+
+def test_lenient_items_of_other_servers_are_input_too(wire: Wire) -> None:
+    """An answer without annotations, ids or statuses; a tool without ``strict`` (wire.md 8)."""
+
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            events = await ask(
+                peer,
+                input=[
+                    {"role": "user", "content": "one"},
+                    {"role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
+                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c", "output": "three"},
+                    {"role": "user", "content": [{"type": "input_text", "text": "four"}]},
+                ],
+                tools=[{"type": "function", "name": "f"}],
+            )
+
+            assert [text for _, text in said(context(events))] == [
+                "one",
+                "two",
+                "{}",
+                "three",
+                "four",
+            ]
+            (tool,) = response(events)["tools"]
+            absent = {"description": None, "parameters": None}
+            assert {name: tool[name] for name in absent} == absent
+            assert "strict" in tool
+
+    run(case())
