@@ -1,10 +1,12 @@
 """Events as JSON clients get them: what is withheld, renamed, and completed."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec import UNSET
+from openai.types.responses.response import IncompleteDetails as OpenAIDetails
+from openai.types.responses.response_error import ResponseError as OpenAIError
 
 from tests.support.event_samples import SAMPLES
 from tieline import events
@@ -160,6 +162,20 @@ def test_an_incomplete_response_says_why_by_a_reason_that_clients_know(
     found = read(EventJson(OPENAI), event)
     assert found["response"]["incomplete_details"] == seen
     assert (found["type"], found["sequence_number"]) == ("response.incomplete", 4)
+
+
+def test_the_closed_lists_are_openais_and_what_is_said_beside_them() -> None:
+    (reasons, _) = get_args(OpenAIDetails.model_fields["reason"].annotation)
+    assert REASONS - set(get_args(reasons)) == {"superseded", "held_timeout", "deadline"}
+    assert set(get_args(reasons)) <= REASONS
+    codes = set(get_args(OpenAIError.model_fields["code"].annotation))
+    assert codes <= FAILURES
+    assert FAILURES - codes == {
+        "context_length_exceeded",
+        "cyber_policy",
+        "insufficient_quota",
+        "server_is_overloaded",
+    }
 
 
 def test_a_response_that_says_nothing_new_is_told_as_it_is() -> None:

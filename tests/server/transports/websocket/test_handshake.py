@@ -72,6 +72,16 @@ def test_a_known_subprotocol_is_agreed_to() -> None:
     run(main())
 
 
+def test_an_unknown_subprotocol_is_no_reason_to_refuse() -> None:
+    async def main() -> None:
+        headers = {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.x"}
+        async with serve() as served, served.socket(headers=headers) as socket:
+            assert "sec-websocket-protocol" not in socket.headers
+            assert (await socket.turn())[-1]["type"] == "response.completed"
+
+    run(main())
+
+
 def test_the_v1_header_makes_every_create_a_rollout() -> None:
     async def main() -> None:
         headers = {"OpenAI-Beta": "responses_websockets=2026-02-04"}
