@@ -2,12 +2,20 @@
 
 ``@pytest.mark.needs("lanes")`` names what a case is about (``wire.OFFERS`` says why a transport
 may be without it); a transport without it has no such case, rather than a skipped one. A new
-case is one function, a new row of a case one line.
+case is one function, a new row of a case one line. What a case hears must be the same over every
+transport (``transcript``), unless ``@pytest.mark.apart("why")`` says why it cannot be.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.conformance.wire import offering
+from tests.conformance.transcript import difference
+from tests.conformance.wire import Wire, offering
+
+Transcripts = dict[str, tuple[Wire, list[dict[str, Any]]]]
+"""Case -> the transport that it ran over first, and what it heard there."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -16,4 +24,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marks = metafunc.definition.iter_markers("needs")
     wires = offering(*(name for mark in marks for name in mark.args))
-    metafunc.parametrize("wire", wires.values(), ids=wires)
+    metafunc.parametrize("wire", wires.values(), ids=wires, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def transcripts() -> Transcripts:
+    """What the cases of this run have heard."""
+    return {}
+
+
+@pytest.fixture
+def wire(request: pytest.FixtureRequest, transcripts: Transcripts) -> Iterator[Wire]:
+    """The transport of this test; what is heard over it is compared when the test has passed."""
+    wire: Wire = request.param._replace(heard=[])
+    yield wire
+    assert wire.heard is not None
+    node = request.node
+    if node.get_closest_marker("apart") is not None:
+        return
+    rows = {name: value for name, value in node.callspec.params.items() if name != "wire"}
+    case = f"{node.path}::{node.originalname}{rows}"
+    first, heard = transcripts.setdefault(case, (wire, wire.heard))
+    whole = not (wire.offers & first.offers & {"events"})
+    found = difference(wire.heard, heard, whole=whole)
+    assert found is None, f"not as over the transport before: {found}"

@@ -1,8 +1,8 @@
 """One real server with the scripted engine, for cases that run over every transport."""
 
 import asyncio
+import itertools
 import json
-import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -37,6 +37,17 @@ ECHO_CONTEXT: dict[str, Any] = {
     "rules": [{"id": "context", "emit": {"type": "message", "text": "{context}"}}],
 }
 """A script whose every answer is the exact context that the engine was given."""
+
+
+class Numbered:
+    """Entropy whose hex is a count in decimal digits: each id has as many tokens as any other."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def __call__(self, size: int) -> bytes:
+        """The next number, in ``size`` bytes."""
+        return bytes.fromhex(f"{next(self._count):0{2 * size}}")
 
 
 class WatchedEngine(ScriptedEngine):
@@ -92,7 +103,7 @@ async def serve(
         observe=lambda record, transport: records.append(record),
         clock=time.monotonic,
         now=time.time,
-        ids=IdSource(os.urandom),
+        ids=IdSource(Numbered()),
         running=Running(),
     )
     grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))

@@ -45,6 +45,9 @@ SCRIPT: Json = {
 }  # fmt: skip
 
 
+UP_TO_THE_CLOCK = pytest.mark.apart("how far a turn has come when it is reached depends on time")
+
+
 async def _create(peer: Peer, **members: Any) -> None:
     await peer.send({"type": "response.create", "model": "scripted", "store": False, **members})
 
@@ -57,6 +60,7 @@ async def _until(peer: Peer, *kinds: str) -> list[Json]:
     return seen
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("cancel")
 def test_cancel_ends_the_turn_with_partial_output_and_the_chain_goes_on(wire: Wire) -> None:
     async def case() -> None:
@@ -100,6 +104,7 @@ def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("deadline")
 def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
     async def case() -> None:
@@ -145,6 +150,7 @@ def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: 
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
 def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(wire: Wire) -> None:
     async def case() -> None:
@@ -174,6 +180,7 @@ def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(wir
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
 def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wire) -> None:
     async def case() -> None:
@@ -191,6 +198,7 @@ def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wi
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
 def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> None:
     async def case() -> None:
@@ -221,6 +229,7 @@ def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> N
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
 def test_cn_04_a_model_without_steering_says_so_and_the_stream_is_unharmed(wire: Wire) -> None:
     async def case() -> None:
@@ -265,6 +274,7 @@ def test_cn_05_a_steer_for_an_old_or_unknown_response_changes_no_other(wire: Wir
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
 def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
     async def case() -> None:
@@ -288,6 +298,7 @@ def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
     run(case())
 
 
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
 def test_a_cancel_that_crosses_a_steered_end_cancels_the_successor(wire: Wire) -> None:
     async def case() -> None:

@@ -64,6 +64,7 @@ def test_a_lane_name_of_other_characters_is_refused_without_an_echo(wire: Wire, 
     run(case())
 
 
+@pytest.mark.apart("what is broken is broken by the rules of its transport")
 def test_er_09_a_broken_message_takes_nothing_from_what_is_remembered(wire: Wire) -> None:
     async def case() -> None:
         async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
@@ -79,6 +80,7 @@ def test_er_09_a_broken_message_takes_nothing_from_what_is_remembered(wire: Wire
     run(case())
 
 
+@pytest.mark.apart("what is broken is broken by the rules of its transport")
 @pytest.mark.needs("messages")
 def test_er_09_bad_messages_leave_the_line_and_its_memory_alone(wire: Wire) -> None:
     async def case() -> None:
@@ -104,6 +106,7 @@ def test_er_09_bad_messages_leave_the_line_and_its_memory_alone(wire: Wire) -> N
     run(case())
 
 
+@pytest.mark.apart("what is broken is broken by the rules of its transport")
 @pytest.mark.needs("messages")
 def test_a_bad_message_beside_a_running_turn_never_takes_its_numbers(wire: Wire) -> None:
     script = {"models": ["scripted"], "pace": {"ttft_ms": 150}, "rules": ECHO_CONTEXT["rules"]}

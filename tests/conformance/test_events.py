@@ -217,6 +217,7 @@ def test_each_end_of_a_turn_closes_what_is_open_before_its_terminal_event(wire: 
     run(case())
 
 
+@pytest.mark.apart("over gRPC, whose protocol is ours, the reason is told")
 def test_a_reason_outside_openais_closed_list_is_told_to_no_json_client(wire: Wire) -> None:
     """``CheckedPeer`` refuses it everywhere but over gRPC, whose protocol is ours."""
 

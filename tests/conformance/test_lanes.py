@@ -116,6 +116,7 @@ def test_mx_03_a_queued_create_can_be_cancelled_by_its_event_id(wire: Wire) -> N
     run(case())
 
 
+@pytest.mark.apart("a refusal at once may come before what waits or behind it")
 @pytest.mark.needs("lanes")
 def test_mx_03_the_queue_of_a_lane_is_bounded(wire: Wire) -> None:
     async def case() -> None:

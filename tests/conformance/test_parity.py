@@ -1,12 +1,10 @@
 """The same conversation over every transport: same items, events, usage and errors."""
 
-import re
 from contextlib import AsyncExitStack
 from typing import Any
 
-import msgspec
-
 from tests.conformance.server import run, serve
+from tests.conformance.transcript import outcomes, renamed
 from tests.conformance.wire import WIRES, Json, Peer, ask, offering, output, response, text
 
 SCRIPT: Json = {
@@ -38,34 +36,8 @@ SCRIPT: Json = {
     ],
 }
 
-_ID = re.compile(r"\b(?:resp|msg|fc|call|ctc|rs|req)_[0-9a-f]{32}\b")
-_TIMES = ("created_at", "completed_at")
-
 ROADS = offering("custom_tools", "raw_reasoning")
 """The transports that can carry this conversation."""
-
-
-def renamed(events: list[Json]) -> list[Json]:
-    """The events with ids named in order of first appearance, and without times."""
-    names: dict[str, str] = {}
-
-    def name(match: re.Match[str]) -> str:
-        return names.setdefault(match[0], f"id{len(names)}")
-
-    # The order of members says nothing, and would decide which id appears first.
-    json = msgspec.json.encode(events, order="sorted").decode()
-    plain: list[Json] = msgspec.json.decode(_ID.sub(name, json))
-    for event in plain:
-        for member in _TIMES:
-            event.get("response", {}).pop(member, None)
-        if "error" in event:
-            event["error"].pop("event_id", None)
-    return plain
-
-
-def outcome(events: list[Json]) -> list[Json]:
-    """The last event alone, as an answer that comes whole says it: without its number."""
-    return renamed([{k: v for k, v in events[-1].items() if k != "sequence_number"}])
 
 
 async def conversation(peers: list[Peer]) -> list[list[Json]]:
@@ -103,7 +75,7 @@ def test_sd_03_events_items_usage_and_errors_are_the_same_over_every_transport()
         for name in ROADS:
             # An answer that comes whole is what the last event of a streamed one carries.
             for whole, events in zip(seen[name], seen["grpc"], strict=True):
-                assert outcome(whole) == outcome(events), name
+                assert outcomes(whole) == outcomes(events), name
 
     run(case())
 
@@ -116,7 +88,7 @@ def test_sd_03_a_conversation_can_change_its_transport_at_every_turn() -> None:
 
         async with serve(SCRIPT) as served, WIRES["grpc"](served) as peer:
             alone = await conversation([peer])
-        assert [outcome(turn) for turn in turns] == [outcome(turn) for turn in alone]
+        assert [outcomes(turn) for turn in turns] == [outcomes(turn) for turn in alone]
         assert text(turns[2 + 1]) == "it is three 👩‍👩‍👧‍👦"
         assert response(turns[-1])["status"] == "completed"
 

@@ -33,6 +33,7 @@ ASKED: list[tuple[str, Json, str]] = [
 """What uses an offer, and how the refusal names it."""
 
 
+@pytest.mark.apart("what is not offered is the point")
 @pytest.mark.parametrize(("offer", "members", "param"), ASKED, ids=[offer for offer, *_ in ASKED])
 def test_what_a_transport_does_not_offer_is_refused_by_name(
     wire: Wire, offer: str, members: Json, param: str
@@ -52,6 +53,7 @@ def test_what_a_transport_does_not_offer_is_refused_by_name(
     run(case())
 
 
+@pytest.mark.apart("what is not offered is the point")
 @pytest.mark.needs("messages")
 def test_an_event_that_a_line_does_not_offer_is_one_that_it_does_not_know(wire: Wire) -> None:
     async def case() -> None:

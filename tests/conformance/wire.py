@@ -18,6 +18,7 @@ from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse, WSMs
 
 from tests.conformance import open_responses, openai_types
 from tests.conformance.server import Served
+from tests.conformance.transcript import TERMINAL
 from tests.support.grpc_client import RawLine
 from tests.support.grpc_harness import responses
 from tieline.codecs.json import encode
@@ -26,11 +27,6 @@ from tieline.responses import encode as encode_response
 from tieline.v1 import line_pb2, requests_pb2
 
 Json = dict[str, Any]
-
-TERMINAL: Final = frozenset(
-    {"response.completed", "response.incomplete", "response.failed", "response.done", "error"}
-)
-"""Events after which a request has had its answer (a held turn's is ``response.done``)."""
 
 
 class Peer(Protocol):
@@ -271,9 +267,10 @@ OPEN_ANSWERS: Final = Types(open_responses.check_answer, open_responses.check_re
 class CheckedPeer:
     """A peer that hears nothing but what the types of its client know."""
 
-    def __init__(self, peer: Peer, types: Types) -> None:
+    def __init__(self, peer: Peer, types: Types, heard: list[Json] | None) -> None:
         self._peer = peer
         self._types = types
+        self._heard = heard
         self._asked = set(types.asked)
         self.remembers = peer.remembers
         self.send_broken = peer.send_broken
@@ -293,6 +290,8 @@ class CheckedPeer:
         """The next event, which must be one."""
         event = await self._peer.receive()
         self._types.heard(event, self._asked)
+        if self._heard is not None:
+            self._heard.append(event)
         return event
 
     async def retrieve(self, response_id: str) -> Json:
@@ -360,12 +359,14 @@ class Wire(NamedTuple):
     connect: Callable[[Served], AbstractAsyncContextManager[Peer]]
     types: Types
     offers: frozenset[str] = frozenset()
+    heard: list[Json] | None = None
+    """Where the events go that its peers hear."""
 
     @asynccontextmanager
     async def __call__(self, served: Served) -> AsyncIterator[Peer]:
         """A peer of this transport."""
         async with self.connect(served) as peer:
-            yield CheckedPeer(peer, self.types)
+            yield CheckedPeer(peer, self.types, self.heard)
 
 
 WIRES: Final[Mapping[str, Wire]] = {
