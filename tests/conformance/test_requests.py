@@ -88,6 +88,67 @@ def test_what_a_create_sets_is_echoed_by_the_response_and_the_rest_is_ignored(wi
     run(case())
 
 
+SCHEMA: Json = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+FUNCTION: Json = {
+    "type": "function",
+    "name": "f",
+    "description": "d",
+    "parameters": SCHEMA,
+    "strict": True,
+}
+GRAMMAR: Json = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
+JSON_SCHEMA: Json = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+
+SETTINGS: list[Json] = [
+    {"tools": [FUNCTION]},
+    {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}},
+    {
+        "tools": [FUNCTION],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": "f"}],
+        },
+    },
+    {"text": {"format": JSON_SCHEMA}},
+    {"text": {"format": {"type": "json_object"}}},
+]
+OPENAI_SETTINGS: list[Json] = [
+    {"tools": [{"type": "custom", "name": "c", "description": "d", "format": {"type": "text"}}]},
+    {"tools": [{"type": "custom", "name": "c", "format": GRAMMAR}]},
+    {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}]},
+    {"tools": [{"type": "web_search"}, {"type": "local_shell"}, {"type": "apply_patch"}]},
+    {
+        "tools": [FUNCTION, {"type": "custom", "name": "c"}],
+        "tool_choice": {"type": "custom", "name": "c"},
+    },
+]
+
+
+async def _echoes(wire: Wire, settings: Json) -> None:
+    """Whatever has been set is a response that clients can read, and says what was set."""
+    async with serve() as served, wire(served) as peer:
+        events = await ask(peer, input="hi", **settings)
+        assert response(events)["status"] == "completed"
+        for name, value in settings.items():
+            assert response(events)[name] == value
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_tools_and_formats_are_echoed_as_types_that_clients_know(
+    wire: Wire, settings: Json
+) -> None:
+    run(_echoes(wire, settings))
+
+
+@pytest.mark.needs("custom_tools")
+@pytest.mark.parametrize("settings", OPENAI_SETTINGS, ids=str)
+def test_openais_other_tools_are_echoed_as_types_that_clients_know(
+    wire: Wire, settings: Json
+) -> None:
+    run(_echoes(wire, settings))
+
+
 def test_null_is_the_same_as_nothing(wire: Wire) -> None:
     async def case() -> None:
         async with serve(ECHO_CONTEXT) as served, wire(served) as peer:

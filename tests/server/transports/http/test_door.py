@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from tests.support.grpc_certificates import Authority
 from tests.support.grpc_engine import gated
 from tests.support.grpc_harness import run
 from tests.support.http_client import Connection
-from tests.support.http_harness import serve
+from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
+from tests.support.websocket_client import RawSocket, Refused
 from tieline_server.runtime import Services
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
@@ -148,6 +150,39 @@ def test_a_fault_of_ours_is_a_500_that_says_nothing(caplog: pytest.LogCaptureFix
             assert b"secret" not in reply.body
 
     run(main())
+
+
+def test_lb_05_websockets_count_among_the_connections_and_resets_free_their_places() -> None:
+    """LB-05: the storm on one port, through both doors as the server mounts them."""
+
+    def upgrade(services: Services) -> WebSocketEndpoint:
+        return WebSocketEndpoint(services, WebSocketConfig(max_connections=4, merge=False))
+
+    async def main() -> None:
+        async with serve(upgrade=upgrade, max_connections=4) as served, AsyncExitStack() as stack:
+
+            async def dial() -> RawSocket:
+                return await stack.enter_async_context(RawSocket(served.port))
+
+            four = [await dial() for _ in range(4)]
+            with pytest.raises(Refused) as caught:
+                await dial()
+            assert caught.value.status == 429
+            assert caught.value.headers["retry-after"] == "1"
+            assert caught.value.error["code"] == "too_many_connections"
+            four[0].abort()
+            four[1].abort()
+            async with asyncio.timeout(1.0):
+                await gone(served, 2)
+            for socket in (four[2], await dial(), await dial()):
+                assert (await socket.turn())[-1]["type"] == "response.completed"
+
+    run(main())
+
+
+async def gone(served: Served, count: int) -> None:
+    """Until the door counts so many connections."""
+    await until(lambda: served.door.connections.admitted == count)
 
 
 def test_a_connection_that_says_nothing_is_closed() -> None:
