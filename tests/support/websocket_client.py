@@ -192,8 +192,9 @@ class RawSocket:
 
     async def closed(self) -> tuple[int, str]:
         """Code and reason of the close frame, which must come next; pings are skipped."""
-        while (got := await self.frame()).opcode in (PING, PONG):
-            pass
+        async with asyncio.timeout(PATIENCE):
+            while (got := await self.frame()).opcode in (PING, PONG):
+                pass
         assert got.opcode == CLOSE, f"{got}"
         return got.close
 
