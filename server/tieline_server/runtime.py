@@ -348,7 +348,7 @@ class LineRuntime:
                 self._feed(turn, step)
                 if not turn.placed:
                     return
-                if turn.outbox.unsent >= self._services.limits.outbox:
+                if turn.outbox.crowd >= self._services.limits.outbox:
                     await self._wait_for_space(turn)
         raise ApiError.of("server_error", SERVER_ERROR)
 
@@ -361,7 +361,7 @@ class LineRuntime:
     async def _wait_for_space(self, turn: Turn) -> None:
         """The reader is slow: the engine waits, nothing is dropped."""
         self._space = self._space or asyncio.Event()
-        while turn.outbox.unsent >= self._services.limits.outbox:
+        while turn.outbox.crowd >= self._services.limits.outbox:
             self._space.clear()
             await self._space.wait()
 

@@ -36,8 +36,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Largest message that a client may send (HTTP and gRPC)."""
     line_bytes: int = 256 * 1024 * 1024
     """Bytes of JSON of all items that a line may remember."""
-    outbox: int = 1024
-    """Unsent events on a lane at which the engine is paused."""
+    outbox: int = 512
+    """Unsent events on a line, its lanes sharing them, at which engines are paused."""
 
 
 _MEMBERS: Final = (

@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 
 from tieline.events import MERGEABLE, Event, merged
 
-MERGE_CHARACTERS: Final = 1024
-"""A delta of this size joins no further: each join copies it, and ``limits.outbox`` must bite."""
+MERGE_CHARACTERS: Final = 128
+"""A delta of this size joins no further: ``limits.outbox`` counts events, and bounds memory."""
 
 Make = Callable[[int, Sequence[str]], list[Event]]
 """Makes the deltas of some texts, of which the first has this ``sequence_number``."""
@@ -145,6 +145,11 @@ class Outgoing:
         return len(self._lanes.get(lane, ()))
 
     @property
+    def waiting_lanes(self) -> int:
+        """How many lanes have unsent events."""
+        return len(self._ready)
+
+    @property
     def empty(self) -> bool:
         """Whether everything is sent."""
         return not self._line and not self._ready and self._last is None
@@ -241,3 +246,12 @@ class Outbox:
     def unsent(self) -> int:
         """How many events of the lane wait to be sent."""
         return self._outgoing.unsent(self._lane)
+
+    @property
+    def crowd(self) -> int:
+        """How many events wait on the line, were every lane with some as far behind as this one.
+
+        What all lanes together may leave unsent is thus shared by those that do, and a lane
+        whose events are taken is held up by no other.
+        """
+        return self._outgoing.unsent(self._lane) * self._outgoing.waiting_lanes

@@ -108,6 +108,17 @@ class TestTurns:
         assert [event.type for event in taken(out)] == ["response.output_text.delta", BEAT.type]
         assert out.empty
 
+    def test_a_lane_is_in_a_crowd_of_all_lanes_that_wait(self) -> None:
+        out = outgoing()
+        slow, quick = Outbox(out, "slow"), Outbox(out, "quick")
+        for _ in range(3):
+            text(slow, "x")
+        assert (slow.crowd, quick.crowd) == (3, 0)
+        text(quick, "y")
+        assert (slow.crowd, quick.crowd) == (6, 2)
+        taken(out)
+        assert (slow.crowd, quick.crowd) == (0, 0)
+
     def test_unsent_counts_a_lane_and_empty_all(self) -> None:
         out = outgoing()
         outbox = Outbox(out, "a")
@@ -165,11 +176,11 @@ class TestMerging:
         out = outgoing(1)
         outbox = Outbox(out, None)
         for _ in range(100):
-            text(outbox, "x" * 100)
+            text(outbox, "x" * 10)
         sizes = [len(event.delta) for event in taken(out)]
-        assert sum(sizes) == 10_000
-        assert max(sizes) < MERGE_CHARACTERS + 100
-        assert len(sizes) == 10
+        assert sum(sizes) == 1000
+        assert max(sizes) < MERGE_CHARACTERS + 10
+        assert len(sizes) == 8
 
     @pytest.mark.parametrize("other", [{"item": "msg_2"}, {"part": 1}])
     def test_another_part_does_not_join(self, other: dict[str, Any]) -> None:
