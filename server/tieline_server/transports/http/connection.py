@@ -50,14 +50,23 @@ class Connections:
 class Connection(web.RequestHandler):
     """What aiohttp makes for each connection, with our bounds and our errors."""
 
-    __slots__ = ("admitted", "busy", "connections")
+    __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections")
 
-    def __init__(self, server: web.Server, connections: Connections, **settings: Any) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        connections: Connections,
+        *,
+        write_timeout: float,
+        **settings: Any,
+    ) -> None:
         super().__init__(server, **settings)
         self.connections = connections
+        self._write_timeout = write_timeout
+        self._stuck: asyncio.TimerHandle | None = None
         self.admitted = False
         self.busy = False
-        """Whether a request is being answered."""
+        """Whether a handler answers a request; what it returns is written after that."""
 
     async def start(self) -> None:
         """Answers requests, as a task that the door can wait for."""
@@ -90,11 +99,42 @@ class Connection(web.RequestHandler):
         if self in connections.open:
             connections.open.discard(self)
             connections.admitted -= self.admitted
+        self._forget_stuck()
         super().connection_lost(exc)
 
     def set_parser(self, parser: Any, *how: Any, **named: Any) -> None:
         """An upgrade: from here on ``parser`` reads frames, and only such as a client may send."""
         super().set_parser(cast(Any, ClientFrames(parser)), *how, **named)
+
+    def pause_writing(self) -> None:
+        """The peer is behind with a whole answer; a handler that writes has its own timer."""
+        super().pause_writing()
+        if not self.busy:
+            self._watch()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._forget_stuck()
+        super().resume_writing()
+
+    def _watch(self) -> None:
+        transport = self.transport
+        assert transport is not None, "only an open connection writes"
+        left = transport.get_write_buffer_size()
+        self._stuck = self._loop.call_later(self._write_timeout, self._look, left)
+
+    def _look(self, left: int) -> None:
+        """Cuts a peer that has taken nothing since ``left`` bytes were to be sent."""
+        assert self.transport is not None, "the timer ends with the connection"
+        if self.transport.get_write_buffer_size() < left:
+            self._watch()
+        else:
+            self.transport.abort()
+
+    def _forget_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def handle_error(
         self,

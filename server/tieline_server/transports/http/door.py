@@ -108,6 +108,7 @@ class HttpDoor:
             "lingering_time": config.linger_timeout,
             "max_field_size": HEADER_BYTES,
             "max_line_size": HEADER_BYTES,
+            "write_timeout": config.write_timeout,
         }
         sockets = listen(config.address, reuse_port=config.reuse_port)
         port = sockets[0].getsockname()[1]

@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from tests.support.grpc_engine import gated
+from tests.support.grpc_engine import gated, hello, text
 from tests.support.grpc_harness import run
 from tests.support.http_client import Connection
 from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
+from tests.support.signal import PATIENCE
 from tests.support.websocket_client import CLOSE, PING, PONG, TERMINAL, RawSocket, frame
 from tieline_server.runtime import Services
 from tieline_server.transports.http.connection import NOTSENT_LOWAT, UNSENT_BYTES
@@ -204,5 +205,49 @@ def test_frames_that_came_with_the_handshake_obey_the_same_rules() -> None:
             head = await client.head()
             assert (head.status, head.headers["server"]) == (101, "tieline")
             assert await client.reader.readexactly(4) == b"\x88\x02\x03\xea"
+
+    run(main())
+
+
+LONG = "x" * 2**20
+
+
+def test_a_reader_that_takes_nothing_of_its_answer_loses_its_connection() -> None:
+    async def main() -> None:
+        async with (
+            serve(text([LONG]), write_timeout=0.1) as served,
+            served.connection(receive_buffer=4096) as client,
+        ):
+            client.request("POST", PATH, CREATE)
+            await served.until(lambda: len(served.records) == 1)
+            (answering,) = served.door.connections.tasks
+            await asyncio.wait({answering}, timeout=PATIENCE)
+            assert not served.door.connections.open
+            assert served.door.connections.admitted == 0
+            served.engine.answer = hello
+            async with served.connection() as other:
+                assert (await other.ask("POST", PATH, CREATE)).status == 200
+
+    run(main())
+
+
+def test_a_reader_that_is_slow_gets_all_of_its_answer() -> None:
+    """Longer than the timeout in all, and never so long without a byte."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with (
+            serve(text([LONG]), write_timeout=1.0) as served,
+            served.connection(receive_buffer=4096) as client,
+        ):
+            began = loop.time()
+            client.request("POST", PATH, CREATE)
+            size = int((await client.head()).headers["content-length"])
+            body = b""
+            while len(body) < size:
+                body += await client.reader.read(2**15)
+                if loop.time() < began + 1.5:
+                    await asyncio.sleep(0.05)
+            assert json.loads(body)["output"][0]["content"][0]["text"] == LONG
 
     run(main())
