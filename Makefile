@@ -69,7 +69,7 @@ clients: $(SYNCED) ## Run clients from npm against a server: Codex, AI SDK, Clin
 
 .PHONY: soak
 soak: $(SYNCED) ## Run the repeated tests whole (`make test` runs a tenth, with fixed seeds)
-	@$(BIN)/python -m pytest --soak $(ARGS)
+	@$(BIN)/python -m pytest --soak -o faulthandler_timeout=1800 $(ARGS)
 
 .PHONY: docs
 docs: $(SYNCED) ## Check that what the documents say can be run
