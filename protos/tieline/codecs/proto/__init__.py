@@ -7,10 +7,10 @@ of a line owns an encoder and a decoder, which remember what comes again.
 
 from tieline import items
 from tieline.codecs.json import check
+from tieline.codecs.proto.encoder import EventEncoder
 from tieline.codecs.proto.errors import error_of_status, error_status
 from tieline.codecs.proto.events import (
     EventDecoder,
-    EventEncoder,
     decode_event,
     encode_event,
     from_response,

@@ -10,7 +10,7 @@ from tieline.codecs import json
 from tieline.codecs.memory import MAX_NAME, Memory
 from tieline.codecs.proto.bridge import Bridge
 from tieline.codecs.proto.fields import NULL, Spec, extras, getter
-from tieline.codecs.proto.frames import field
+from tieline.codecs.proto.frames import field, tag
 from tieline.codecs.proto.memory import NAMES, FieldMemory
 from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS, raw_members
 from tieline.requests import Create, Request
@@ -120,7 +120,7 @@ _REPEATED: Final = tuple(
 _settings_of: Final = getter(_REPEATED)
 _SETTINGS: Final = CREATE.only(_REPEATED)
 _NEW: Final = CREATE.without(*_REPEATED)
-_CREATE: Final = REQUESTS["response_create"].number
+_CREATE: Final = tag(ConnectRequest.RESPONSE_CREATE_FIELD_NUMBER)
 
 
 class RequestDecoder:

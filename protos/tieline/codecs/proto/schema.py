@@ -6,7 +6,7 @@ absent, and which of our structs a message stands for. A new event needs nothing
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -281,8 +281,6 @@ class Arm(NamedTuple):
     type: str
     kind: Any
     spec: Spec
-    make: Callable[[], Any]
-    """Makes an empty message of the arm."""
 
 
 def _arms(holder: Any, oneof: str, kinds: Mapping[str, Any]) -> dict[str, Arm]:
@@ -295,7 +293,7 @@ def _arm(holder: Any, field: FieldDescriptor, kinds: Mapping[str, Any]) -> Arm:
     kind = kinds[message.name]
     tag = str(kind.__struct_config__.tag)
     spec = spec_of(message, type_name=tag, struct=kind)
-    return Arm(field.name, field.number, tag, kind, spec, type(getattr(holder(), field.name)))
+    return Arm(field.name, field.number, tag, kind, spec)
 
 
 ITEM: Final = _variant(items_pb2.Item.DESCRIPTOR)

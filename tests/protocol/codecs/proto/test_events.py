@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from tests.support.event_samples import CALL, MESSAGE, NUMBERED, TOOLS, USAGE, response
 from tests.support.json_values import dumps, fixture, value
@@ -186,43 +186,6 @@ def test_an_omitted_output_is_said_in_both_forms() -> None:
         assert value(responses.encode(back.response)) == value(responses.encode(response()))
 
 
-def test_the_encoder_of_a_line_says_what_the_function_says() -> None:
-    encoder = proto.EventEncoder()
-    for event in (*NUMBERED, *NUMBERED):
-        raw = encoder.encode(event)
-        assert ConnectResponse.FromString(raw) == ConnectResponse.FromString(
-            proto.encode_event(event)
-        )
-
-
-def _delta(number: int, text: str, **members: Any) -> events.OutputTextDelta:
-    return events.OutputTextDelta(
-        sequence_number=number, output_index=0, content_index=0, delta=text, **members
-    )
-
-
-def test_deltas_of_all_sizes_numbers_parts_and_lanes_are_framed_rightly() -> None:
-    encoder = proto.EventEncoder()
-    for number in (0, 1, 127, 128, 4095, 4096, 16384, 2**32 - 1):
-        for size in (0, 1, 100, 127, 128, 5000, 70_000):
-            for item_id, lane in (("m", UNSET), ("m" * 200, UNSET), ("m", "lane.2")):
-                event = _delta(number, "é" * size, item_id=item_id, stream_id=lane)
-                (message,) = ConnectResponse.FromString(encoder.encode(event)).events
-                assert proto.decode_event(message) == event
-
-
-def test_a_delta_with_logprobs_or_without_a_number_keeps_them() -> None:
-    encoder = proto.EventEncoder()
-    event = _delta(1, "a", item_id="m")
-    for odd in (
-        msgspec.structs.replace(event, logprobs=[Raw(b'{"token":"a"}')]),
-        msgspec.structs.replace(event, sequence_number=UNSET),
-    ):
-        encoder.encode(event)
-        (message,) = ConnectResponse.FromString(encoder.encode(odd)).events
-        assert proto.decode_event(message) == odd
-
-
 def _turn(number: int, tools: Raw, lane: str) -> list[LifecycleEvent]:
     whole = response(id=f"resp_{number}", tools=tools)
     done = msgspec.structs.replace(whole, status="completed", output=[MESSAGE, CALL], usage=USAGE)
@@ -231,41 +194,6 @@ def _turn(number: int, tools: Raw, lane: str) -> list[LifecycleEvent]:
         events.ResponseInProgress(response=whole, sequence_number=1, stream_id=lane),
         events.ResponseCompleted(response=done, sequence_number=2, stream_id=lane),
     ]
-
-
-def test_settings_that_are_echoed_again_are_built_once_for_all_lanes() -> None:
-    encoder = proto.EventEncoder()
-    tools = Raw(b"[" + b",".join([bytes(TOOLS)[1:-1]] * 100) + b"]")
-    works = []
-    for number in range(40):
-        before = encoder.work
-        for event in _turn(number, Raw(bytes(tools)), f"lane{number % 4}"):
-            assert len(encoder.encode(event)) > 10_000
-        works.append(encoder.work - before)
-    assert works[0] > 10_000
-    assert max(works[1:]) < 1_500
-    assert works[39] == works[10]
-
-
-def test_an_output_item_is_built_once_for_its_event_and_the_terminal_one() -> None:
-    encoder = proto.EventEncoder()
-    item = Raw(dumps({"type": "message", "role": "assistant", "id": "m", "content": "x" * 5000}))
-    encoder.encode(events.OutputItemDone(output_index=0, item=item, sequence_number=1))
-    before = encoder.work
-    done = response(output=[item], status="completed", tools=Raw(b"[]"))
-    encoder.encode(events.ResponseCompleted(response=done, sequence_number=2))
-    assert encoder.work - before < 1_000
-
-
-def test_output_items_are_forgotten_when_their_turn_ends_and_in_a_flood() -> None:
-    encoder = proto.EventEncoder()
-    for event in _turn(1, TOOLS, "a"):
-        encoder.encode(event)
-    assert not encoder._items
-    for number in range(3000):
-        item = Raw(dumps({"type": "item_reference", "id": str(number)}))
-        encoder.encode(events.OutputItemDone(output_index=0, item=item, sequence_number=1))
-    assert len(encoder._items) <= 1024
 
 
 def test_the_decoder_of_a_line_says_what_the_function_says() -> None:

@@ -2,18 +2,31 @@
 
 import pytest
 
-from tieline.codecs.proto.frames import field, varint
+from tieline.codecs.proto.frames import DOUBLE, NUMBER, VARINT, double, field, tag
 from tieline.v1.events_pb2 import OpaqueEvent, ServerEvent
+from tieline.v1.responses_pb2 import Response
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 4095, 4096, 16383, 16384, 2**32 - 1])
 def test_a_number_is_written_as_protobuf_writes_it(number: int) -> None:
     written = ServerEvent(sequence_number=number).SerializeToString()
-    assert b"\x08" + varint(number) == written
+    assert b"\x08" + VARINT[number] == written
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000])
 def test_a_field_is_framed_as_protobuf_frames_it(size: int) -> None:
     body = OpaqueEvent(type="x" * size).SerializeToString()
     number = ServerEvent.DESCRIPTOR.fields_by_name["opaque"].number
-    assert ServerEvent.FromString(field(number, body)).opaque.type == "x" * size
+    assert ServerEvent.FromString(field(tag(number), body)).opaque.type == "x" * size
+
+
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_a_number_that_has_no_varint_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="varint"):
+        VARINT[number]
+
+
+def test_a_tag_says_the_wire_type() -> None:
+    written = Response(created_at=0.1, parallel_tool_calls=True).SerializeToString()
+    flag = tag(Response.PARALLEL_TOOL_CALLS_FIELD_NUMBER, NUMBER) + VARINT[1]
+    assert tag(Response.CREATED_AT_FIELD_NUMBER, DOUBLE) + double(0.1) + flag == written

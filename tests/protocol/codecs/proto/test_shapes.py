@@ -6,6 +6,7 @@ from tests.support.event_samples import CALL, MESSAGE, PART, SUMMARY
 from tieline.codecs import proto
 from tieline.codecs.proto.shapes import item_of, part_of
 from tieline.v1.events_pb2 import ContentPartDone
+from tieline.v1.items_pb2 import ContentPart
 
 PARTS = (
     bytes(PART),
@@ -36,14 +37,14 @@ LEFT = (
 
 @pytest.mark.parametrize("raw", ITEMS)
 def test_an_item_is_what_the_tables_make_of_it(raw: bytes) -> None:
-    assert item_of(raw) == proto.item_to_proto(raw)
+    assert item_of(raw) == proto.item_to_proto(raw).SerializeToString()
 
 
 @pytest.mark.parametrize("raw", PARTS)
 def test_a_part_is_what_the_tables_make_of_it(raw: bytes) -> None:
     event = proto.json_to_proto(b'{"type":"response.content_part.done","part":%b}' % raw)
     assert event.content_part_done == ContentPartDone(
-        part=part_of(raw), absent=event.content_part_done.absent
+        part=ContentPart.FromString(part_of(raw) or b""), absent=event.content_part_done.absent
     )
 
 
