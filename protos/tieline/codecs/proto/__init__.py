@@ -82,4 +82,4 @@ def item_to_proto(raw: bytes, *, param: str = "item") -> items_pb2.Item:
 
 def item_to_json(message: items_pb2.Item, *, param: str = "item") -> bytes:
     """An item as JSON text: of ``item_to_proto``, JSON equal to the original's."""
-    return ITEM.dump(message, param)
+    return bytes(ITEM.read(message, param))

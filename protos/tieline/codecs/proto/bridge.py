@@ -7,10 +7,8 @@ A wire message has members of its own (``stream_id``, ...) beside a oneof of typ
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import Raw
-
-from tieline.codecs.json import check, invalid_event, join, members, text_of
-from tieline.codecs.proto.fields import Spec
+from tieline.codecs.json import check, invalid_event, members, text_of
+from tieline.codecs.proto.fields import Spec, dumps
 from tieline.codecs.proto.schema import Arm
 
 
@@ -50,5 +48,5 @@ class Bridge:
             raw: bytes = inner.json.encode()
             check(raw, param="opaque.json")
             return raw
-        said: dict[str, bytes | Raw] = self._arms[name].spec.members(inner)
-        return join(said | self._envelope.members(message))
+        said = self._arms[name].spec.members(inner)
+        return dumps(said | self._envelope.members(message))

@@ -26,7 +26,7 @@ from tieline.errors import ApiError
 NULL: Final = Raw(b"null")
 _EXTRA: Final = "extra_json"
 _ABSENT: Final = "absent"
-_dumps: Final = msgspec.json.Encoder().encode
+dumps: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[Raw])
 
 
@@ -53,8 +53,8 @@ class Kind:
         """JSON -> field. False, and the field untouched, when it cannot say this value."""
         raise NotImplementedError
 
-    def load(self, field: Any, param: str) -> bytes:
-        """Field -> JSON; raises :class:`ApiError` (400) when it holds what JSON cannot say."""
+    def load(self, field: Any, param: str) -> Any:
+        """Field -> what encodes as its JSON; raises :class:`ApiError` (400) for what JSON lacks."""
         raise NotImplementedError
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
@@ -63,7 +63,7 @@ class Kind:
 
     def read(self, field: Any, param: str) -> Any:
         """Field -> struct member; raises as ``load`` does."""
-        raise NotImplementedError
+        return self.load(field, param)
 
 
 class Scalar(Kind):
@@ -86,15 +86,12 @@ class Scalar(Kind):
         setattr(message, slot, value)
         return True
 
-    def load(self, field: Any, param: str) -> bytes:
-        return _dumps(field)
+    def load(self, field: Any, param: str) -> Any:
+        return field
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         setattr(message, slot, value)
         return True
-
-    def read(self, field: Any, param: str) -> Any:
-        return field
 
 
 class Whole(Scalar):
@@ -123,13 +120,9 @@ class Real(Scalar):
             return True
         return Decimal(raw.decode()) == Decimal(repr(value))
 
-    def load(self, field: Any, param: str) -> bytes:
+    def load(self, field: Any, param: str) -> Any:
         if not isfinite(field):
             raise ApiError.of("invalid_value", f"'{param}' is not a finite number.", param=param)
-        return _dumps(field)
-
-    def read(self, field: Any, param: str) -> Any:
-        self.load(field, param)
         return field
 
 
@@ -142,16 +135,13 @@ class JsonText(Kind):
         setattr(message, slot, raw.decode())
         return True
 
-    def load(self, field: Any, param: str) -> bytes:
+    def load(self, field: Any, param: str) -> Any:
         raw: bytes = field.encode()
         check(raw, param=param, outer=1)
-        return raw
+        return Raw(raw)
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         return self.store(message, slot, bytes(value))
-
-    def read(self, field: Any, param: str) -> Any:
-        return Raw(self.load(field, param))
 
 
 class JsonTexts(Kind):
@@ -163,16 +153,13 @@ class JsonTexts(Kind):
         elements = array(raw)
         return elements is not None and self.write(message, slot, elements)
 
-    def load(self, field: Any, param: str) -> bytes:
-        return _dumps(self.read(field, param))
+    def load(self, field: Any, param: str) -> Any:
+        return [JSON_TEXT.load(text, f"{param}[{index}]") for index, text in enumerate(field)]
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         if value:
             getattr(message, slot).extend([bytes(raw).decode() for raw in value])
         return True
-
-    def read(self, field: Any, param: str) -> Any:
-        return [Raw(JSON_TEXT.load(text, f"{param}[{index}]")) for index, text in enumerate(field)]
 
 
 class Texts(Kind):
@@ -188,15 +175,12 @@ class Texts(Kind):
         except msgspec.MsgspecError:
             return False
 
-    def load(self, field: Any, param: str) -> bytes:
-        return _dumps(list(field))
+    def load(self, field: Any, param: str) -> Any:
+        return list(field)
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         getattr(message, slot).extend(value)
         return True
-
-    def read(self, field: Any, param: str) -> Any:
-        return list(field)
 
 
 class Mapped(Texts):
@@ -205,8 +189,8 @@ class Mapped(Texts):
     def __init__(self, kind: type[str] | type[int]) -> None:
         super().__init__(dict[str, kind], {})  # type: ignore[valid-type]
 
-    def load(self, field: Any, param: str) -> bytes:
-        return _dumps(dict(field))
+    def load(self, field: Any, param: str) -> Any:
+        return dict(field)
 
     def write(self, message: Any, slot: str, value: Mapping[str, Any]) -> bool:
         if any(isinstance(count, int) and not 0 <= count < 1 << 64 for count in value.values()):
@@ -214,28 +198,25 @@ class Mapped(Texts):
         getattr(message, slot).update(value)
         return True
 
-    def read(self, field: Any, param: str) -> Any:
-        return dict(field)
-
 
 class AsRaw(Kind):
     """A typed field whose struct member is JSON text."""
 
     def __init__(self, inner: Kind) -> None:
         self._inner = inner
-        self.zero = Raw(_dumps(inner.zero))
+        self.zero = Raw(dumps(inner.zero))
 
     def store(self, message: Any, slot: str, raw: bytes) -> bool:
         return self._inner.store(message, slot, raw)
 
-    def load(self, field: Any, param: str) -> bytes:
+    def load(self, field: Any, param: str) -> Any:
         return self._inner.load(field, param)
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         return self._inner.store(message, slot, bytes(value))
 
     def read(self, field: Any, param: str) -> Any:
-        return Raw(self._inner.load(field, param))
+        return Raw(dumps(self._inner.load(field, param)))
 
 
 TEXT: Final = Scalar(str, "")
@@ -269,8 +250,8 @@ class Nested(Kind):
         self.spec.fill(inner, given)
         return True
 
-    def load(self, field: Any, param: str) -> bytes:
-        return self.spec.dump(field, param)
+    def load(self, field: Any, param: str) -> Any:
+        return self.spec.members(field, param)
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         inner = getattr(message, slot)
@@ -318,8 +299,9 @@ class Spec:
             for name in names
         }
         implied = {slot.name: slot for slot in slots.values() if slot.mode in _IMPLIED}
-        self._blank_json: Final[dict[str, bytes]] = dict(constants) | {
-            name: _blank_json(slot) for name, slot in implied.items()
+        self._blank_json: Final[dict[str, Any]] = {
+            **{name: Raw(raw) for name, raw in constants.items()},
+            **{name: _blank_json(slot) for name, slot in implied.items()},
         }
         self._blank: Final[dict[str, Any]] = {name: _blank(slot) for name, slot in implied.items()}
         self._always: Final = frozenset(n for n in implied if implied[n].mode is Mode.ALWAYS)
@@ -331,8 +313,12 @@ class Spec:
             (name, _writer(self._by_name[name])) for name in writable if name not in self._scalars
         )
         # Field -> its member, and how it is read where that is more than its value.
-        self._readers: Final[dict[str, tuple[str, Callable[[Any, str], Any] | None]]] = {
+        self.readers: Final[Readers] = {
             field: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.read)
+            for field, slot in slots.items()
+        }
+        self._loaders: Final[Readers] = {
+            field: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.load)
             for field, slot in slots.items()
         }
 
@@ -369,14 +355,18 @@ class Spec:
                 return slot.mode is Mode.ALWAYS or not slot.bare or bool(getattr(message, field))
         return False
 
-    def members(self, message: Any, param: str = "") -> dict[str, bytes | Raw]:
+    def members(self, message: Any, param: str = "") -> dict[str, Any]:
         """Message -> JSON members; raises :class:`ApiError` (400) with the member as param."""
-        said: dict[str, bytes | Raw] = {**self._blank_json}
+        said = self._blank_json.copy()
+        beside = False
         for descriptor, field in message.ListFields():
-            slot = self.slots.get(descriptor.name)
-            if slot is not None:
-                said[slot.name] = slot.kind.load(field, _path(param, slot.name))
-        if self._extensible:
+            loader = self._loaders.get(descriptor.name)
+            if loader is None:
+                beside = True
+                continue
+            name, load = loader
+            said[name] = field if load is None else load(field, _path(param, name))
+        if beside and self._extensible:
             for name in getattr(message, _ABSENT, ()):
                 said.pop(name, None)
             said.update(extras(message, param))
@@ -384,7 +374,7 @@ class Spec:
 
     def dump(self, message: Any, param: str = "") -> bytes:
         """Message -> JSON object."""
-        return join(self.members(message, param))
+        return dumps(self.members(message, param))
 
     def write(self, message: Any, struct: Struct) -> None:
         """Struct -> message."""
@@ -394,13 +384,13 @@ class Spec:
                 try:
                     setattr(message, name, value)
                 except ValueError:
-                    extra[name] = _dumps(value)
+                    extra[name] = dumps(value)
             elif value is None and name in self._always:
                 message.absent.append(name)
         for name, write in self._writers:
             value = getattr(struct, name)
             if value is not None and value is not UNSET and not write(message, value):
-                extra[name] = value if isinstance(value, Raw) else _dumps(value)
+                extra[name] = value if isinstance(value, Raw) else dumps(value)
         if extra:
             message.extra_json = join(extra).decode()
 
@@ -409,7 +399,7 @@ class Spec:
         values = self._blank.copy()
         for descriptor, field in message.ListFields():
             field_name = descriptor.name
-            reader = self._readers.get(field_name)
+            reader = self.readers.get(field_name)
             if reader is None:
                 if field_name in (_EXTRA, _ABSENT):
                     return None
@@ -436,6 +426,7 @@ class Spec:
 
 
 Choices = tuple[tuple[str, Slot], ...]
+Readers = dict[str, tuple[str, Callable[[Any, str], Any] | None]]
 
 
 def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -475,10 +466,8 @@ def _path(param: str, name: str) -> str:
     return f"{param}.{name}" if param else name
 
 
-def _blank_json(slot: Slot) -> bytes:
-    if slot.mode is Mode.NULLABLE:
-        return b"null"
-    return bytes(slot.kind.zero) if isinstance(slot.kind, AsRaw) else _dumps(slot.kind.zero)
+def _blank_json(slot: Slot) -> Any:
+    return None if slot.mode is Mode.NULLABLE else slot.kind.zero
 
 
 def _blank(slot: Slot) -> Any:

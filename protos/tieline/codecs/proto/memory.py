@@ -4,12 +4,13 @@ A field that equals the last one of its name on its lane is not read again: the 
 handed out. Equal is judged by protobuf's own comparison, which costs a tenth of reading.
 """
 
+from copy import deepcopy
 from typing import Any, Final
 
 from msgspec import Raw
 
 from tieline.codecs.memory import MAX_BYTES, Memory
-from tieline.codecs.proto.fields import Slot, Spec
+from tieline.codecs.proto.fields import Spec
 
 NAMES: Final = frozenset(
     {
@@ -40,39 +41,33 @@ class FieldMemory:
     def read(self, spec: Spec, message: Any, lane: str) -> dict[str, Any]:
         """Message -> the members of its struct; ``extra_json`` is not looked at."""
         values = spec.blanks(message)
+        readers = spec.readers
         for descriptor, field in message.ListFields():
-            slot = spec.slots.get(descriptor.name)
-            if slot is None:
+            field_name = descriptor.name
+            if field_name not in readers:
                 continue
-            if descriptor.name in NAMES:
-                values[slot.name] = self._remembered(lane, message, descriptor.name, field, slot)
-            else:
-                values[slot.name] = value = slot.kind.read(field, slot.name)
+            name, read = readers[field_name]
+            if read is None:
+                values[name] = field
+                self.work += size(field)
+                continue
+            repeats = field_name in NAMES
+            value = self._memory.recall(lane, field_name, field) if repeats else None
+            if value is None:
+                value = read(field, name)
                 self.work += size(value)
+                if repeats and size(value) <= MAX_BYTES:
+                    # A copy does not keep the whole message in memory.
+                    self._memory.keep(lane, field_name, deepcopy(field), value)
+            values[name] = value
         return values
-
-    def _remembered(self, lane: str, message: Any, name: str, field: Any, slot: Slot) -> Raw:
-        last = self._memory.recall(lane, name, field)
-        if last is not None:
-            return last
-        value: Raw = slot.kind.read(field, slot.name)
-        self.work += size(value)
-        if size(value) > MAX_BYTES:
-            return value
-        said = field if isinstance(field, str) else _copy(message, name, field)
-        self._memory.keep(lane, name, said, value)
-        return value
-
-
-def _copy(message: Any, name: str, field: Any) -> Any:
-    """A copy of a repeated field that does not keep the whole message in memory."""
-    copy = getattr(type(message)(), name)
-    copy.extend(field)
-    return copy
 
 
 def size(value: Any) -> int:
     """Roughly the bytes of a value, for counting work."""
-    if isinstance(value, Raw):
+    if type(value) is Raw:
         return memoryview(value).nbytes
-    return len(value) if isinstance(value, str | list | dict) else 8
+    return len(value) if type(value) in _SIZED else 8
+
+
+_SIZED: Final = frozenset({str, list, dict})

@@ -6,7 +6,7 @@ absent, and which of our structs a message stands for. A new event needs nothing
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,7 +31,9 @@ from tieline.codecs.proto.fields import (
     Spec,
     Whole,
     array,
+    dumps,
 )
+from tieline.codecs.proto.shapes import members_of, part_members_of
 from tieline.errors import ApiError
 from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2, responses_pb2
 
@@ -78,12 +80,24 @@ _NOT_JSON: Final = frozenset({"extra_json", "absent", "grpc_status"})
 _RENAMED: Final = {"choice": "tool_choice"}
 
 
+def _odd(message: Any) -> None:
+    """A message of no usual shape."""
+
+
+_USUAL: Final[dict[str, Callable[[Any], Any]]] = {
+    "Item": members_of,
+    "ContentPart": part_members_of,
+}
+"""Message -> what reads its usual shapes without the tables, or returns None."""
+
+
 class Variant(Kind):
     """An item, a content part or a tool: a oneof whose arm is the ``type`` of the JSON."""
 
     def __init__(self, descriptor: Descriptor, default: str | None = None) -> None:
         self._default = default
         self._name = descriptor.name
+        self.usual: Final[Callable[[Any], Any]] = _USUAL.get(descriptor.name, _odd)
         (self._oneof,) = [oneof.name for oneof in descriptor.oneofs]
         arms = descriptor.fields_by_name
         types = _PARTS if descriptor.name == "ContentPart" else {n: n for n in arms}
@@ -116,18 +130,18 @@ class Variant(Kind):
             return self._default or ""
         return text_of(given["type"])
 
-    def dump(self, message: Any, param: str) -> bytes:
-        """Message -> JSON; raises 400 ``invalid_type`` when no arm is set."""
-        arm = message.WhichOneof(self._oneof)
+    def load(self, field: Any, param: str) -> Any:
+        """Message -> its JSON; raises 400 ``invalid_type`` when no arm is set."""
+        arm = field.WhichOneof(self._oneof)
         if arm is None:
             text = f"Invalid type for '{param}': the {self._oneof} is unset or of an unknown kind."
             raise ApiError.of("invalid_type", text, param=param)
-        inner = getattr(message, arm)
+        inner = getattr(field, arm)
         if arm != "opaque":
-            return self._specs[arm].dump(inner, param)
+            return self._specs[arm].members(inner, param)
         raw: bytes = inner.json.encode()
         check(raw, param=param, outer=2)
-        return raw
+        return Raw(raw)
 
     def store(self, message: Any, slot: str, raw: bytes) -> bool:
         if raw[:1] != b"{":
@@ -135,14 +149,11 @@ class Variant(Kind):
         self.fill(getattr(message, slot), raw)
         return True
 
-    def load(self, field: Any, param: str) -> bytes:
-        return self.dump(field, param)
-
     def write(self, message: Any, slot: str, value: Any) -> bool:
         return self.store(message, slot, bytes(value))
 
     def read(self, field: Any, param: str) -> Any:
-        return Raw(self.dump(field, param))
+        return Raw(dumps(self.load(field, param)))
 
 
 class Variants(Kind):
@@ -167,16 +178,16 @@ class Variants(Kind):
             self._one.fill(field.add(), bytes(element))
         return True
 
-    def load(self, field: Any, param: str) -> bytes:
-        return b"[" + b",".join(self._dump(field, param)) + b"]"
+    def load(self, field: Any, param: str) -> Any:
+        elements = field if self._inner is None else getattr(field, self._inner)
+        one = self._one
+        return [
+            one.usual(element) or one.load(element, f"{param}[{index}]")
+            for index, element in enumerate(elements[:])
+        ]
 
     def read(self, field: Any, param: str) -> Any:
-        return [Raw(raw) for raw in self._dump(field, param)]
-
-    def _dump(self, field: Any, param: str) -> Iterator[bytes]:
-        elements = field if self._inner is None else getattr(field, self._inner)
-        for index, element in enumerate(elements):
-            yield self._one.dump(element, f"{param}[{index}]")
+        return [Raw(dumps(element)) for element in self.load(field, param)]
 
 
 _SCALARS: Final[dict[int, Kind]] = {

@@ -1,13 +1,13 @@
-"""Items, parts and responses in their usual shapes, written without the tables.
+"""Items, parts and responses in their usual shapes, written and read without the tables.
 
 An item that a server sends is nearly always an assistant's message of text, or a function call,
 with no member beside the known ones; a response has mostly gone well. These are written field by
-field, in the order of the schema. Whatever differs is left to the tables, which cost
-two to ten times as much.
+field, in the order of the schema. An item that a client sends is nearly always a message or a
+function's output. Whatever differs is left to the tables, which cost two to ten times as much.
 """
 
 from collections.abc import Callable
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -132,6 +132,48 @@ _TYPES: Final = {
 _TEXT: Final = tag(TextPart.TEXT_FIELD_NUMBER)
 _ANNOTATIONS: Final = tag(TextPart.ANNOTATIONS_JSON_FIELD_NUMBER)
 _LOGPROBS: Final = tag(TextPart.LOGPROBS_JSON_FIELD_NUMBER)
+
+
+def members_of(item: Item) -> dict[str, Any] | None:
+    """The JSON members of an item that came as a message, or None as in ``item_of``."""
+    arm = item.WhichOneof("item")
+    said: dict[str, Any]
+    if arm == "message":
+        said, content = {"type": arm, "role": ""}, "content"
+    elif arm == "function_call_output":
+        said, content = {"type": arm, "call_id": ""}, "output"
+    else:
+        return None
+    for descriptor, value in getattr(item, arm).ListFields():
+        name = descriptor.name
+        if name == "parts":
+            # A slice is made in one call, an iterator ends by an exception.
+            said[content] = parts = [part_members_of(part) for part in value.parts[:]]
+            if None in parts:
+                return None
+        elif name in _MEMBERS:
+            said[name] = value
+        elif name == "text":
+            said[content] = value
+        else:
+            return None
+    return said
+
+
+_MEMBERS: Final = frozenset({"role", "call_id", "id", "status", "phase", "name"})
+
+
+def part_members_of(part: ContentPart) -> dict[str, Any] | None:
+    """The JSON members of a part of text that came as a message, or None as in ``part_of``."""
+    if part.WhichOneof("part") != "text":
+        return None
+    said = {"type": "", "text": ""}
+    for descriptor, value in part.text.ListFields():
+        name = descriptor.name
+        if name not in said:
+            return None
+        said[name] = value
+    return said
 
 
 def own_of(response: Response) -> bytes | None:
