@@ -135,7 +135,7 @@ class EventWriter:
         self._caught_up.set()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
-        frames = [self._encoder.encode(event) for event in taken]
+        frames = self._encoder.encode_all(taken)
         if max(map(len, frames), default=0) > self._event_bytes:
             frames = [self._fitting(event, each) for event, each in zip(taken, frames, strict=True)]
         self._line.work.encode = self._encoder.work
