@@ -16,7 +16,7 @@ BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
 """Seconds, 0.01 to 81.92 doubling: what the GenAI conventions ask of duration histograms."""
 
 OTHER: Final = "_OTHER"
-"""Stands for the model of a refused request: the name in it is the client's, so unbounded."""
+"""Stands for a model that was not resolved: the name of it is the client's, so unbounded."""
 
 Labels = tuple[str, ...]
 
@@ -120,7 +120,7 @@ class Numbers:
 
 def model_of(record: TurnRecord) -> str:
     """The model as a label."""
-    return record.model if record.outcome != "refused" else OTHER
+    return record.public_model or OTHER
 
 
 def _record(histograms: dict[Labels, Histogram], labels: Labels, seconds: float) -> None:

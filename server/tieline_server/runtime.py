@@ -20,7 +20,7 @@ from tieline.ids import IdSource
 from tieline.items import Item
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response, Usage
-from tieline_server.core.booking import booking_of
+from tieline_server.core.booking import booking_of, is_response
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import (
@@ -288,7 +288,7 @@ class LineRuntime:
             return
         services = self._services
         services.observe(effect.record, self.transport)
-        if not effect.booked:
+        if not effect.booked and is_response(effect.record):
             services.ledger.book(booking_of(effect.record, self.transport, ended_at=services.now()))
 
     def _on_close(self, effect: Close) -> None:

@@ -205,7 +205,7 @@ def span_attributes(record: TurnRecord, transport: str) -> dict[str, Any]:
     attributes = {
         PROVIDER: SCOPE,
         REQUEST_MODEL: _clip(record.model) or None,
-        RESPONSE_MODEL: record.model if started else None,
+        RESPONSE_MODEL: record.public_model or None,
         RESPONSE_ID: record.response_id,
         PREVIOUS_RESPONSE_ID: _clip(record.previous_response_id),
         OWNER: record.owner,
@@ -324,7 +324,7 @@ class Signals:
     def _trace(self, record: TurnRecord, transport: str, *, start: float, end: float) -> None:
         """The span is made when the turn is over, so that no span is open for hours."""
         operation = OPERATIONS[record.kind]
-        model = record.model if record.outcome != "refused" else ""
+        model = record.public_model
         carrier = record.trace_context
         span = self._tracer.start_span(
             f"{operation} {model}".strip(),

@@ -1,6 +1,9 @@
 """The numbers of a process, and their text for Prometheus."""
 
 import re
+from typing import Any
+
+import pytest
 
 from tests.support.records import turn
 from tieline_server.metrics import BUCKETS, OTHER, Numbers
@@ -60,9 +63,17 @@ def test_the_time_to_the_first_token_is_counted_where_there_was_one() -> None:
     assert found[f"gen_ai_server_time_to_first_token_seconds_sum{{{LABELS}}}"] == 0.25
 
 
-def test_the_model_of_a_refused_request_is_no_label() -> None:
+@pytest.mark.parametrize(
+    "never",
+    [
+        {"outcome": "refused", "error_code": "model_not_found"},
+        {"outcome": "disconnected", "settled": False},
+        {"outcome": "cancelled", "settled": False},
+    ],
+)
+def test_a_model_that_was_never_resolved_is_no_label(never: dict[str, Any]) -> None:
     numbers = Numbers()
-    numbers.observe(turn(outcome="refused", model="x" * 1000, error_code="model_not_found"), "sse")
+    numbers.observe(turn(model="x" * 1000, **never), "sse")
     text = numbers.text(lines=0).decode()
     assert "xxx" not in text
     assert f'gen_ai_request_model="{OTHER}"' in text

@@ -235,6 +235,14 @@ class TestSpan:
         assert attributes["error.type"] == "model_not_found"
         assert not [name for name in attributes if name.startswith("gen_ai.usage")]
 
+    def test_the_span_of_what_waited_when_its_line_went_has_no_name_of_the_clients(
+        self, bench: Bench
+    ) -> None:
+        bench.observe(turn(outcome="disconnected", model="no-such", settled=False))
+        span = bench.span()
+        assert span.name == "chat"
+        assert "gen_ai.response.model" not in (span.attributes or {})
+
     @pytest.mark.parametrize(
         ("outcome", "code", "status"),
         [

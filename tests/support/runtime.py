@@ -77,8 +77,14 @@ class Speaker:
 class Failing(MemoryStore):
     """A store that fails, or waits until it is let go."""
 
-    def __init__(self, *, put: bool = False, get: bool = False) -> None:
-        super().__init__(book=lambda booking: None)
+    def __init__(
+        self,
+        *,
+        put: bool = False,
+        get: bool = False,
+        book: Callable[[Booking], None] = lambda booking: None,
+    ) -> None:
+        super().__init__(book=book)
         self.put_fails = put
         self.get_fails = get
         self.gate = asyncio.Event()
@@ -107,13 +113,14 @@ class Stage:
         answer: Answer,
         *,
         store: MemoryStore | None = None,
+        ledger: MemoryLedger | None = None,
         limits: Limits | None = None,
         authenticate: Callable[[], Principal] = Principal,
         merge: bool = False,
     ) -> None:
         self.engine = Speaker(answer)
         self.records: list[tuple[TurnRecord, str]] = []
-        self.ledger = ledger = MemoryLedger()
+        self.ledger = ledger = MemoryLedger() if ledger is None else ledger
         self.services = Services(
             engines={"e": self.engine},
             catalog=catalog(),

@@ -11,6 +11,7 @@ class Booking(Struct, frozen=True, kw_only=True):
     response_id: str
     owner: str
     model: str
+    """The public name; empty for one that was cancelled before its turn on the lane came."""
     transport: str
     outcome: str
     kind: str
@@ -27,13 +28,23 @@ class Booking(Struct, frozen=True, kw_only=True):
     stored: bool
 
 
+def is_response(record: TurnRecord) -> bool:
+    """Whether a turn became a response, and so has a row.
+
+    What was refused never did, nor did what still waited behind others when its line went: no
+    client ever saw its id.
+    """
+    waited = record.outcome == "disconnected" and not record.settled
+    return record.outcome != "refused" and not waited
+
+
 def booking_of(record: TurnRecord, transport: str, *, ended_at: float) -> Booking:
     """The row of a turn that ended at ``ended_at`` (Unix seconds)."""
     usage = record.usage
     return Booking(
         response_id=record.response_id,
         owner=record.owner,
-        model=record.model,
+        model=record.public_model,
         transport=transport,
         outcome=record.outcome,
         kind=record.kind,

@@ -167,6 +167,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     owner: str
     model: str
+    """What was asked for or resolved; see ``public_model``."""
     lane: str | None
     outcome: Outcome
     kind: Literal["turn", "prewarm"]
@@ -185,6 +186,13 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     store: bool
     events: int
     """Events of the response, merged ones counted once."""
+    settled: bool = True
+    """Whether its model and settings were settled: its turn on the lane had come."""
+
+    @property
+    def public_model(self) -> str:
+        """The model's public name, or "" where ``model`` may be any word of the client's."""
+        return self.model if self.settled and self.outcome != "refused" else ""
 
 
 class Record(Struct, frozen=True):

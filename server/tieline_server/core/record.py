@@ -155,4 +155,5 @@ def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:
         work=host.work.since(turn.work_before),
         store=settings.store if settings else False,
         events=turn.outbox.count,
+        settled=settings is not None,
     )

@@ -1,1 +1,12 @@
-"""What was used, one row a response: one module for each kind of ledger."""
+"""What was used, one row a response: one module for each kind of ledger.
+
+A ledger goes with the store of the same name. A new one is a module and a line in
+:data:`LEDGERS`.
+"""
+
+from typing import Final
+
+LEDGERS: Final[dict[str, str]] = {
+    "memory": "tieline_server.ledger.memory:MemoryLedger",
+}
+"""Store name -> import path of the ledger's class; its ``of`` opens what the settings name."""

@@ -44,7 +44,7 @@ class Ledger(Protocol):
         ...
 
     async def usage(self, question: Question) -> Sequence[Sum]:
-        """Sums in order of their group. What was booked before is in them."""
+        """Sums in order of their group, by code point. What was booked before is in them."""
         ...
 
     async def close(self) -> None:

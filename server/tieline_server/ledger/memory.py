@@ -1,10 +1,11 @@
 """A ledger in this process's memory: gone when it ends, bounded while it runs."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Self
 
+from tieline_server.config import Config
 from tieline_server.core.booking import Booking
 from tieline_server.ledger.base import By, Question, Sum
 
@@ -19,8 +20,17 @@ class MemoryLedger:
         self._most = most
         self._rows: OrderedDict[str, Booking] = OrderedDict()
 
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """An empty ledger; the settings say nothing of it."""
+        return cls()
+
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __iter__(self) -> Iterator[Booking]:
+        """The rows, the first booked first."""
+        return iter(self._rows.values())
 
     def book(self, booking: Booking) -> None:
         """Takes a row; a response id that has one keeps it."""

@@ -1,5 +1,6 @@
-"""What the rules ask of the runtime: the counters of work, and who asks by default."""
+"""What the rules ask of the runtime: counters of work, who asks by default, public names."""
 
+from tests.support.records import turn
 from tieline_server.core.effects import Principal, Work
 
 
@@ -26,3 +27,10 @@ def test_a_copy_does_not_move_with_its_original() -> None:
 
 def test_without_keys_everybody_is_local_and_may_use_every_model() -> None:
     assert Principal() == Principal(owner="local", models=None)
+
+
+def test_a_model_has_a_public_name_where_it_was_resolved() -> None:
+    assert turn(model="m").public_model == "m"
+    assert turn(model="m", outcome="disconnected").public_model == "m"
+    assert turn(model="m", outcome="cancelled", settled=False).public_model == ""
+    assert turn(model="m", outcome="refused").public_model == ""

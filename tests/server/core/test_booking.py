@@ -1,0 +1,79 @@
+"""The row of a turn: what of it the ledger keeps, and which turns have one."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from tests.support.core import Lockstep
+from tests.support.records import turn
+from tieline_server.core.booking import Booking, booking_of, is_response
+from tieline_server.core.effects import Outcome
+
+RESPONSES = [each for each in get_args(Outcome) if each != "refused"]
+
+
+def test_a_row_says_who_used_how_much_of_what_and_how_it_ended() -> None:
+    row = booking_of(turn(), "grpc", ended_at=1_000_000.5)
+    assert row == Booking(
+        response_id="resp_2",
+        owner="ann",
+        model="scripted",
+        transport="grpc",
+        outcome="completed",
+        kind="turn",
+        reason=None,
+        error_code=None,
+        input_tokens=100,
+        cached_tokens=60,
+        output_tokens=28,
+        reasoning_tokens=8,
+        phases={"prefill": 200_000, "decode": 300_000, "overhead": 900},
+        started_at=1_000_000.0,
+        ended_at=1_000_000.5,
+        stored=True,
+    )
+
+
+def test_a_row_says_why_it_ended() -> None:
+    cut = booking_of(turn(outcome="incomplete", reason="deadline"), "sse", ended_at=1.0)
+    assert (cut.outcome, cut.reason, cut.error_code) == ("incomplete", "deadline", None)
+    broken = booking_of(turn(outcome="failed", error_code="server_error"), "sse", ended_at=1.0)
+    assert (broken.outcome, broken.reason, broken.error_code) == ("failed", None, "server_error")
+
+
+def test_the_start_is_as_long_before_the_end_as_the_turn_took_whatever_the_wall_clock_did() -> None:
+    row = booking_of(turn(started_at=3.0, ended_at=63.0), "sse", ended_at=100.0)
+    assert (row.started_at, row.ended_at) == (40.0, 100.0)
+
+
+def test_a_model_that_was_never_resolved_is_no_word_of_the_clients() -> None:
+    waited = turn(model="x" * 1_000_000, settled=False, outcome="cancelled")
+    assert booking_of(waited, "sse", ended_at=1.0).model == ""
+
+
+def test_a_row_has_no_words_of_the_client() -> None:
+    line = Lockstep()
+    response_id = line.create("the secret word", metadata={"secret": "secret"}, user="secret")
+    line.answer(response_id, "secret too")
+    row = booking_of(line.record(response_id), "grpc", ended_at=1.0)
+    assert b"secret" not in msgspec.json.encode(row)
+
+
+@pytest.mark.parametrize("outcome", RESPONSES)
+def test_whatever_became_a_response_has_a_row(outcome: Outcome) -> None:
+    assert is_response(turn(outcome=outcome))
+    assert is_response(turn(outcome=outcome, kind="prewarm"))
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_was_refused_has_none(settled: bool) -> None:
+    assert not is_response(turn(outcome="refused", settled=settled))
+
+
+def test_what_still_waited_when_its_line_went_has_none() -> None:
+    assert not is_response(turn(outcome="disconnected", settled=False))
+
+
+def test_what_was_cancelled_while_it_waited_has_one() -> None:
+    assert is_response(turn(outcome="cancelled", settled=False))

@@ -1,0 +1,52 @@
+"""The memory ledger: the contract of all ledgers, its bound, and its rows."""
+
+import asyncio
+
+from tests.support.ledger_contract import LedgerContract, booking, count
+from tieline_server.config import Config
+from tieline_server.ledger.base import Ledger
+from tieline_server.ledger.memory import ROWS, MemoryLedger
+
+
+class TestContract(LedgerContract):
+    def open(self) -> Ledger:
+        return MemoryLedger()
+
+
+def test_past_the_bound_the_rows_that_were_booked_first_go() -> None:
+    ledger = MemoryLedger(most=2)
+    for number in range(4):
+        ledger.book(booking(f"resp_{number}"))
+    assert [row.response_id for row in ledger] == ["resp_2", "resp_3"]
+    assert len(ledger) == 2
+
+
+def test_a_row_that_comes_again_pushes_nothing_out() -> None:
+    ledger = MemoryLedger(most=2)
+    for response_id in ("resp_1", "resp_2", "resp_2", "resp_1"):
+        ledger.book(booking(response_id))
+    assert [row.response_id for row in ledger] == ["resp_1", "resp_2"]
+
+
+def test_a_row_is_kept_as_it_was_booked() -> None:
+    ledger = MemoryLedger()
+    row = booking("resp_1", outcome="failed", error_code="server_error", model="")
+    ledger.book(row)
+    assert list(ledger) == [row]
+
+
+def test_the_settings_give_one_with_the_usual_bound() -> None:
+    ledger = MemoryLedger.of(Config.load({}))
+    for number in range(ROWS + 1):
+        ledger.book(booking(f"resp_{number}"))
+    assert len(ledger) == ROWS
+
+
+def test_a_closed_ledger_is_empty() -> None:
+    async def main() -> int:
+        ledger = MemoryLedger()
+        ledger.book(booking("resp_1"))
+        await ledger.close()
+        return await count(ledger)
+
+    assert asyncio.run(main()) == 0

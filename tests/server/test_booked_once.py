@@ -1,0 +1,457 @@
+"""Whatever becomes of a response, the ledger gets one row of it: real counts, once."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.core import append_of, create_of, output, user
+from tests.support.runtime import (
+    SECRET,
+    Answer,
+    Failing,
+    Stage,
+    Step,
+    endless,
+    hello,
+    looker,
+    loop_turns,
+    mute,
+    raising,
+    run,
+    silent,
+    until,
+)
+from tieline import events
+from tieline.requests import Cancel, Steer
+from tieline_server.core.booking import Booking
+from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Finish, TextDelta
+from tieline_server.core.effects import Principal, Prompt
+from tieline_server.core.limits import Limits
+from tieline_server.ledger.memory import MemoryLedger
+from tieline_server.runtime import compact, count_input_tokens
+
+Act = Callable[[Stage, bool], Awaitable[None]]
+"""What a client does, given whether its responses are to be stored."""
+
+
+class Counting(MemoryLedger):
+    """A ledger that notes every booking, also one that it need not keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.booked: list[Booking] = []
+
+    def book(self, booking: Booking) -> None:
+        """Takes a row."""
+        self.booked.append(booking)
+        super().book(booking)
+
+
+async def too_long(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """Ends at its budget."""
+    yield [Accepted(input_tokens=3), TextDelta("half"), Finish(reason="length")]
+
+
+async def caller(prompt: Prompt) -> AsyncGenerator[Step, None]:
+    """Calls for ever."""
+    yield [Accepted(input_tokens=3)]
+    while True:
+        yield [CallStart(kind="function_call", name="look"), CallDelta("{}")]
+
+
+async def completes(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.ResponseCompleted)
+
+
+async def is_incomplete(stage: Stage, store: bool) -> None:
+    stage.create(store=store, max_tool_calls=2, timeout_ms=3_600_000)
+    await stage.until(events.ResponseIncomplete)
+
+
+async def expires(stage: Stage, store: bool) -> None:
+    stage.create(store=store, timeout_ms=5)
+    await stage.until(events.ResponseIncomplete)
+
+
+async def is_held_too_long(stage: Stage, store: bool) -> None:
+    stage.create(store=store, append=True)
+    await stage.until(events.ResponseIncomplete)
+
+
+async def drains(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.ResponseInProgress)
+    stage.line.drain(0.005)
+    await stage.until(events.ResponseIncomplete)
+
+
+async def cancels(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.OutputTextDelta)
+    stage.line.receive(Cancel(), size=1)
+    stage.line.receive(Cancel(), size=1)
+    await stage.until(events.ResponseIncomplete)
+
+
+async def cancels_by_id(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.OutputTextDelta)
+    stage.services.running.cancel("local", stage.engine.prompts[0].response_id)
+    await stage.until(events.ResponseIncomplete)
+
+
+async def fails(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.ResponseFailed)
+
+
+async def warms_up(stage: Stage, store: bool) -> None:
+    stage.create(store=store, generate=False)
+    await stage.until(events.ResponseCompleted)
+
+
+async def leaves_before_any_answer(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await until(lambda: len(stage.engine.prompts) == 1)
+    stage.line.drop()
+
+
+async def leaves_before_the_first_token(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.ResponseInProgress)
+    stage.line.drop()
+
+
+async def leaves_in_the_middle(stage: Stage, store: bool) -> None:
+    stage.create(store=store)
+    await stage.until(events.OutputTextDelta)
+    stage.line.drop()
+    stage.line.drop()
+
+
+async def leaves_while_held(stage: Stage, store: bool) -> None:
+    stage.create(store=store, append=True)
+    await stage.until(events.ResponseDone)
+    stage.line.drop()
+
+
+Ending = tuple[str, str | None, str | None]
+"""Outcome, reason, error code."""
+
+ENDS: dict[str, tuple[Answer, Act, Ending]] = {
+    "completed": (hello, completes, ("completed", None, None)),
+    "length": (too_long, is_incomplete, ("incomplete", "max_output_tokens", None)),
+    "max_tool_calls": (caller, is_incomplete, ("incomplete", "max_tool_calls", None)),
+    "deadline": (mute, expires, ("incomplete", "deadline", None)),
+    "held_timeout": (looker, is_held_too_long, ("incomplete", "held_timeout", None)),
+    "drain": (mute, drains, ("incomplete", "server_draining", None)),
+    "cancelled": (endless, cancels, ("cancelled", None, None)),
+    "cancelled by id": (endless, cancels_by_id, ("cancelled", None, None)),
+    "failed": (raising(OSError(SECRET), accepted=True), fails, ("failed", None, "server_error")),
+    "prewarm": (hello, warms_up, ("completed", None, None)),
+    "gone before any answer": (silent, leaves_before_any_answer, ("disconnected", None, None)),
+    "gone before a token": (mute, leaves_before_the_first_token, ("disconnected", None, None)),
+    "gone in the middle": (endless, leaves_in_the_middle, ("disconnected", None, None)),
+    "gone while held": (looker, leaves_while_held, ("disconnected", None, None)),
+}
+
+
+def staged(answer: Answer, *, put_fails: bool = False, **members: Any) -> Stage:
+    """A stage whose ledger counts."""
+    ledger = Counting()
+    store = Failing(put=put_fails, book=ledger.book)
+    return Stage(answer, store=store, ledger=ledger, **members)
+
+
+def booked(stage: Stage) -> list[Booking]:
+    """Every booking so far, in order."""
+    assert isinstance(stage.ledger, Counting)
+    return stage.ledger.booked
+
+
+def endings(stage: Stage) -> list[Ending]:
+    return [(row.outcome, row.reason, row.error_code) for row in booked(stage)]
+
+
+@pytest.mark.parametrize("store", [False, True], ids=["not stored", "stored"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_response_is_booked_once_however_it_ends(end: str, store: bool) -> None:
+    answer, act, ending = ENDS[end]
+
+    async def test() -> None:
+        stage = staged(answer, limits=Limits(held_timeout=0.005 if end == "held_timeout" else 900))
+        await act(stage, store)
+        await stage.line.close()
+        assert endings(stage) == [ending]
+        (row,) = booked(stage)
+        ((record, _),) = stage.records
+        assert (row.response_id, row.kind) == (record.response_id, record.kind)
+        assert row.kind == ("prewarm" if end == "prewarm" else "turn")
+        assert (row.owner, row.model, row.transport, row.stored) == ("local", "m", "test", store)
+        assert row.input_tokens == record.usage.input_tokens
+        assert row.output_tokens == record.usage.output_tokens
+        assert (row.input_tokens > 0) is (end != "gone before any answer")
+
+    run(test)
+
+
+def test_what_is_held_is_booked_once_for_the_whole_rollout() -> None:
+    async def test() -> None:
+        stage = staged(looker)
+        stage.create(append=True)
+        done = await stage.until(events.ResponseDone)
+        await loop_turns()
+        assert booked(stage) == [], "it has not ended"
+        call = msgspec.json.decode(done.response.output[0])
+        stage.line.receive(append_of(output("unknown")), size=1)
+        stage.line.receive(append_of(output(call["call_id"])), size=1)
+        completed = await stage.until(events.ResponseCompleted)
+        await stage.line.close()
+        (row,) = booked(stage)
+        assert row.input_tokens == completed.response.usage.input_tokens == 2 * 3
+        assert row.output_tokens == completed.response.usage.output_tokens
+
+    run(test)
+
+
+def test_a_held_turn_that_is_superseded_has_its_row_before_the_next_one() -> None:
+    async def test() -> None:
+        stage = staged(looker)
+        stage.create(append=True)
+        await stage.until(events.ResponseDone)
+        stage.create()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
+        assert endings(stage) == [
+            ("incomplete", "superseded", None),
+            ("completed", None, None),
+        ]
+
+    run(test)
+
+
+def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        yield [Accepted(input_tokens=3)]
+        if len(list(prompt.tip.items_of_chain())) == 1:
+            yield [TextDelta("long")]
+            await steered.wait()
+            yield [CallStart(kind="function_call", name="look"), CallDelta("{}")]
+        yield [TextDelta("short"), Finish()]
+
+    steered = asyncio.Event()
+
+    async def test() -> None:
+        stage = staged(answer)
+        stage.create()
+        created = await stage.until(events.ResponseCreated)
+        await stage.until(events.OutputTextDelta)
+        text = create_of(input="shorter").input
+        steer = Steer(previous_response_id=created.response.id, input=text)
+        stage.line.receive(steer, size=1)
+        steered.set()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
+        assert endings(stage) == [("incomplete", "steered", None), ("completed", None, None)]
+        assert len({row.response_id for row in booked(stage)}) == 2
+
+    run(test)
+
+
+class TestWaiting:
+    def test_what_is_cancelled_while_it_waits_is_a_response_and_has_a_row(self) -> None:
+        async def test() -> None:
+            stage = staged(mute)
+            stage.create()
+            await stage.until(events.ResponseInProgress)
+            stage.create(event_id="second", model="any word of the client's")
+            stage.line.receive(Cancel(event_id="second"), size=1)
+            stage.line.receive(Cancel(), size=1)
+            await stage.until(events.ResponseIncomplete)
+            await stage.until(events.ResponseIncomplete)
+            await stage.line.close()
+            assert endings(stage) == [("cancelled", None, None)] * 2
+            first, second = booked(stage)
+            assert (first.model, second.model) == ("m", "")
+            assert (second.input_tokens, second.output_tokens) == (0, 0)
+
+        run(test)
+
+    @pytest.mark.parametrize("doomed", [False, True])
+    def test_what_waits_behind_another_when_the_line_goes_never_was_one(self, doomed: bool) -> None:
+        async def test() -> None:
+            stage = staged(mute)
+            stage.create()
+            await stage.until(events.ResponseInProgress)
+            stage.create(event_id="second")
+            if doomed:
+                stage.line.receive(Cancel(event_id="second"), size=1)
+            stage.line.drop()
+            await stage.line.close()
+            assert len(stage.records) == 2, "it is observed"
+            assert endings(stage) == [("disconnected", None, None)]
+
+        run(test)
+
+    def test_what_waits_for_a_place_when_the_line_goes_has_a_row(self) -> None:
+        async def test() -> None:
+            stage = staged(mute, limits=Limits(active=1))
+            stage.create()
+            await stage.until(events.ResponseInProgress)
+            stage.create(stream_id="side")
+            await stage.until(events.ResponseQueued)
+            stage.line.drop()
+            await stage.line.close()
+            assert endings(stage) == [("disconnected", None, None)] * 2
+            assert [row.input_tokens for row in booked(stage)] == [3, 0]
+
+        run(test)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "members",
+        [
+            {"model": "nobody"},
+            {"previous_response_id": "resp_unknown"},
+            {"input": [output("nope")]},
+            {"prompt": {"id": "p"}},
+            {"input": [{"type": "item_reference", "id": "msg_x"}], "store": True},
+        ],
+    )
+    def test_what_was_refused_never_was_a_response(self, members: dict[str, Any]) -> None:
+        async def test() -> None:
+            stage = staged(hello)
+            stage.create(**members)
+            await stage.until(events.ErrorEvent)
+            await stage.line.close()
+            assert [record.outcome for record, _ in stage.records] == ["refused"]
+            assert booked(stage) == []
+
+        run(test)
+
+    def test_nor_what_the_engine_refused_before_it_began(self) -> None:
+        async def test() -> None:
+            stage = staged(raising(OSError(SECRET), accepted=False))
+            stage.create(store=True)
+            await stage.until(events.ErrorEvent)
+            await stage.line.close()
+            assert booked(stage) == []
+
+        run(test)
+
+    def test_a_refusal_beside_a_response_leaves_its_row_alone(self) -> None:
+        async def test() -> None:
+            stage = staged(hello)
+            stage.create(model="nobody")
+            stage.create()
+            stage.create(model="nobody")
+            await stage.until(events.ResponseCompleted)
+            await stage.until(events.ErrorEvent)
+            await stage.line.close()
+            assert endings(stage) == [("completed", None, None)]
+
+        run(test)
+
+
+class TestStored:
+    def test_the_row_of_a_stored_response_comes_with_the_response(self) -> None:
+        async def test() -> None:
+            stage = staged(hello)
+            store = stage.services.store
+            assert isinstance(store, Failing)
+            store.gate.clear()
+            stage.create(store=True)
+            await stage.until(events.OutputItemDone)
+            await loop_turns()
+            assert booked(stage) == [], "nothing is booked before the commit"
+            store.gate.set()
+            await stage.until(events.ResponseCompleted)
+            (row,) = booked(stage)
+            assert (row.outcome, row.stored) == ("completed", True)
+            await stage.line.close()
+            assert len(booked(stage)) == 1
+
+        run(test)
+
+    def test_a_commit_that_fails_books_the_failure(self) -> None:
+        async def test() -> None:
+            stage = staged(hello, put_fails=True)
+            stage.create(store=True)
+            failed = await stage.until(events.ResponseFailed)
+            await stage.line.close()
+            assert endings(stage) == [("failed", None, "server_error")]
+            (row,) = booked(stage)
+            assert row.response_id == failed.response.id
+            assert row.output_tokens == failed.response.usage.output_tokens > 0
+
+        run(test)
+
+    @pytest.mark.parametrize("put_fails", [False, True])
+    def test_a_peer_that_leaves_during_the_commit_changes_nothing(self, put_fails: bool) -> None:
+        async def test() -> None:
+            stage = staged(hello, put_fails=put_fails)
+            store = stage.services.store
+            assert isinstance(store, Failing)
+            store.gate.clear()
+            stage.create(store=True)
+            await stage.until(events.OutputItemDone)
+            stage.line.drop()
+            store.gate.set()
+            await stage.line.close()
+            outcome = ("failed", None, "server_error") if put_fails else ("completed", None, None)
+            assert endings(stage) == [outcome]
+
+        run(test)
+
+
+@pytest.mark.parametrize("store", [False, True], ids=["not stored", "stored"])
+def test_a_row_has_the_wall_clocks_end_and_the_real_duration(store: bool) -> None:
+    async def test() -> None:
+        stage = staged(mute)
+        clock, wall = [100.0], [1_000_000.0]
+        stage.services = msgspec.structs.replace(
+            stage.services, clock=lambda: clock[0], now=lambda: wall[0]
+        )
+        await stage.line.close()
+        stage.line = stage.open()
+        stage.create(store=store)
+        await stage.until(events.ResponseInProgress)
+        clock[0] += 7.0
+        # The wall clock is set back by an hour meanwhile.
+        wall[0] -= 3_600.0
+        stage.line.receive(Cancel(), size=1)
+        await stage.until(events.ResponseIncomplete)
+        await stage.line.close()
+        (row,) = booked(stage)
+        assert (row.started_at, row.ended_at) == (996_393.0, 996_400.0)
+
+    run(test)
+
+
+def test_counting_and_compacting_are_no_responses() -> None:
+    async def test() -> None:
+        stage = staged(hello)
+        create = create_of(model="m", input=[user("one"), user("two")])
+        await count_input_tokens(stage.services, Principal(), create)
+        await compact(stage.services, Principal(), create)
+        await stage.line.close()
+        assert booked(stage) == []
+        assert stage.records == []
+
+    run(test)
+
+
+def test_a_row_is_its_owners() -> None:
+    async def test() -> None:
+        stage = staged(hello, authenticate=lambda: Principal(owner="ann"))
+        stage.create()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
+        assert [row.owner for row in booked(stage)] == ["ann"]
+
+    run(test)
