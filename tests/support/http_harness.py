@@ -63,6 +63,7 @@ async def serve(
     limits: Limits | None = None,
     profile: Profile = OPENAI,
     store: MemoryStore | None = None,
+    ledger: MemoryLedger | None = None,
     upgrade: Callable[[Services], Upgrade] | None = None,
     metrics: Callable[[], bytes] = bytes,
     **settings: Any,
@@ -78,7 +79,7 @@ async def serve(
         transports.append(transport)
         signal.notify()
 
-    ledger = MemoryLedger()
+    ledger = MemoryLedger() if ledger is None else ledger
     services = Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(

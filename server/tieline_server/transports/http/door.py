@@ -27,6 +27,7 @@ from tieline_server.transports.http.listen import BACKLOG, listen
 from tieline_server.transports.http.models import ModelCalls
 from tieline_server.transports.http.safety import Safety
 from tieline_server.transports.http.stored import StoredCalls
+from tieline_server.transports.http.usage import UsageCalls
 
 
 class Upgrade(Protocol):
@@ -85,6 +86,7 @@ class HttpDoor:
             CreateCalls(services, config, self.live),
             StoredCalls(services, config),
             ModelCalls(services, websocket=upgrade is not None),
+            UsageCalls(services),
         )
         self._server: web.Server | None = None
         self._listeners: list[asyncio.Server] = []
@@ -219,7 +221,7 @@ class HttpDoor:
         return await handler(call)
 
     def _table(
-        self, creates: CreateCalls, stored: StoredCalls, models: ModelCalls
+        self, creates: CreateCalls, stored: StoredCalls, models: ModelCalls, usage: UsageCalls
     ) -> Mapping[str, Mapping[str, Handler]]:
         """Path -> method -> handler."""
         return {
@@ -231,6 +233,7 @@ class HttpDoor:
             f"{RESPONSES}/{{id}}/input_items": {"GET": stored.input_items},
             MODELS: {"GET": models.list},
             f"{MODELS}/{{id}}": {"GET": models.get},
+            "/v1/usage": {"GET": usage.usage},
             "/v1/capabilities": {"GET": models.capabilities},
             "/healthz": {"GET": self._health},
             "/metrics": {"GET": self._metrics},
