@@ -1,12 +1,14 @@
 """The command ``tieline-server``: reads the settings, then serves until a signal ends it.
 
+``tieline-server model`` and ``tieline-server usage`` are commands of their own.
+
 Exit status 0 after an orderly end, 2 when it cannot start, with one line on stderr that says why.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args, get_origin
@@ -31,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What its C library writes to stderr by itself would make several lines of one error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        return _model(words[1:]) if words[:1] == ["model"] else _serve(words)
+        command = _COMMANDS.get(words[0]) if words else None
+        return _serve(words) if command is None else command(words[1:])
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -46,10 +49,7 @@ def _serve(words: Sequence[str]) -> int:
 
         from tieline_server.app import serve
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("tieline", "tieline_server"):
-            raise
-        return _fail(f"{package} is not installed: pip install 'tieline[server]'")
+        return _not_installed(error)
     try:
         uvloop.run(serve(Config.load(flags), announce=_announce))
     except TielineError as error:
@@ -70,6 +70,41 @@ def _model(words: Sequence[str]) -> int:
     except TielineError as error:
         return _fail(str(error))
     return 0
+
+
+def _usage(words: Sequence[str]) -> int:
+    """``tieline-server usage``: what the ledger adds up to."""
+    try:
+        from tieline_server import usage
+    except ModuleNotFoundError as error:
+        return _not_installed(error)
+    parser = _Parser(
+        prog=f"{PROG} usage",
+        description="What was used: responses and tokens, summed by key, model or day (UTC).",
+        epilog=usage.EPILOG,
+        allow_abbrev=False,
+    )
+    usage.add_options(parser)
+    try:
+        print(usage.report(vars(parser.parse_args(words))), end="")
+    except TielineError as error:
+        return _fail(str(error))
+    return 0
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "model": _model,
+    "usage": _usage,
+}
+"""First word -> command; without one of these the command serves."""
+
+
+def _not_installed(error: ModuleNotFoundError) -> int:
+    """Says what to install; a module of ours that is missing is no matter of an extra."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("tieline", "tieline_server"):
+        raise error
+    return _fail(f"{package} is not installed: pip install 'tieline[server]'")
 
 
 def _announce(line: str) -> None:
@@ -94,7 +129,7 @@ def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
         prog=PROG,
         description="Serves the Responses API over gRPC, WebSocket and HTTP.",
         epilog="Settings also come from TIELINE_* variables and from the file of --config. "
-        f"`{PROG} model fetch` downloads the default model.",
+        f"`{PROG} model fetch` downloads the default model; `{PROG} usage` says what was used.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )

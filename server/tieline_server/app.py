@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -25,7 +25,8 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
 from tieline_server.keys import Keys
-from tieline_server.ledger.memory import MemoryLedger
+from tieline_server.ledger import LEDGERS
+from tieline_server.ledger.base import Ledger
 from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
@@ -114,7 +115,7 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
-        ledger = MemoryLedger()
+        ledger = open_ledger(config)
         stack.push_async_callback(ledger.close)
         store = open_store(config, ledger)
         stack.push_async_callback(store.close)
@@ -155,13 +156,26 @@ def open_engine(config: Config) -> Engine:
     return engines.load(config.engine, **options.get(config.engine, {}))
 
 
-def open_store(config: Config, ledger: MemoryLedger) -> ResponseStore:
+def open_ledger(config: Config) -> Ledger:
+    """The ledger that goes with the store of the settings, empty or as it was left."""
+    ledger: Ledger = _for_store(config, LEDGERS).of(config)
+    return ledger
+
+
+def open_store(config: Config, ledger: Ledger) -> ResponseStore:
     """The store that the settings ask for, empty or as it was left."""
-    if config.store not in STORES:
-        raise ConfigError(f"no store '{config.store}'; known are: {', '.join(sorted(STORES))}")
-    module, _, kind = STORES[config.store].partition(":")
-    store: ResponseStore = getattr(import_module(module), kind).of(config, book=ledger.book)
+    store: ResponseStore = _for_store(config, STORES).of(config, book=ledger.book)
     return store
+
+
+def _for_store(config: Config, table: Mapping[str, str]) -> Any:
+    """The class that a table has for the store of the settings: ``sqlite`` of ``sqlite:///x``."""
+    # Never the whole setting in a message: a URL may hold a password.
+    name = config.store.partition("://")[0]
+    if name not in table:
+        raise ConfigError(f"no store '{name}'; known are: {', '.join(sorted(table))}")
+    module, _, kind = table[name].partition(":")
+    return getattr(import_module(module), kind)
 
 
 def routes(by_name: Mapping[str, Engine]) -> list[Resolved]:

@@ -13,7 +13,7 @@ from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
-from tieline_server.app import Signals, limits_of, open_store, opened, routes
+from tieline_server.app import Signals, limits_of, open_ledger, open_store, opened, routes
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
@@ -92,9 +92,27 @@ def test_the_memory_store_has_the_bounds_of_the_settings() -> None:
     assert (store.max_responses, store.max_bytes) == (7, 99)
 
 
-def test_a_store_that_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no store 'disk'; known are: memory"):
-        open_store(Config.load({"store": "disk"}), MemoryLedger())
+def test_the_memory_store_books_in_the_memory_ledger_of_the_same_process() -> None:
+    found = services()
+    assert isinstance(found.ledger, MemoryLedger)
+    assert isinstance(found.store, MemoryStore)
+    assert found.store._book == found.ledger.book
+
+
+@pytest.mark.parametrize("store", ["disk", "memory:", "memory:x", "", "://", "Memory"])
+def test_a_store_that_is_not_in_the_table_is_refused(store: str) -> None:
+    config = Config.load({"store": store})
+    with pytest.raises(ConfigError, match=f"no store '{store.partition('://')[0]}'; known are: "):
+        open_store(config, MemoryLedger())
+    with pytest.raises(ConfigError, match="known are: memory"):
+        open_ledger(config)
+
+
+def test_a_refusal_of_a_store_shows_no_password() -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_ledger(Config.load({"store": "nosql://user:secret@host/name"}))
+    assert "no store 'nosql'" in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 def test_every_refusal_at_the_start_is_one_that_the_command_can_say(tmp_path: Path) -> None:

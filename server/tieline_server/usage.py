@@ -1,0 +1,131 @@
+"""The command ``tieline-server usage``: sums of the ledger, for a person or a program.
+
+It reads the ledger of the settings' store beside a server that runs, or without one.
+"""
+
+import argparse
+import asyncio
+import csv
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import structs
+
+from tieline.errors import TielineError
+from tieline_server.app import open_ledger
+from tieline_server.config import Config, ConfigError, flag
+from tieline_server.ledger import questions
+from tieline_server.ledger.base import By, Question, Sum
+from tieline_server.ledger.questions import FORMS, QuestionError
+
+SETTINGS: Final[Mapping[str, str]] = {"config": "FILE", "store": "NAME"}
+"""The settings that have a flag here, too -> what stands for the value in the help."""
+
+UNUSED: Final[Mapping[str, Any]] = {
+    "grpc": "127.0.0.1:0",
+    "http": "off",
+    "tls_cert": None,
+    "tls_key": None,
+    "tls_client_ca": None,
+    "script": None,
+    "model": None,
+}
+"""Settings that must fit a server's other flags, which nobody repeats to read a ledger."""
+
+EPILOG: Final = f"WHEN is {FORMS}; without an offset it is UTC. A response counts when it ended."
+
+COUNTS: Final = structs.fields(Sum)[1:]
+"""The members of a sum that are added up."""
+
+
+class UsageError(TielineError):
+    """The question or its answer cannot be had; the message is one line."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--since", metavar="WHEN", help="First moment that counts. [the first]")
+    parser.add_argument("--until", metavar="WHEN", help="First moment that counts no more. [none]")
+    parser.add_argument(
+        "--by", choices=get_args(By), default="day", help="What is summed: one line each. [day]"
+    )
+    parser.add_argument(
+        "--format", choices=tuple(FORMATS), default="table", help="How it is written. [table]"
+    )
+    for name, metavar in SETTINGS.items():
+        text = (Config.model_fields[name].description or "").replace("%", "%%")
+        parser.add_argument(flag(name), metavar=metavar, default=argparse.SUPPRESS, help=text)
+
+
+def report(options: Mapping[str, Any]) -> str:
+    """What the command prints; raises :class:`TielineError`."""
+    try:
+        asked = questions.question(
+            by=options["by"],
+            owner=None,
+            since=options["since"],
+            until=options["until"],
+            now=time.time(),
+        )
+    except QuestionError as error:
+        raise UsageError(f"argument --{error.param}: {error}") from None
+    flags = {name: options[name] for name in SETTINGS if name in options}
+    config = Config.load({**flags, **UNUSED})
+    if config.store == "memory":
+        raise ConfigError(
+            "the ledger of --store memory lives in the running server: ask it by GET /v1/usage"
+        )
+    sums = asyncio.run(_ask(config, asked))
+    return FORMATS[options["format"]](sums, asked.by)
+
+
+async def _ask(config: Config, asked: Question) -> Sequence[Sum]:
+    ledger = open_ledger(config)
+    try:
+        return await ledger.usage(asked)
+    finally:
+        await ledger.close()
+
+
+def as_table(sums: Sequence[Sum], by: By) -> str:
+    """Aligned columns with a last line that adds them up; a group without a name is ``-``."""
+    total = [sum(getattr(each, column.name) for each in sums) for column in COUNTS]
+    head = (by, *(column.name.removesuffix("_tokens") for column in COUNTS))
+    rows = [head, *_rows(sums), ("total", *map(str, total))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join(_line(row, widths) for row in rows)
+
+
+def as_csv(sums: Sequence[Sum], by: By) -> str:
+    """A line of names, then one for each sum."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((by, *(column.name for column in COUNTS)))
+    writer.writerows(structs.astuple(each) for each in sums)
+    return text.getvalue()
+
+
+def as_json(sums: Sequence[Sum], by: By) -> str:
+    """What ``GET /v1/usage`` answers."""
+    return msgspec.json.encode({"object": "list", "data": sums}).decode() + "\n"
+
+
+FORMATS: Final[Mapping[str, Callable[[Sequence[Sum], By], str]]] = {
+    "table": as_table,
+    "csv": as_csv,
+    "json": as_json,
+}
+
+
+def _rows(sums: Sequence[Sum]) -> list[tuple[str, ...]]:
+    cells = ([str(cell) for cell in structs.astuple(each)] for each in sums)
+    return [(group or "-", *counts) for group, *counts in cells]
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    group, *counts = row
+    first, *others = widths
+    return "  ".join((group.ljust(first), *map(str.rjust, counts, others))) + "\n"

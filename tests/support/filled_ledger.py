@@ -1,0 +1,26 @@
+"""A ledger that lasts, as far as a command can tell: it opens with the rows of two days."""
+
+from typing import Self
+
+from tests.support.ledger_contract import DAY, NOON, booking
+from tieline_server.config import Config
+from tieline_server.ledger.memory import MemoryLedger
+
+STORE = "filled://user:password@host/rows"
+"""The setting that names it, once it is in the table."""
+
+
+class FilledLedger(MemoryLedger):
+    """Two rows of ann's on the first day and one of bob's on the next."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """As it was left."""
+        assert config.store == STORE
+        ledger = cls()
+        ledger.book(booking("resp_1", model="small"))
+        ledger.book(booking("resp_2", model="large, slow"))
+        later = {"owner": "bob", "ended_at": NOON + DAY}
+        counts = {"input_tokens": 1_234_567, "cached_tokens": 0, "reasoning_tokens": 0}
+        ledger.book(booking("resp_3", model="", **later, **counts))
+        return ledger
