@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from tests.support.signal import Signal
 from tieline.ids import IdSource
+from tieline_server.core.booking import Booking
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt, Resolved, TurnRecord
@@ -56,12 +57,15 @@ class WatchedEngine(ScriptedEngine):
     def __init__(self, script: Script | None, signal: Signal) -> None:
         super().__init__(script)
         self._signal = signal
+        self.said = 0
+        """Output tokens that left the engine."""
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
         """As the engine's own."""
         try:
             async with aclosing(super().sample(prompt)) as steps:
                 async for step in steps:
+                    self.said += sum(getattr(delta, "tokens", 0) for delta in step)
                     self._signal.notify()
                     yield step
         finally:
@@ -75,10 +79,16 @@ class Served(Struct):
     """Of the gRPC door."""
     http_ports: dict[str, int]
     """Profile -> the port of HTTP, SSE and WebSocket."""
-    engine: ScriptedEngine
+    engine: WatchedEngine
     services: Services
     records: list[TurnRecord]
+    ledger: MemoryLedger
     signal: Signal
+
+    @property
+    def rows(self) -> list[Booking]:
+        """What is in the ledger, the first booked first."""
+        return list(self.ledger)
 
 
 @asynccontextmanager
@@ -120,6 +130,7 @@ async def serve(
                 engine=engine,
                 services=services,
                 records=records,
+                ledger=ledger,
                 signal=signal,
             )
     finally:

@@ -119,20 +119,24 @@ def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
 
 @pytest.mark.needs("events")
 def test_cn_01_a_peer_that_leaves_stops_the_engine_once(wire: Wire) -> None:
-    async def leaves_after(words: str, event: str) -> None:
+    async def leaves_after(words: str, *kinds: str) -> None:
         async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input=words)
-            await _until(peer, event)
+            await _create(peer, input=words, max_output_tokens=10_000)
+            for kind in kinds:
+                await _until(peer, kind)
             assert served.engine.running == 1
             await peer.abort()
             await served.signal.until(lambda: served.engine.running == 0, seconds=1)
 
             assert len(served.engine.aborted) == 1
             assert [record.outcome for record in served.records] == ["disconnected"]
-            assert served.records[0].usage.input_tokens > 0
+            (row,) = served.rows
+            assert (row.outcome, row.stored) == ("disconnected", False)
+            assert row.input_tokens > 0
+            assert (row.output_tokens > 0) is (words == "slow")
 
     run(leaves_after("stall", "response.in_progress"))
-    run(leaves_after("slow", "response.output_text.delta"))
+    run(leaves_after("slow", *["response.output_text.delta"] * 3))
 
 
 def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: Wire) -> None:
@@ -145,7 +149,9 @@ def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: 
 
             assert len(served.engine.aborted) == 1
             assert [record.outcome for record in served.records] == ["disconnected"]
-            assert served.records[0].usage.input_tokens > 0
+            (row,) = served.rows
+            assert (row.outcome, row.output_tokens) == ("disconnected", 0)
+            assert row.input_tokens > 0
 
     run(case())
 

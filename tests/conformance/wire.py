@@ -59,6 +59,10 @@ class Peer(Protocol):
         """The stored response of this id."""
         ...
 
+    async def cancel(self, response_id: str) -> Json:
+        """Cancels a response by its id, beside whatever runs; returns it as it then stands."""
+        ...
+
     async def abort(self) -> None:
         """Drops the line without a goodbye."""
         ...
@@ -103,6 +107,13 @@ class GrpcPeer:
         members: Json = msgspec.json.decode(encode_response(from_response(got.response)))
         return members
 
+    async def cancel(self, response_id: str) -> Json:
+        """``CancelResponse`` on the same channel."""
+        ask = line_pb2.CancelResponseRequest(response_id=response_id)
+        cut = await responses(self._line.channel).CancelResponse(ask)
+        members: Json = msgspec.json.decode(encode_response(from_response(cut.response)))
+        return members
+
     async def abort(self) -> None:
         """Cancels the call."""
         self._line.call.cancel()
@@ -144,6 +155,10 @@ class WebSocketPeer:
     async def retrieve(self, response_id: str) -> Json:
         """``GET`` on the same host."""
         return await _get(self._session, f"{self._base}/{response_id}")
+
+    async def cancel(self, response_id: str) -> Json:
+        """``POST`` to the same host."""
+        return await _cancel(self._session, f"{self._base}/{response_id}/cancel")
 
     async def abort(self) -> None:
         """Resets the connection."""
@@ -209,6 +224,10 @@ class HttpPeer:
         """``GET`` on the same host."""
         return await _get(self._session, f"{self._base}/{response_id}")
 
+    async def cancel(self, response_id: str) -> Json:
+        """``POST`` on another connection."""
+        return await _cancel(self._session, f"{self._base}/{response_id}/cancel")
+
     async def abort(self) -> None:
         """Closes the connection under the request."""
         assert self._asked is not None
@@ -239,6 +258,13 @@ async def _next_event(answer: ClientResponse) -> Json:
 
 async def _get(session: ClientSession, url: str) -> Json:
     async with session.get(url) as answer:
+        assert answer.status == 200
+        members: Json = msgspec.json.decode(await answer.read())
+        return members
+
+
+async def _cancel(session: ClientSession, url: str) -> Json:
+    async with session.post(url, json={}) as answer:
         assert answer.status == 200
         members: Json = msgspec.json.decode(await answer.read())
         return members
@@ -300,6 +326,12 @@ class CheckedPeer:
         self._types.stored(found, self._asked)
         return found
 
+    async def cancel(self, response_id: str) -> Json:
+        """Cancels a response by its id; what it is then must be one."""
+        cut = await self._peer.cancel(response_id)
+        self._types.stored(cut, self._asked)
+        return cut
+
 
 @asynccontextmanager
 async def _grpc(served: Served) -> AsyncIterator[Peer]:
@@ -332,6 +364,7 @@ OFFERS: Final[Mapping[str, str]] = {
     "messages": "several client events on one connection; an HTTP request is one",
     "lanes": "`stream_id`; needs a line, and is no part of Open Responses",
     "cancel": "`response.cancel` as an event; needs a line, and is an extension",
+    "cancel_by_id": "a running response is cancelled by id; Open Responses has that for background",
     "steer": "`response.steer`; needs a line, and is no part of Open Responses",
     "append": "`append` and `response.append`; needs a line, and is an extension",
     "warm_up": "`generate: false`; needs a line, and is no part of Open Responses",
@@ -344,7 +377,7 @@ OFFERS: Final[Mapping[str, str]] = {
 LINE: Final = frozenset(OFFERS)
 """What a transport with a line of its own offers: everything."""
 
-REQUEST: Final = frozenset({"deadline", "custom_tools", "raw_reasoning"})
+REQUEST: Final = frozenset({"deadline", "custom_tools", "raw_reasoning", "cancel_by_id"})
 """What one HTTP request offers, streamed or not."""
 
 OPEN_LINE: Final = frozenset({"events", "line", "messages"})
