@@ -115,8 +115,7 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
-        ledger = open_ledger(config)
-        stack.push_async_callback(ledger.close)
+        ledger = await open_ledger(config, stack)
         store = open_store(config, ledger)
         stack.push_async_callback(store.close)
         engine = open_engine(config)
@@ -156,9 +155,12 @@ def open_engine(config: Config) -> Engine:
     return engines.load(config.engine, **options.get(config.engine, {}))
 
 
-def open_ledger(config: Config) -> Ledger:
-    """The ledger that goes with the store of the settings, empty or as it was left."""
-    ledger: Ledger = _for_store(config, LEDGERS).of(config)
+async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
+    """The ledger that goes with the store of the settings, empty or as it was left.
+
+    ``stack`` closes it, and what it stands on.
+    """
+    ledger: Ledger = await _for_store(config, LEDGERS).open(config, stack)
     return ledger
 
 

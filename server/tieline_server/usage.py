@@ -9,6 +9,7 @@ import csv
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final, get_args
 
 import msgspec
@@ -83,11 +84,9 @@ def report(options: Mapping[str, Any]) -> str:
 
 
 async def _ask(config: Config, asked: Question) -> Sequence[Sum]:
-    ledger = open_ledger(config)
-    try:
+    async with AsyncExitStack() as stack:
+        ledger = await open_ledger(config, stack)
         return await ledger.usage(asked)
-    finally:
-        await ledger.close()
 
 
 def as_table(sums: Sequence[Sum], by: By) -> str:

@@ -13,7 +13,7 @@ from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
-from tieline_server.app import Signals, limits_of, open_ledger, open_store, opened, routes
+from tieline_server.app import Signals, limits_of, open_store, opened, routes
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
@@ -105,12 +105,12 @@ def test_a_store_that_is_not_in_the_table_is_refused(store: str) -> None:
     with pytest.raises(ConfigError, match=f"no store '{store.partition('://')[0]}'; known are: "):
         open_store(config, MemoryLedger())
     with pytest.raises(ConfigError, match="known are: memory"):
-        open_ledger(config)
+        services(store=store)
 
 
 def test_a_refusal_of_a_store_shows_no_password() -> None:
     with pytest.raises(ConfigError) as refused:
-        open_ledger(Config.load({"store": "nosql://user:secret@host/name"}))
+        services(store="nosql://user:secret@host/name")
     assert "no store 'nosql'" in str(refused.value)
     assert "secret" not in str(refused.value)
 

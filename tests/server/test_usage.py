@@ -66,7 +66,7 @@ class Command:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setitem(LEDGERS, "filled", "tests.support.filled_ledger:FilledLedger")
+    monkeypatch.setitem(LEDGERS, "sqlite", "tests.support.filled_ledger:FilledLedger")
     monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
     return Command(capsys)
 
@@ -162,7 +162,7 @@ class TestRefusals:
             (["--format", "xml"], "argument --format: invalid choice: 'xml'"),
             (["--sin", "7d"], "unrecognized arguments: --sin 7d (see tieline-server usage --help)"),
             (["extra"], "unrecognized arguments: extra"),
-            (["--store", "disk"], "no store 'disk'; known are: "),
+            (["--store", "disk"], "memory"),
             (["--config", "/no/such.toml"], "cannot read /no/such.toml"),
         ],
     )

@@ -1,23 +1,24 @@
 """A ledger that lasts, as far as a command can tell: it opens with the rows of two days."""
 
+from contextlib import AsyncExitStack
 from typing import Self
 
 from tests.support.ledger_contract import DAY, NOON, booking
 from tieline_server.config import Config
 from tieline_server.ledger.memory import MemoryLedger
 
-STORE = "filled://user:password@host/rows"
-"""The setting that names it, once it is in the table."""
+STORE = "sqlite:///filled"
+"""The setting that names it, once it is in the table in place of what is there."""
 
 
 class FilledLedger(MemoryLedger):
     """Two rows of ann's on the first day and one of bob's on the next."""
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    async def open(cls, config: Config, stack: AsyncExitStack) -> Self:
         """As it was left."""
         assert config.store == STORE
-        ledger = cls()
+        ledger = await super().open(config, stack)
         ledger.book(booking("resp_1", model="small"))
         ledger.book(booking("resp_2", model="large, slow"))
         later = {"owner": "bob", "ended_at": NOON + DAY}

@@ -9,4 +9,7 @@ from typing import Final
 LEDGERS: Final[dict[str, str]] = {
     "memory": "tieline_server.ledger.memory:MemoryLedger",
 }
-"""Store name -> import path of the ledger's class; its ``of`` opens what the settings name."""
+"""Store name -> import path of the ledger's class.
+
+``await Class.open(config, stack)`` opens what the settings name, and ``stack`` closes it.
+"""

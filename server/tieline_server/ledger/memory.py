@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final, Self
 
@@ -21,9 +22,11 @@ class MemoryLedger:
         self._rows: OrderedDict[str, Booking] = OrderedDict()
 
     @classmethod
-    def of(cls, config: Config) -> Self:
-        """An empty ledger; the settings say nothing of it."""
-        return cls()
+    async def open(cls, config: Config, stack: AsyncExitStack) -> Self:
+        """An empty ledger, of which the settings say nothing; ``stack`` closes it."""
+        ledger = cls()
+        stack.push_async_callback(ledger.close)
+        return ledger
 
     def __len__(self) -> int:
         return len(self._rows)

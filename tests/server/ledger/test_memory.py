@@ -1,6 +1,7 @@
 """The memory ledger: the contract of all ledgers, its bound, and its rows."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from tests.support.ledger_contract import LedgerContract, booking, count
 from tieline_server.config import Config
@@ -35,11 +36,16 @@ def test_a_row_is_kept_as_it_was_booked() -> None:
     assert list(ledger) == [row]
 
 
-def test_the_settings_give_one_with_the_usual_bound() -> None:
-    ledger = MemoryLedger.of(Config.load({}))
-    for number in range(ROWS + 1):
-        ledger.book(booking(f"resp_{number}"))
-    assert len(ledger) == ROWS
+def test_one_that_is_opened_has_the_usual_bound_until_its_stack_closes_it() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            ledger = await MemoryLedger.open(Config.load({}), stack)
+            for number in range(ROWS + 1):
+                ledger.book(booking(f"resp_{number}"))
+            assert len(ledger) == ROWS
+        assert len(ledger) == 0
+
+    asyncio.run(main())
 
 
 def test_a_closed_ledger_is_empty() -> None:
