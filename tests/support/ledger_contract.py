@@ -1,7 +1,8 @@
-"""What every ledger must do: a test class inherits it and says how to open a ledger."""
+"""What every ledger must do: a test class inherits it and opens a ledger."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args
 
 import pytest
@@ -64,18 +65,15 @@ async def count(ledger: Ledger, **asked: Any) -> int:
 
 
 class LedgerContract:
-    """The tests; ``open`` makes an empty ledger."""
+    """The tests; ``opened`` is an empty ledger, closed at its end."""
 
-    def open(self) -> Ledger:
+    def opened(self) -> AbstractAsyncContextManager[Ledger]:
         raise NotImplementedError
 
     def run(self, scenario: Scenario) -> None:
         async def main() -> None:
-            ledger = self.open()
-            try:
+            async with self.opened() as ledger:
                 await scenario(ledger)
-            finally:
-                await ledger.close()
 
         asyncio.run(main())
 

@@ -1,7 +1,8 @@
 """The memory ledger: the contract of all ledgers, its bound, and its rows."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.support.ledger_contract import LedgerContract, booking, count
 from tieline_server.config import Config
@@ -10,8 +11,11 @@ from tieline_server.ledger.memory import ROWS, MemoryLedger
 
 
 class TestContract(LedgerContract):
-    def open(self) -> Ledger:
-        return MemoryLedger()
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Ledger]:
+        ledger = MemoryLedger()
+        yield ledger
+        await ledger.close()
 
 
 def test_past_the_bound_the_rows_that_were_booked_first_go() -> None:
