@@ -1,9 +1,13 @@
 """Options and fixtures of the whole suite."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support import postgres
 
 # Speed is no property of the code under test: a busy machine must not turn a test red.
 settings.register_profile(
@@ -43,3 +47,21 @@ def repeats(pytestconfig: pytest.Config) -> Callable[[int], int]:
     """
     soak = bool(pytestconfig.getoption("--soak"))
     return lambda n: n if soak else max(1, n // 10)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[postgres.Cluster]:
+    """The tests' own PostgreSQL server."""
+    if postgres.binaries() is None and not os.environ.get(postgres.REQUIRED):
+        pytest.skip(postgres.MISSING)
+    with postgres.running_cluster() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an empty database is: a test that asks for it runs on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tieline.db"
+    running: postgres.Cluster = request.getfixturevalue("cluster")
+    return running.new_database()

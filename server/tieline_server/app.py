@@ -18,7 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, telemetry
-from tieline_server.config import OFF, Config, ConfigError
+from tieline_server.config import MEMORY, OFF, Config, ConfigError
 from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved
 from tieline_server.core.limits import Limits
@@ -27,6 +27,7 @@ from tieline_server.engines.base import Engine
 from tieline_server.keys import Keys
 from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
+from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
@@ -115,9 +116,7 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
-        ledger = await open_ledger(config, stack)
-        store = open_store(config, ledger)
-        stack.push_async_callback(store.close)
+        store, ledger = await open_store(config, stack)
         engine = open_engine(config)
         stack.push_async_callback(engine.close)
         by_name = {engine.name: engine}
@@ -146,6 +145,8 @@ def open_log(config: Config) -> FilteringBoundLogger:
         form = "console" if sys.stderr.isatty() else "json"
     log = telemetry.make_logger(form, config.log_level, sys.stderr.buffer)
     logging.basicConfig(level=config.log_level.upper(), handlers=[LibraryHandler(log)], force=True)
+    # At info it tells of its own plug-ins; which schema a database gets is in our own line.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     return log
 
 
@@ -155,29 +156,40 @@ def open_engine(config: Config) -> Engine:
     return engines.load(config.engine, **options.get(config.engine, {}))
 
 
-async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
-    """The ledger that goes with the store of the settings, empty or as it was left.
+async def open_store(config: Config, stack: AsyncExitStack) -> tuple[ResponseStore, Ledger]:
+    """The store that the settings ask for and its ledger, empty or as they were left.
 
-    ``stack`` closes it, and what it stands on.
+    ``stack`` closes them. Raises :class:`ConfigError`.
     """
-    ledger: Ledger = await _for_store(config, LEDGERS).open(config, stack)
+    module, _, kind = STORES[config.store.partition(":")[0]].partition(":")
+    store_class = getattr(import_module(module), kind)
+    store: ResponseStore
+    ledger: Ledger
+    if config.store == MEMORY:
+        ledger = memory = MemoryLedger()
+        store = store_class.of(config, book=memory.book, clock=time.monotonic)
+    else:
+        # Only who uses a database waits for the import of what it needs.
+        from tieline_server.database.connection import connect
+        from tieline_server.database.writer import Writer
+        from tieline_server.ledger.sql import SqlLedger
+
+        database = await connect(config.store, full=config.durability == "full")
+        stack.push_async_callback(database.close)
+        writer = Writer(database)
+        stack.push_async_callback(writer.close)
+        ledger = SqlLedger(database, writer)
+        store = store_class.of(config, database, writer, now=time.time, clock=time.monotonic)
+    stack.push_async_callback(ledger.close)
+    stack.push_async_callback(store.close)
+    return store, ledger
+
+
+async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
+    """The ledger that goes with the store of the settings, as it was left; ``stack`` closes it."""
+    module, _, kind = LEDGERS[config.store.partition(":")[0]].partition(":")
+    ledger: Ledger = await getattr(import_module(module), kind).open(config, stack)
     return ledger
-
-
-def open_store(config: Config, ledger: Ledger) -> ResponseStore:
-    """The store that the settings ask for, empty or as it was left."""
-    store: ResponseStore = _for_store(config, STORES).of(config, book=ledger.book)
-    return store
-
-
-def _for_store(config: Config, table: Mapping[str, str]) -> Any:
-    """The class that a table has for the store of the settings: ``sqlite`` of ``sqlite:///x``."""
-    # Never the whole setting in a message: a URL may hold a password.
-    name = config.store.partition("://")[0]
-    if name not in table:
-        raise ConfigError(f"no store '{name}'; known are: {', '.join(sorted(table))}")
-    module, _, kind = table[name].partition(":")
-    return getattr(import_module(module), kind)
 
 
 def routes(by_name: Mapping[str, Engine]) -> list[Resolved]:

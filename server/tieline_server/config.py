@@ -28,6 +28,8 @@ PREFIX: Final = "TIELINE_"
 """What every environment variable begins with."""
 
 MIB: Final = 1024 * 1024
+DAY: Final = 86_400.0
+"""Seconds."""
 
 
 class ConfigError(TielineError):
@@ -85,6 +87,24 @@ def _names(value: str) -> list[str]:
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#,]+")
 
+MEMORY: Final = "memory"
+"""The store that is gone when the process ends."""
+
+_STORES: Final = re.compile(
+    r"memory|sqlite:///[^?#]*[^?#/]|postgres(?:ql)?://[^/?#]*/[^/?#]+(?:\?.*)?"
+)
+
+
+def _store(value: str) -> str:
+    """What is wrong is not repeated: an address holds a password."""
+    if "\x00" in value or not _STORES.fullmatch(value):
+        raise ValueError(
+            "it is none of memory, sqlite:///PATH, postgresql://USER:PASSWORD@HOST/DATABASE"
+        )
+    return value.replace("postgres://", "postgresql://", 1)
+
+
+Store = Annotated[str, AfterValidator(_store)]
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
 Origins = Annotated[str | None, AfterValidator(_origins)]
@@ -126,12 +146,29 @@ class Config(BaseSettings):
     max_connections: int = Field(
         4096, ge=1, description="Connections that HTTP and WebSocket may have open together."
     )
-    store: str = Field("memory", description="Where stored responses live: memory.")
-    store_max_responses: int = Field(
-        10_000, ge=1, description="Responses in the memory store; past it the least used one goes."
+    store: Store = Field(
+        MEMORY,
+        description="Where responses and the ledger are kept: memory, sqlite:///PATH, "
+        "postgresql://USER:PASSWORD@HOST/DATABASE.",
     )
-    store_max_bytes: int = Field(
-        256 * MIB, ge=1, description="Bytes of items in the memory store, bounded the same way."
+    store_ttl: Seconds = Field(
+        30 * DAY, description="Seconds since its last use after which a stored response goes."
+    )
+    store_max_responses: int | None = Field(
+        None,
+        ge=1,
+        description="Stored responses, past which the least recently used go; "
+        "by default 10000 in memory, no bound in a database.",
+    )
+    store_max_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Bytes of items and responses, bounded the same way; "
+        "by default 268435456 in memory, no bound in a database.",
+    )
+    durability: Literal["normal", "full"] = Field(
+        "normal",
+        description="What a commit survives: normal is a killed process, full is a loss of power.",
     )
     api_keys: Path | None = Field(
         None, description="TOML file of API keys; without it only loopback is served."

@@ -76,6 +76,7 @@ def test_the_extras_are_those_that_the_documents_name(metadata: Message) -> None
         "server",
         "llama",
         "otel",
+        "postgres",
         "cli",
         "bench",
     }

@@ -79,6 +79,7 @@ def test_the_server_command_without_its_extra_says_what_to_install_in_one_line(b
         ("server", ["tieline-server"]),
         ("llama", []),
         ("otel", []),
+        ("postgres", []),
         ("cli", ["tieline"]),
         ("bench", ["tieline", "tieline-server"]),
     ],
@@ -96,7 +97,11 @@ def test_each_extra_installs_and_its_commands_answer(
 
 def test_an_sdist_with_every_extra_imports_every_module(everything: Path) -> None:
     imported = walk(everything, [*CLIENT, "tieline_server"], [])
-    assert {"tieline_client.cli", "tieline_server.app"} <= imported
+    assert {
+        "tieline_client.cli",
+        "tieline_server.app",
+        "tieline_server.database.migrations.versions.v0002_ledger",
+    } <= imported
 
 
 def test_every_exported_name_exists(everything: Path) -> None:

@@ -13,14 +13,15 @@ from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
-from tieline_server.app import Signals, limits_of, open_store, opened, routes
+from tieline_server.app import Signals, limits_of, opened, routes
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.keys import KeyFileError
-from tieline_server.ledger.memory import MemoryLedger
+from tieline_server.ledger.sql import SqlLedger
 from tieline_server.runtime import Services
 from tieline_server.stores.memory import MemoryStore
+from tieline_server.stores.sql import SqlStore
 from tieline_server.telemetry import make_logger
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -85,34 +86,36 @@ def test_the_limits_are_those_of_the_settings() -> None:
 
 
 def test_the_memory_store_has_the_bounds_of_the_settings() -> None:
-    store = open_store(
-        Config.load({"store_max_responses": 7, "store_max_bytes": 99}), MemoryLedger()
-    )
+    store = services(store_max_responses=7, store_max_bytes=99, store_ttl=5).store
     assert isinstance(store, MemoryStore)
-    assert (store.max_responses, store.max_bytes) == (7, 99)
+    assert (store.max_responses, store.max_bytes, store.ttl) == (7, 99, 5.0)
+    assert isinstance(services().store, MemoryStore)
 
 
-def test_the_memory_store_books_in_the_memory_ledger_of_the_same_process() -> None:
-    found = services()
-    assert isinstance(found.ledger, MemoryLedger)
-    assert isinstance(found.store, MemoryStore)
-    assert found.store._book == found.ledger.book
+def test_a_database_is_store_and_ledger_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "tieline.db"
+    found = services(store=f"sqlite:///{path}", store_ttl=5, durability="full")
+    assert isinstance(found.store, SqlStore)
+    assert isinstance(found.ledger, SqlLedger)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("store", ["disk", "memory:", "memory:x", "", "://", "Memory"])
-def test_a_store_that_is_not_in_the_table_is_refused(store: str) -> None:
-    config = Config.load({"store": store})
-    with pytest.raises(ConfigError, match=f"no store '{store.partition('://')[0]}'; known are: "):
-        open_store(config, MemoryLedger())
-    with pytest.raises(ConfigError, match="known are: memory"):
-        services(store=store)
-
-
-def test_a_refusal_of_a_store_shows_no_password() -> None:
-    with pytest.raises(ConfigError) as refused:
-        services(store="nosql://user:secret@host/name")
-    assert "no store 'nosql'" in str(refused.value)
-    assert "secret" not in str(refused.value)
+def test_a_database_that_cannot_be_opened_is_refused_in_one_line(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"this is no database, and long enough to be read as one " * 100)
+    addresses = {
+        f"sqlite:///{tmp_path}/none/tieline.db": "No such file or directory",
+        f"sqlite:///{tmp_path}": "Is a directory",
+        f"sqlite:///{damaged}": "is no database, or is damaged",
+        f"postgresql://ann:topsecret@/tieline?host={tmp_path}": "FileNotFoundError",
+        "postgresql://ann:topsecret@127.0.0.1:1/tieline": "ConnectionRefusedError",
+        "postgresql://ann:topsecret@127.0.0.1:port/tieline": "address is not valid",
+    }
+    for address, said in addresses.items():
+        with pytest.raises(ConfigError, match=said) as caught:
+            services(store=address)
+        assert "\n" not in str(caught.value)
+        assert "topsecret" not in str(caught.value)
 
 
 def test_every_refusal_at_the_start_is_one_that_the_command_can_say(tmp_path: Path) -> None:

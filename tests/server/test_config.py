@@ -143,6 +143,14 @@ def test_reflection_can_be_chosen_either_way(tmp_path: Path) -> None:
         ({"tls_client_ca": "ca.pem"}, "--tls-client-ca needs --tls-cert"),
         ({"script": "s.json"}, "--script needs --engine scripted"),
         ({"model": "m.gguf", "engine": "scripted"}, "--model needs --engine llama"),
+        ({"store": "disk"}, "--store: it is none of memory, sqlite:///PATH, postgresql://"),
+        ({"store": "sqlite://"}, "--store: it is none of"),
+        ({"store": "sqlite:///a.db?mode=ro"}, "--store: it is none of"),
+        ({"store": "postgresql://ann:secret@host"}, "--store: it is none of"),
+        ({"store": "mysql://ann:secret@host/tieline"}, "--store: it is none of"),
+        ({"store_ttl": "0"}, "--store-ttl: Input should be greater than 0"),
+        ({"store_max_responses": "0"}, "--store-max-responses: Input should be greater"),
+        ({"durability": "some"}, "--durability: Input should be 'normal' or 'full'"),
         ({"heartbeat": "0"}, "--heartbeat: Input should be greater than 0"),
         ({"heartbeat": "inf"}, "--heartbeat: Input should be a finite number"),
         ({"max_message_bytes": "1"}, "--max-message-bytes: Input should be greater than or"),
@@ -153,7 +161,27 @@ def test_reflection_can_be_chosen_either_way(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(flags: dict[str, str], said: str) -> None:
-    assert refusal(**flags).startswith(said)
+    message = refusal(**flags)
+    assert message.startswith(said)
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "memory",
+        "sqlite:///tieline.db",
+        "sqlite:////var/lib/tieline/tieline.db",
+        "postgresql://ann:secret@host:5432/tieline?sslmode=require",
+        "postgresql:///tieline?host=/run/postgresql",
+    ],
+)
+def test_a_store_is_memory_a_file_or_a_server(address: str) -> None:
+    assert Config.load({"store": address}).store == address
+
+
+def test_the_short_name_of_postgresql_is_the_long_one() -> None:
+    assert Config.load({"store": "postgres://host/tieline"}).store == "postgresql://host/tieline"
 
 
 def test_several_bad_settings_are_said_together_without_their_consequences() -> None:

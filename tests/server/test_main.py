@@ -114,7 +114,7 @@ class TestRefusals:
         ("arguments", "said"),
         [
             (["--engine", "gpu"], "no engine 'gpu'; known are: llama, scripted"),
-            (["--store", "disk"], "no store 'disk'; known are: memory"),
+            (["--store", "sqlite:////no/tieline.db"], "cannot open /no/tieline.db"),
             (["--api-keys", "/no/keys.toml"], "cannot read /no/keys.toml"),
             (["--script", "/no/such.json"], "/no/such.json"),
             (["--tls-cert", "/no/cert.pem", "--tls-key", "/no/key.pem"], "cannot read /no/cert"),

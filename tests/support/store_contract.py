@@ -1,14 +1,15 @@
 """What every response store must do: a test class inherits it and says how to open a store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
-from msgspec import Raw
+from msgspec import Raw, json
 
 from tieline.items import Item, decode, decode_input
 from tieline.responses import Response
 from tieline_server.core.booking import Booking
-from tieline_server.core.effects import Saved
+from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.stores.base import ResponseStore
 
@@ -45,6 +46,22 @@ def saved(
     return Saved(response=response, tip=tip, owner=owner, input_from=parent)
 
 
+def unstored(after: Saved | None = None, *, text: str = "secret") -> Saved:
+    """A response that only its line knows: nothing puts it."""
+    return saved("resp_line", after=after, text=text)
+
+
+def kept(record: Saved) -> list[Keep]:
+    """What the core hands over while a response runs: its input, then its output."""
+    own: list[Segment] = []
+    link: Segment | None = record.tip.segment
+    while link is not None and link is not record.input_from:
+        own.append(link)
+        link = link.parent
+    owner, after = record.owner, record.input_from
+    return [Keep(record.response.id, owner, after, each.items) for each in reversed(own)]
+
+
 def booked(record: Saved) -> Booking:
     """The ledger's row of a stored response."""
     return Booking(
@@ -79,18 +96,17 @@ def texts(record: Saved | None) -> list[bytes]:
 
 
 class StoreContract:
-    """The tests; ``open`` makes an empty store."""
+    """The tests; ``opened`` makes an empty store."""
 
-    def open(self) -> ResponseStore:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ResponseStore]:
         raise NotImplementedError
+        yield
 
     def run(self, scenario: Scenario) -> None:
         async def main() -> None:
-            store = self.open()
-            try:
+            async with self.opened() as store:
                 await scenario(store)
-            finally:
-                await store.close()
 
         asyncio.run(main())
 
@@ -209,5 +225,162 @@ class StoreContract:
             assert await store.item("ann", "msg_resp_1") is not None
             assert await store.delete("ann", "resp_1")
             assert await store.item("ann", "msg_resp_1") is None
+
+        self.run(scenario)
+
+    def test_what_was_kept_while_it_ran_is_there_once_at_the_end(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            first = saved("resp_1")
+            second = saved("resp_2", after=first)
+            for record in (first, second):
+                for keep in kept(record):
+                    store.keep(keep)
+                await put(store, record)
+                assert texts(await store.get("ann", record.response.id)) == texts(record)
+            assert await store.item("ann", "msg_resp_2") is not None
+
+        self.run(scenario)
+
+    def test_what_was_kept_is_not_found_before_its_response_is_put(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            running = saved("resp_1")
+            for keep in kept(running):
+                store.keep(keep)
+            # A put behind it: what was kept before is written by then.
+            await put(store, saved("resp_2"))
+            assert await store.get("ann", "resp_1") is None
+            assert await store.item("ann", "msg_resp_1") is None
+
+        self.run(scenario)
+
+    def test_what_was_discarded_is_not_found_and_its_parent_stays(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            first = saved("resp_1")
+            await put(store, first)
+            second = saved("resp_2", after=first)
+            for keep in kept(second):
+                store.keep(keep)
+            await put(store, saved("resp_3"))
+            store.discard(Discard("resp_2", "ann"))
+            store.discard(Discard("resp_unknown", "ann"))
+            await put(store, saved("resp_4"))
+            assert await store.get("ann", "resp_2") is None
+            assert await store.item("ann", "msg_resp_2") is None
+            assert texts(await store.get("ann", "resp_1")) == texts(first)
+
+        self.run(scenario)
+
+    def test_forks_share_their_parents_and_never_each_other(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            root = saved("resp_root", text="root")
+            left = saved("resp_left", after=root, text="left")
+            right = saved("resp_right", after=root, text="right")
+            deeper = saved("resp_deeper", after=left, text="deeper")
+            for record in (root, left, right, deeper):
+                await put(store, record)
+            for record in (root, left, right, deeper):
+                assert texts(await store.get("ann", record.response.id)) == texts(record)
+            assert await store.delete("ann", "resp_left")
+            assert texts(await store.get("ann", "resp_deeper")) == texts(deeper)
+            assert texts(await store.get("ann", "resp_right")) == texts(right)
+
+        self.run(scenario)
+
+    def test_what_a_response_inherited_from_unstored_ones_comes_back_with_it(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            stored = saved("resp_1", text="one")
+            await put(store, stored)
+            middle = unstored(unstored(stored, text="two"), text="three")
+            last = saved("resp_4", after=middle, text="four")
+            fork = saved("resp_5", after=middle, text="five")
+            await put(store, last)
+            await put(store, fork)
+            for record in (last, fork):
+                found = await store.get("ann", record.response.id)
+                assert found is not None
+                assert texts(found) == texts(record)
+                assert found.input_from is not None
+                assert [item.raw for item in found.input_from.items_of_chain()] == texts(middle)
+            # It can be continued to, and what it inherited was never a response of its own.
+            assert await store.item("ann", "msg_resp_line") is None
+
+        self.run(scenario)
+
+    def test_a_chain_that_was_read_can_be_continued(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            await put(store, saved("resp_0"))
+            expected = texts(await store.get("ann", "resp_0"))
+            for number in range(1, 6):
+                before = await store.get("ann", f"resp_{number - 1}")
+                record = saved(f"resp_{number}", after=before, text=f"fact {number}")
+                await put(store, record)
+                expected += texts(record)[-2:]
+            found = await store.get("ann", "resp_5")
+            assert texts(found) == expected
+            assert found is not None
+            assert found.tip.segment.turn == 6
+
+        self.run(scenario)
+
+    def test_what_continues_a_response_that_was_deleted_meanwhile_is_whole(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            first = saved("resp_1", text="one")
+            second = saved("resp_2", after=first, text="two")
+            await put(store, first)
+            await put(store, second)
+            third = saved("resp_3", after=second, text="three")
+            assert await store.delete("ann", "resp_2")
+            assert await store.delete("ann", "resp_1")
+            await put(store, third)
+            assert texts(await store.get("ann", "resp_3")) == texts(third)
+            assert await store.item("ann", "msg_resp_1") is None
+
+        self.run(scenario)
+
+    def test_puts_side_by_side_are_all_there(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            root = saved("resp_root")
+            await put(store, root)
+            records = [saved(f"resp_{number}", after=root) for number in range(100)]
+            await asyncio.gather(*(put(store, record) for record in records))
+            for record in records:
+                assert texts(await store.get("ann", record.response.id)) == texts(record)
+
+        self.run(scenario)
+
+    def test_ids_of_any_shape_are_looked_for_and_not_found(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            await put(store, saved("resp_1"))
+            for odd in ("", "resp_1\x00", "\x00", "r\u00e9sp", "\ud800", "x" * 10_000, "'; --"):
+                assert await store.get("ann", odd) is None
+                assert await store.delete("ann", odd) is False
+                assert await store.item("ann", odd) is None
+
+        self.run(scenario)
+
+    def test_an_item_id_of_any_shape_is_found_again(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            for number, odd in enumerate(("\x00", "r\u00e9sp", "x" * 10_000)):
+                raw = json.encode({"role": "user", "content": "hi", "id": odd})
+                link = Segment(None, (decode(raw),), turn=1)
+                tip = Tip(f"resp_{number}", link, owner="ann", settings=None)
+                response = Response(id=tip.response_id, status="completed")
+                await put(store, Saved(response=response, tip=tip, owner="ann", input_from=None))
+                found = await store.item("ann", odd)
+                assert found is not None
+                assert found.raw == raw
+
+        self.run(scenario)
+
+    def test_a_response_without_items_is_kept_too(self) -> None:
+        async def scenario(store: ResponseStore) -> None:
+            tip = Tip("resp_1", Segment(None, (), turn=1), owner="ann", settings=None)
+            response = Response(id="resp_1", status="completed")
+            record = Saved(response=response, tip=tip, owner="ann", input_from=None)
+            await put(store, record)
+            found = await store.get("ann", "resp_1")
+            assert texts(found) == []
+            await put(store, saved("resp_2", after=found))
+            assert len(texts(await store.get("ann", "resp_2"))) == 2
 
         self.run(scenario)

@@ -8,6 +8,8 @@ from typing import Final
 
 LEDGERS: Final[dict[str, str]] = {
     "memory": "tieline_server.ledger.memory:MemoryLedger",
+    "sqlite": "tieline_server.ledger.sql:SqlLedger",
+    "postgresql": "tieline_server.ledger.sql:SqlLedger",
 }
 """Store name -> import path of the ledger's class.
 

@@ -1,8 +1,9 @@
 """Stored responses in this process's memory: gone when it ends, bounded while it runs."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Final, Self
 
 from tieline.items import Item
 from tieline_server.config import MIB, Config
@@ -10,6 +11,11 @@ from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment
 from tieline_server.core.holdings import Holdings
+
+RESPONSES: Final = 10_000
+"""Responses that are kept where no other bound is set."""
+
+BYTES: Final = 256 * MIB
 
 
 class MemoryStore:
@@ -23,14 +29,21 @@ class MemoryStore:
         self,
         *,
         book: Callable[[Booking], None],
-        max_responses: int = 10_000,
-        max_bytes: int = 256 * MIB,
+        max_responses: int | None = None,
+        max_bytes: int | None = None,
+        ttl: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._book = book
-        self.max_responses = max_responses
-        self.max_bytes = max_bytes
+        self._clock = clock
+        self.ttl = float("inf") if ttl is None else ttl
+        """Seconds since its last use that a response stays."""
+        self.max_responses = RESPONSES if max_responses is None else max_responses
+        self.max_bytes = BYTES if max_bytes is None else max_bytes
         self._records: OrderedDict[tuple[str, str], Saved] = OrderedDict()
         """(owner, response id) -> record, the least recently used first."""
+        self._used: dict[tuple[str, str], float] = {}
+        """(owner, response id) -> when it was last used."""
         self._items: dict[tuple[str, str], dict[str, Item]] = {}
         """(owner, item id) -> the item in each response that has it, the newest last."""
         self._chains = Holdings()
@@ -42,12 +55,16 @@ class MemoryStore:
         return self._chains.size + self._settings
 
     @classmethod
-    def of(cls, config: Config, *, book: Callable[[Booking], None]) -> Self:
+    def of(
+        cls, config: Config, *, book: Callable[[Booking], None], clock: Callable[[], float]
+    ) -> Self:
         """A store with the bounds that the settings give; ``book`` takes the ledger's rows."""
         return cls(
             book=book,
             max_responses=config.store_max_responses,
             max_bytes=config.store_max_bytes,
+            ttl=config.store_ttl,
+            clock=clock,
         )
 
     def __len__(self) -> int:
@@ -65,6 +82,7 @@ class MemoryStore:
         key = (record.owner, record.response.id)
         self._drop(key)
         self._records[key] = record
+        self._used[key] = self._clock()
         self._chains.hold(record.tip.segment)
         self._settings += _settings_size(record)
         for item in _own_items(record):
@@ -73,12 +91,16 @@ class MemoryStore:
                 holders[record.response.id] = item
         while len(self._records) > self.max_responses or self._too_big():
             self._drop(next(iter(self._records)))
+        self._expire()
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
         """The owner's response, or None; it is now the most recently used."""
-        record = self._records.get((owner, response_id))
+        self._expire()
+        key = (owner, response_id)
+        record = self._records.get(key)
         if record is not None:
-            self._records.move_to_end((owner, response_id))
+            self._records.move_to_end(key)
+            self._used[key] = self._clock()
         return record
 
     async def delete(self, owner: str, response_id: str) -> bool:
@@ -93,6 +115,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Forgets everything."""
         self._records.clear()
+        self._used.clear()
         self._items.clear()
         self._chains = Holdings()
         self._settings = 0
@@ -100,10 +123,16 @@ class MemoryStore:
     def _too_big(self) -> bool:
         return self.size > self.max_bytes and len(self._records) > 1
 
+    def _expire(self) -> None:
+        used_before = self._clock() - self.ttl
+        while self._records and self._used[oldest := next(iter(self._records))] < used_before:
+            self._drop(oldest)
+
     def _drop(self, key: tuple[str, str]) -> bool:
         record = self._records.pop(key, None)
         if record is None:
             return False
+        del self._used[key]
         self._chains.release(record.tip.segment)
         self._settings -= _settings_size(record)
         for item in _own_items(record):

@@ -1,6 +1,8 @@
 """The memory store: the contract of all stores, and its bounds."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from tests.support.store_contract import StoreContract, put, saved
 from tieline_server.core.effects import Saved
@@ -9,8 +11,11 @@ from tieline_server.stores.memory import MemoryStore
 
 
 class TestContract(StoreContract):
-    def open(self) -> ResponseStore:
-        return MemoryStore(book=lambda booking: None)
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ResponseStore]:
+        store = MemoryStore(book=lambda booking: None)
+        yield store
+        await store.close()
 
 
 def put_all(store: MemoryStore, *records: Saved) -> None:
@@ -47,6 +52,21 @@ def test_past_the_count_the_least_recently_used_response_goes() -> None:
         return [each is not None for each in found]
 
     assert asyncio.run(main()) == [True, False, True]
+
+
+def test_a_response_that_was_not_used_for_the_time_to_live_goes() -> None:
+    async def main() -> list[bool]:
+        now = 0.0
+        store = MemoryStore(book=lambda booking: None, ttl=60.0, clock=lambda: now)
+        await put(store, saved("resp_1"))
+        await put(store, saved("resp_2"))
+        now = 50.0
+        await store.get("ann", "resp_1")
+        now = 100.0
+        found = [await store.get("ann", each) for each in ("resp_1", "resp_2")]
+        return [each is not None for each in found]
+
+    assert asyncio.run(main()) == [True, False]
 
 
 def test_what_goes_takes_its_items_along() -> None:

@@ -1,0 +1,1 @@
+"""The database below the durable store and ledger: schema, migrations, connections, one writer."""

@@ -1,0 +1,1 @@
+"""How the schema came to be: one script a step, in ``versions``."""

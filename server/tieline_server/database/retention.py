@@ -1,0 +1,346 @@
+"""What goes by itself: responses past the bounds, and what dead processes have left.
+
+A sweep first asks, on a reader, whether there is anything to do. Only then does it claim the
+work (one process at a time), and removes a few responses in each transaction, so that a write
+never waits long behind it. A response that is being continued stays, however old it is.
+
+Times of use are wall-clock time, which people and daemons set. Where the wall clock has moved
+against the monotonic one, nothing is called old for a while.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from sqlalchemy import (
+    Connection,
+    Insert,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tieline_server.database import chains
+from tieline_server.database.connection import Database
+from tieline_server.database.errors import DatabaseError
+from tieline_server.database.schema import LEASES, NODES, RESPONSES
+from tieline_server.database.writer import Write, Writer
+
+logger: Final = logging.getLogger("tieline.database")
+
+ROUND: Final = 10.0
+"""Seconds between two looks, where nothing is written."""
+
+ROUSE: Final = 64
+"""Stored responses after which a look comes earlier."""
+
+SHARE: Final = 50
+"""A look may take one part in so many of the time."""
+
+BATCH: Final = 32
+"""Responses that go in one transaction."""
+
+CLAIM: Final = 30.0
+"""Seconds for which a process that sweeps is the only one."""
+
+STALE: Final = 300.0
+"""Seconds after which a draft whose writer was not seen is nobody's."""
+
+JUMP: Final = 30.0
+"""Seconds of difference that make a jump of the wall clock."""
+
+DISTRUST: Final = 600.0
+"""Seconds after a jump in which age is no reason to go."""
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What a store may hold; None is no bound."""
+
+    ttl: float | None = None
+    """Seconds since a response was last used: stored, read or continued."""
+    responses: int | None = None
+    size: int | None = None
+    """Bytes of items and responses."""
+
+
+class Excess(Struct, frozen=True, kw_only=True):
+    """What is to go now. Drafts and responses older than a time, and so many besides."""
+
+    drafts_before: float
+    used_before: float | None
+    responses: int = 0
+    size: int = 0
+    old: bool = False
+    """Whether anything is older than those times."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether all may stay."""
+        return not (self.old or self.responses > 0 or self.size > 0)
+
+
+_STORED: Final = select(func.count()).where(NODES.c.used_at.is_not(None))
+_BYTES: Final = select(func.coalesce(func.sum(NODES.c.size), 0))
+_STALE: Final = select(NODES.c.id).where(NODES.c.draft < bindparam("seen_before")).limit(BATCH)
+_child: Final = NODES.alias("child")
+_OLDEST: Final = (
+    select(RESPONSES.c.owner, RESPONSES.c.id)
+    .join(NODES, NODES.c.id == RESPONSES.c.node)
+    .where(
+        NODES.c.used_at.is_not(None),
+        ~exists().where(_child.c.parent == NODES.c.id, _child.c.draft.is_not(None)),
+    )
+    .order_by(NODES.c.used_at)
+)
+_EXPIRED: Final = _OLDEST.where(NODES.c.used_at < bindparam("used_before"))
+_NEW_CLAIM: Final[dict[str, Insert]] = {
+    "sqlite": sqlite.insert(LEASES).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(LEASES).on_conflict_do_nothing(),
+}
+_TAKE_CLAIM: Final = (
+    update(LEASES)
+    .where(
+        LEASES.c.name == "sweep",
+        or_(
+            LEASES.c.holder == bindparam("by"),
+            LEASES.c.until < bindparam("now"),
+            LEASES.c.until > bindparam("wrong"),
+        ),
+    )
+    .values(holder=bindparam("by"), until=bindparam("ends"))
+)
+_BEAT: Final = (
+    update(NODES)
+    .where(NODES.c.id == bindparam("node"), NODES.c.draft.is_not(None))
+    .values(draft=bindparam("now"))
+)
+
+
+def excess(connection: Connection, bounds: Bounds, *, now: float, aged: bool) -> Excess:
+    """What is past the bounds. Age counts only where the clock can be trusted: ``aged``."""
+    drafts_before = now - STALE if aged else float("-inf")
+    used_before = now - bounds.ttl if aged and bounds.ttl is not None else None
+    old = connection.execute(_STALE, {"seen_before": drafts_before}).first() is not None
+    if used_before is not None and not old:
+        one = connection.execute(_EXPIRED.limit(1), {"used_before": used_before}).first()
+        old = one is not None
+    responses = size = 0
+    if bounds.responses is not None or bounds.size is not None:
+        stored = connection.execute(_STORED).scalar_one()
+        responses = stored - bounds.responses if bounds.responses is not None else 0
+        # The newest response stays even where it alone is too big.
+        if bounds.size is not None and stored > 1:
+            size = connection.execute(_BYTES).scalar_one() - bounds.size
+    return Excess(
+        drafts_before=drafts_before,
+        used_before=used_before,
+        responses=responses,
+        size=size,
+        old=old,
+    )
+
+
+class Sweep(Write):
+    """Removes a few of what is past the bounds, if no other process does."""
+
+    def __init__(self, holder: str, over: Excess, *, now: float) -> None:
+        super().__init__()
+        self._holder = holder
+        self._over = over
+        self._now = now
+        self.drafts = 0
+        self.responses = 0
+        self.freed = 0
+        """Bytes."""
+
+    @property
+    def went(self) -> bool:
+        """Whether anything was removed."""
+        return self.drafts + self.responses > 0
+
+    @property
+    def left(self) -> Excess:
+        """What is still past the bounds."""
+        over = self._over
+        return Excess(
+            drafts_before=over.drafts_before,
+            used_before=over.used_before,
+            responses=over.responses - self.responses,
+            size=over.size - self.freed,
+            old=over.old and (self.drafts >= BATCH or self.responses >= BATCH),
+        )
+
+    def write(self, connection: Connection) -> None:
+        """Claims the work, then removes drafts, old responses, and the least recently used."""
+        self.drafts = self.responses = self.freed = 0
+        if not claim(connection, holder=self._holder, now=self._now):
+            return
+        over = self._over
+        seen_before = {"seen_before": over.drafts_before}
+        for node in connection.execute(_STALE, seen_before).scalars().all():
+            self.freed += chains.remove_node(connection, node)
+            self.drafts += 1
+        if over.used_before is not None:
+            self._expire(connection, over.used_before)
+        self._evict(connection)
+
+    def _expire(self, connection: Connection, used_before: float) -> None:
+        oldest = connection.execute(_EXPIRED.limit(BATCH), {"used_before": used_before})
+        for owner, response_id in oldest.all():
+            self._remove(connection, owner, response_id)
+
+    def _evict(self, connection: Connection) -> None:
+        if self._enough():
+            return
+        oldest = connection.execute(_OLDEST.limit(BATCH + 1)).all()
+        # The newest one stays, even where it alone is past the bound.
+        for owner, response_id in oldest[:-1]:
+            if self._enough() or self.responses >= BATCH:
+                return
+            self._remove(connection, owner, response_id)
+
+    def _enough(self) -> bool:
+        return self.responses >= self._over.responses and self.freed >= self._over.size
+
+    def _remove(self, connection: Connection, owner: str, response_id: str) -> None:
+        freed = chains.remove_response(connection, owner=owner, response_id=response_id)
+        self.freed += freed or 0
+        self.responses += 1
+
+
+def claim(connection: Connection, *, holder: str, now: float) -> bool:
+    """Makes ``holder`` the only one that sweeps for a while; False where another one does.
+
+    A claim that lies far ahead was made by a clock that was wrong, and counts for nothing.
+    """
+    row = {"name": "sweep", "holder": holder, "until": now + CLAIM}
+    new = _NEW_CLAIM[connection.dialect.name]
+    if chains.changed(connection.execute(new, row)) == 1:
+        return True
+    taken = {"by": holder, "now": now, "wrong": now + 10 * CLAIM, "ends": now + CLAIM}
+    return chains.changed(connection.execute(_TAKE_CLAIM, taken)) == 1
+
+
+class Beat(Write):
+    """Says of drafts that their writer lives."""
+
+    def __init__(self, nodes: Sequence[int], *, now: float) -> None:
+        super().__init__()
+        self._rows = [{"node": node, "now": now} for node in nodes]
+
+    def write(self, connection: Connection) -> None:
+        """Marks them as seen."""
+        connection.execute(_BEAT, self._rows)
+
+
+class Retention:
+    """The task that sweeps. ``drafts`` names the nodes of what runs in this process."""
+
+    def __init__(
+        self,
+        database: Database,
+        writer: Writer,
+        bounds: Bounds,
+        *,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        drafts: Callable[[], Sequence[int]],
+    ) -> None:
+        self._database = database
+        self._writer = writer
+        self._bounds = bounds
+        self._now = now
+        self._clock = clock
+        self._drafts = drafts
+        self._holder = secrets.token_hex(8)
+        self._stored = 0
+        self._wanted = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._ahead = now() - clock()
+        self._trusted_at = clock()
+        self._erased_at = clock()
+        self._owing = False
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stored(self) -> None:
+        """One more response is there."""
+        self._stored += 1
+        if self._stored >= ROUSE:
+            self._wanted.set()
+
+    async def close(self) -> None:
+        """Ends after the transaction that is in flight."""
+        self._ending.set()
+        self._wanted.set()
+        await self._task
+
+    async def _run(self) -> None:
+        while not self._ending.is_set():
+            self._stored = 0
+            self._wanted.clear()
+            began = self._clock()
+            try:
+                await self.look()
+            except DatabaseError as error:
+                logger.warning("database.sweep failed", extra={"reason": str(error)})
+            except Exception:
+                logger.exception("database.sweep failed")
+            await _wait(self._ending, (self._clock() - began) * SHARE)
+            await _wait(self._wanted, ROUND)
+
+    async def look(self) -> None:
+        """One round: beats, sweeps, gives room back."""
+        if nodes := self._drafts():
+            beat = Beat(nodes, now=self._now())
+            self._writer.leave(beat)
+            await beat.done
+        while not self._ending.is_set() and await self._sweep():
+            self._owing = True
+        if self._owing and self._clock() - self._erased_at >= ROUND:
+            self._erased_at = self._clock()
+            self._owing = not await self._database.erase()
+            await self._database.tidy()
+
+    async def _sweep(self) -> bool:
+        """Removes what is past the bounds now; whether anything went."""
+        over = await self._excess()
+        went = False
+        while not self._ending.is_set() and not over.nothing:
+            sweep = Sweep(self._holder, over, now=self._now())
+            self._writer.add(sweep)
+            await sweep.done
+            if not sweep.went:
+                break
+            went, over = True, sweep.left
+        return went
+
+    async def _excess(self) -> Excess:
+        now, aged = self._now(), self._clock_is_steady()
+        return await self._database.read(
+            lambda connection: excess(connection, self._bounds, now=now, aged=aged)
+        )
+
+    def _clock_is_steady(self) -> bool:
+        ahead = self._now() - self._clock()
+        if abs(ahead - self._ahead) > JUMP:
+            seconds = round(ahead - self._ahead)
+            logger.warning("database.clock has jumped", extra={"seconds": seconds})
+            self._trusted_at = self._clock() + DISTRUST
+        self._ahead = ahead
+        return self._clock() >= self._trusted_at
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event is set, at most so long."""
+    try:
+        async with asyncio.timeout(min(seconds, ROUND)):
+            await event.wait()
+    except TimeoutError:
+        return

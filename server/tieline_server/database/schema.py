@@ -1,0 +1,117 @@
+"""The tables.
+
+A **node** is what one response added to its chain: its input, then its output. ``parent`` is the
+node before it, so that a chain is a path and forks share their parents. What a stored response
+inherited from ones that were not stored is a node of its own, without a response.
+
+``used_at`` is there exactly while the node's response is: a node whose response was deleted
+stays for its descendants, and nothing finds it but they. ``draft`` is there while its response
+still runs: when its writer was last seen.
+
+All times are Unix seconds. Every row that holds content belongs to one owner.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+
+NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite counts up only in a column that is called INTEGER, and it has 64 bits there too."""
+
+METADATA: Final = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "fk": "%(table_name)s_%(column_0_name)s_fk",
+        "ix": "%(table_name)s_%(column_0_name)s",
+        "uq": "%(table_name)s_%(column_0_name)s_key",
+    }
+)
+
+NODES: Final = Table(
+    "nodes",
+    METADATA,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("parent", NUMBER, ForeignKey("nodes.id")),
+    Column("owner", Text, nullable=False),
+    Column("turn", Integer, nullable=False),
+    Column("size", NUMBER, nullable=False, comment="bytes of its items and its response"),
+    Column("used_at", Double),
+    Column("draft", Double),
+    # A number must never come back: lines remember those of nodes that may be gone.
+    sqlite_autoincrement=True,
+)
+
+ITEMS: Final = Table(
+    "items",
+    METADATA,
+    Column("node", NUMBER, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("lookup", LargeBinary, comment="digest of owner and item id"),
+    Column("raw", LargeBinary, nullable=False),
+)
+
+RESPONSES: Final = Table(
+    "responses",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("node", NUMBER, ForeignKey("nodes.id"), nullable=False, unique=True),
+    Column("created_at", Double, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+LEASES: Final = Table(
+    "leases",
+    METADATA,
+    Column("name", Text, primary_key=True, comment="what only one process does at a time"),
+    Column("holder", Text, nullable=False),
+    Column("until", Double, nullable=False),
+)
+
+LEDGER: Final = Table(
+    "ledger",
+    METADATA,
+    Column("response_id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("transport", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text),
+    Column("error_code", Text),
+    Column("input_tokens", NUMBER, nullable=False),
+    Column("cached_tokens", NUMBER, nullable=False),
+    Column("output_tokens", NUMBER, nullable=False),
+    Column("reasoning_tokens", NUMBER, nullable=False),
+    Column("phases", Text, nullable=False, comment="JSON: microseconds by phase"),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double, nullable=False),
+    Column("day", Integer, nullable=False, comment="of the end, counted from 1970-01-01 (UTC)"),
+    Column("stored", Boolean, nullable=False),
+)
+
+
+def _partial(name: str, column: Column[object]) -> None:
+    """An index of the rows that have the column: most rows of the table do not."""
+    there = column.is_not(None)
+    Index(name, column, sqlite_where=there, postgresql_where=there)
+
+
+_partial("nodes_parent", NODES.c.parent)
+_partial("nodes_used_at", NODES.c.used_at)
+_partial("nodes_draft", NODES.c.draft)
+_partial("items_lookup", ITEMS.c.lookup)
+Index("ledger_owner_ended_at", LEDGER.c.owner, LEDGER.c.ended_at)
+Index("ledger_ended_at", LEDGER.c.ended_at)

@@ -1,0 +1,437 @@
+"""Stored responses in a database: there on any line, worker or replica, and after a restart.
+
+While a response runs, its items are written as a *draft*, a node that nothing finds. At its end
+only what is left of it, the response and the ledger's row are written, in one transaction. A
+draft is an economy and never needed: where it could not be written, or was swept away, the end
+writes everything.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Self
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tieline import responses
+from tieline.items import Item, decode
+from tieline_server.config import Config
+from tieline_server.core.booking import Booking
+from tieline_server.core.effects import Discard, Keep, Saved
+from tieline_server.core.history import Segment, Tip
+from tieline_server.database import bookings, chains
+from tieline_server.database.connection import Database
+from tieline_server.database.retention import Bounds, Retention
+from tieline_server.database.schema import ITEMS, NODES, RESPONSES
+from tieline_server.database.writer import Write, Writer
+
+LONG: Final = 200
+"""Rows of a chain from which on a thread decodes them: the loop has tokens to pass on."""
+
+Rows = list[chains.ChainRow]
+
+
+class Draft:
+    """A response that runs, and how much of it is in the database."""
+
+    __slots__ = (
+        "after",
+        "broken",
+        "ended",
+        "node",
+        "owner",
+        "parent",
+        "pending",
+        "queued",
+        "written",
+    )
+
+    def __init__(self, owner: str, after: Segment | None) -> None:
+        self.owner = owner
+        self.after = after
+        self.node: int | None = None
+        self.written = 0
+        """Items in the database."""
+        self.pending: list[Item] = []
+        self.queued = False
+        """Whether a change is on its way that takes what is pending."""
+        self.broken = False
+        """Whether an item was not written: the node is of no use."""
+        self.ended = False
+
+
+class SqlStore:
+    """A store of responses in a database, by owner."""
+
+    def __init__(
+        self,
+        database: Database,
+        writer: Writer,
+        *,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        bounds: Bounds,
+    ) -> None:
+        self._database = database
+        self._writer = writer
+        self._now = now
+        self._key = object()
+        """Where segments remember the nodes of this store."""
+        self._drafts: dict[tuple[str, str], Draft] = {}
+        self._used: dict[int, str] = {}
+        self.retention = Retention(
+            database, writer, bounds, now=now, clock=clock, drafts=self._draft_nodes
+        )
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        database: Database,
+        writer: Writer,
+        *,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> Self:
+        """A store with the bounds that the settings give."""
+        bounds = Bounds(
+            ttl=config.store_ttl,
+            responses=config.store_max_responses,
+            size=config.store_max_bytes,
+        )
+        return cls(database, writer, now=now, clock=clock, bounds=bounds)
+
+    def keep(self, keep: Keep) -> None:
+        """Has items written while their response runs."""
+        key = (keep.owner, keep.response_id)
+        draft = self._drafts.get(key)
+        if draft is None:
+            draft = self._drafts[key] = Draft(keep.owner, keep.after)
+        if draft.broken:
+            return
+        draft.pending.extend(keep.items)
+        if not draft.queued:
+            draft.queued = True
+            self._writer.add(KeepItems(draft, key=self._key, now=self._now()))
+
+    def discard(self, discard: Discard) -> None:
+        """Has the draft of a response removed."""
+        draft = self._drafts.pop((discard.owner, discard.response_id), None)
+        if draft is not None:
+            draft.ended = True
+            self._writer.leave(DropDraft(draft))
+
+    async def put(self, record: Saved, booking: Booking) -> None:
+        """Writes what is left of a response, and its row of the ledger."""
+        draft = self._drafts.pop((record.owner, record.response.id), None)
+        if draft is not None:
+            draft.ended = True
+        change = PutResponse(record, booking, draft=draft, key=self._key, now=self._now())
+        self._writer.add(change)
+        await change.done
+        self.retention.stored()
+
+    async def get(self, owner: str, response_id: str) -> Saved | None:
+        """The owner's response with its chain, or None: two questions, however long it is."""
+        if not _askable(response_id):
+            return None
+        found = await self._database.read(lambda connection: _find(connection, owner, response_id))
+        if found is None:
+            return None
+        node, body, rows = found
+        self._use(node, owner)
+        if len(rows) > LONG:
+            return await asyncio.to_thread(_saved, body, rows, owner=owner, key=self._key)
+        return _saved(body, rows, owner=owner, key=self._key)
+
+    async def item(self, owner: str, item_id: str) -> Item | None:
+        """The newest item of this id among the owner's responses, or None."""
+        asked = {"lookup": chains.lookup(owner, item_id)}
+        raw = await self._database.read(
+            lambda connection: connection.execute(_ITEM, asked).scalar_one_or_none()
+        )
+        return None if raw is None else decode(raw)
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        """Removes a response and all that only it needed, from the files too."""
+        if not _askable(response_id):
+            return False
+        change = DeleteResponse(owner, response_id)
+        self._writer.add(change)
+        await change.done
+        return change.found
+
+    async def close(self) -> None:
+        """Ends the sweeping; what is written now is the writer's."""
+        await self.retention.close()
+
+    def _draft_nodes(self) -> list[int]:
+        return [draft.node for draft in self._drafts.values() if draft.node is not None]
+
+    def _use(self, node: int, owner: str) -> None:
+        """Notes the time of use with whatever is written next."""
+        if not self._used:
+            self._writer.leave(NoteUse(self._used, now=self._now))
+        self._used[node] = owner
+
+
+class KeepItems:
+    """Writes what is pending of a draft, and its node before the first."""
+
+    erases = False
+
+    def __init__(self, draft: Draft, *, key: object, now: float) -> None:
+        self._draft = draft
+        self._key = key
+        self._now = now
+        self._items: list[Item] = []
+        self._node: int | None = None
+        self._context: int | None = None
+
+    def take(self) -> bool:
+        """All that came until now; an ended response's end writes it."""
+        draft = self._draft
+        draft.queued = False
+        self._items, draft.pending = draft.pending, []
+        return bool(self._items) and not draft.ended
+
+    def write(self, connection: Connection) -> None:
+        """Adds the items at the node's end."""
+        draft, self._node = self._draft, self._draft.node
+        if self._node is None:
+            self._node = self._new_node(connection)
+        chains.insert_items(
+            connection, self._items, node=self._node, owner=draft.owner, start=draft.written
+        )
+
+    def _new_node(self, connection: Connection) -> int:
+        draft = self._draft
+        parent, made = chains.attach(
+            connection, draft.after, owner=draft.owner, key=self._key, now=self._now
+        )
+        self._context = parent if made else None
+        turn = draft.after.turn + 1 if draft.after else 1
+        return chains.insert_node(
+            connection, owner=draft.owner, parent=parent, turn=turn, draft=self._now
+        )
+
+    def settle(self, error: Exception | None) -> None:
+        """What is written is known; what failed makes the draft useless."""
+        draft = self._draft
+        if error is not None:
+            draft.broken = True
+            draft.pending.clear()
+            return
+        draft.node = self._node
+        draft.written += len(self._items)
+        if self._context is not None and draft.after is not None:
+            draft.after.memo[self._key] = self._context
+
+
+class DropDraft:
+    """Removes a draft."""
+
+    erases = False
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def take(self) -> bool:
+        """Only where there is one."""
+        return self._draft.node is not None
+
+    def write(self, connection: Connection) -> None:
+        """Removes its node."""
+        assert self._draft.node is not None
+        chains.remove_node(connection, self._draft.node)
+
+    def settle(self, error: Exception | None) -> None:
+        """One that stays is swept away when nobody has claimed it for long."""
+
+
+class PutResponse(Write):
+    """Writes a response at its end."""
+
+    def __init__(
+        self, record: Saved, booking: Booking, *, draft: Draft | None, key: object, now: float
+    ) -> None:
+        super().__init__()
+        self._record = record
+        self._booking = booking
+        self._draft = draft
+        self._key = key
+        self._now = now
+        self._items = _own_items(record)
+        self._body = responses.encode(record.response)
+        self._size = sum(len(item.raw) for item in self._items) + len(self._body)
+        self._node = 0
+        self._context: int | None = None
+
+    def write(self, connection: Connection) -> None:
+        """The rest of the items, the response, the ledger's row."""
+        if not self._finish_draft(connection):
+            self._node = self._new_node(connection)
+        self._insert_response(connection)
+        bookings.replace(connection, self._booking)
+
+    def _finish_draft(self, connection: Connection) -> bool:
+        """Makes the draft's node the response's; False where there is none that could be."""
+        draft = self._draft
+        if draft is None or draft.node is None:
+            return False
+        if draft.broken:
+            chains.remove_node(connection, draft.node)
+            return False
+        finished = {"draft_node": draft.node, "by": draft.owner}
+        now = {"now": self._now, "bytes": self._size}
+        if chains.changed(connection.execute(_FINISH, finished | now)) == 0:
+            return False
+        rest = self._items[draft.written :]
+        chains.insert_items(
+            connection, rest, node=draft.node, owner=draft.owner, start=draft.written
+        )
+        self._node, self._context = draft.node, None
+        return True
+
+    def _new_node(self, connection: Connection) -> int:
+        record, owner = self._record, self._record.owner
+        parent, made = chains.attach(
+            connection, record.input_from, owner=owner, key=self._key, now=self._now
+        )
+        self._context = parent if made else None
+        node = chains.insert_node(
+            connection,
+            owner=owner,
+            parent=parent,
+            turn=record.tip.segment.turn,
+            size=self._size,
+            used_at=self._now,
+        )
+        chains.insert_items(connection, self._items, node=node, owner=owner)
+        return node
+
+    def _insert_response(self, connection: Connection) -> None:
+        record = self._record
+        row = {
+            "owner": record.owner,
+            "id": record.response.id,
+            "node": self._node,
+            "created_at": self._now,
+            "body": self._body,
+        }
+        statement = _ADD[connection.dialect.name]
+        if chains.changed(connection.execute(statement, row)) == 0:
+            chains.remove_response(connection, owner=record.owner, response_id=record.response.id)
+            connection.execute(_INSERT, row)
+
+    def settle(self, error: Exception | None) -> None:
+        """The chain remembers where it is, so that what follows it writes only what is new."""
+        if error is None:
+            self._record.tip.segment.memo[self._key] = self._node
+            if self._context is not None and self._record.input_from is not None:
+                self._record.input_from.memo[self._key] = self._context
+        super().settle(error)
+
+
+class DeleteResponse(Write):
+    """Removes a response."""
+
+    def __init__(self, owner: str, response_id: str) -> None:
+        super().__init__()
+        self._asked = (owner, response_id)
+        self.erases = True
+        self.found = False
+        """Whether there was one."""
+
+    def write(self, connection: Connection) -> None:
+        """Removes it with what only it needed."""
+        owner, response_id = self._asked
+        freed = chains.remove_response(connection, owner=owner, response_id=response_id)
+        self.erases = self.found = freed is not None
+
+
+class NoteUse:
+    """Notes when responses were last read."""
+
+    erases = False
+
+    def __init__(self, used: dict[int, str], *, now: Callable[[], float]) -> None:
+        self._used = used
+        self._now = now
+        self._taken: dict[int, str] = {}
+
+    def take(self) -> bool:
+        """All that were read until now."""
+        self._taken = dict(self._used)
+        self._used.clear()
+        return bool(self._taken)
+
+    def write(self, connection: Connection) -> None:
+        """One time for all."""
+        now = self._now()
+        for node, owner in self._taken.items():
+            chains.touch(connection, node=node, owner=owner, now=now)
+
+    def settle(self, error: Exception | None) -> None:
+        """A time that is lost makes a response look older by one use."""
+
+
+_FINISH: Final = (
+    update(NODES)
+    .where(
+        NODES.c.id == bindparam("draft_node"),
+        NODES.c.owner == bindparam("by"),
+        NODES.c.draft.is_not(None),
+    )
+    .values(draft=None, used_at=bindparam("now"), size=bindparam("bytes"))
+)
+_INSERT: Final = insert(RESPONSES)
+_ADD: Final = {
+    "sqlite": sqlite.insert(RESPONSES).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(RESPONSES).on_conflict_do_nothing(),
+}
+_RESPONSE: Final = select(RESPONSES.c.node, RESPONSES.c.body).where(
+    RESPONSES.c.owner == bindparam("owner"), RESPONSES.c.id == bindparam("id")
+)
+_ITEM: Final = (
+    select(ITEMS.c.raw)
+    .join(NODES, NODES.c.id == ITEMS.c.node)
+    .where(ITEMS.c.lookup == bindparam("lookup"), NODES.c.used_at.is_not(None))
+    .order_by(ITEMS.c.node.desc(), ITEMS.c.position.desc())
+    .limit(1)
+)
+
+
+def _find(connection: Connection, owner: str, response_id: str) -> tuple[int, bytes, Rows] | None:
+    head = connection.execute(_RESPONSE, {"owner": owner, "id": response_id}).first()
+    if head is None:
+        return None
+    rows = chains.read_chain(connection, node=head.node, owner=owner)
+    # A delete may come between the two; then it was here first.
+    return (head.node, head.body, rows) if rows else None
+
+
+def _saved(body: bytes, rows: Rows, *, owner: str, key: object) -> Saved:
+    links = chains.segments(rows, key)
+    response = responses.decode(body)
+    return Saved(
+        response=response,
+        tip=Tip(response.id, links[-1], owner=owner, settings=None),
+        owner=owner,
+        input_from=links[-2] if len(links) > 1 else None,
+    )
+
+
+def _own_items(record: Saved) -> list[Item]:
+    """The items of the response itself, in order."""
+    own: list[Segment] = []
+    link: Segment | None = record.tip.segment
+    while link is not None and link is not record.input_from:
+        own.append(link)
+        link = link.parent
+    return [item for segment in reversed(own) for item in segment.items]
+
+
+def _askable(response_id: str) -> bool:
+    """Whether a response could be called that: a database takes not every string."""
+    return response_id.isascii() and "\x00" not in response_id

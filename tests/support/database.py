@@ -1,0 +1,58 @@
+"""A store and a ledger on a real database, opened and closed as the server does it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic, time
+
+from msgspec import Struct
+from sqlalchemy import Connection, text
+
+from tieline_server.database.connection import Database, connect
+from tieline_server.database.retention import Bounds
+from tieline_server.database.writer import Writer
+from tieline_server.ledger.sql import SqlLedger
+from tieline_server.stores.sql import SqlStore
+
+
+class Durable(Struct, frozen=True):
+    """What is open."""
+
+    database: Database
+    writer: Writer
+    store: SqlStore
+    ledger: SqlLedger
+
+    async def count(self, table: str) -> int:
+        """Rows of a table."""
+        return int(await self.value(f"SELECT count(*) FROM {table}"))
+
+    async def value(self, question: str) -> float:
+        """The one number that a statement answers with."""
+
+        def ask(connection: Connection) -> float:
+            return float(connection.execute(text(question)).scalar_one())
+
+        return await self.database.read(ask)
+
+
+@asynccontextmanager
+async def durable(
+    address: str,
+    *,
+    bounds: Bounds = Bounds(),  # noqa: B008  # frozen
+    now: Callable[[], float] = time,
+    clock: Callable[[], float] = monotonic,
+    most_waiting: int = 1000,
+) -> AsyncIterator[Durable]:
+    """Opens the database at an address, and closes it with what is written by then."""
+    database = await connect(address)
+    writer = Writer(database)
+    ledger = SqlLedger(database, writer, most=most_waiting)
+    store = SqlStore(database, writer, now=now, clock=clock, bounds=bounds)
+    try:
+        yield Durable(database, writer, store, ledger)
+    finally:
+        await store.close()
+        await ledger.close()
+        await writer.close()
+        await database.close()
