@@ -27,6 +27,7 @@ from tieline.errors import TielineError
 PREFIX: Final = "TIELINE_"
 """What every environment variable begins with."""
 
+KIB: Final = 1024
 MIB: Final = 1024 * 1024
 DAY: Final = 86_400.0
 """Seconds."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from msgspec import Raw, json
 
@@ -44,6 +45,10 @@ def saved(
         previous_response_id=after.response.id if after else None,
     )
     return Saved(response=response, tip=tip, owner=owner, input_from=parent)
+
+
+LONG: Final = "x" * 50_000
+"""Text of a size that is worth writing before its response ends."""
 
 
 def unstored(after: Saved | None = None, *, text: str = "secret") -> Saved:
@@ -230,8 +235,8 @@ class StoreContract:
 
     def test_what_was_kept_while_it_ran_is_there_once_at_the_end(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            first = saved("resp_1")
-            second = saved("resp_2", after=first)
+            first = saved("resp_1", text=LONG)
+            second = saved("resp_2", after=first, text=LONG)
             for record in (first, second):
                 for keep in kept(record):
                     store.keep(keep)
@@ -243,7 +248,7 @@ class StoreContract:
 
     def test_what_was_kept_is_not_found_before_its_response_is_put(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            running = saved("resp_1")
+            running = saved("resp_1", text=LONG)
             for keep in kept(running):
                 store.keep(keep)
             # A put behind it: what was kept before is written by then.
@@ -257,7 +262,7 @@ class StoreContract:
         async def scenario(store: ResponseStore) -> None:
             first = saved("resp_1")
             await put(store, first)
-            second = saved("resp_2", after=first)
+            second = saved("resp_2", after=first, text=LONG)
             for keep in kept(second):
                 store.keep(keep)
             await put(store, saved("resp_3"))

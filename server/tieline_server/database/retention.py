@@ -11,7 +11,7 @@ against the monotonic one, nothing is called old for a while.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -70,6 +70,15 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """Bytes of items and responses."""
 
 
+class Running(Struct, frozen=True, kw_only=True):
+    """What responses that run in this process have in the database."""
+
+    drafts: Sequence[int] = ()
+    """Nodes that were begun."""
+    parents: Mapping[int, str] = {}
+    """Node that one of them continues -> its owner."""
+
+
 class Excess(Struct, frozen=True, kw_only=True):
     """What is to go now. Drafts and responses older than a time, and so many besides."""
 
@@ -91,7 +100,7 @@ _BYTES: Final = select(func.coalesce(func.sum(NODES.c.size), 0))
 _STALE: Final = select(NODES.c.id).where(NODES.c.draft < bindparam("seen_before")).limit(BATCH)
 _child: Final = NODES.alias("child")
 _OLDEST: Final = (
-    select(RESPONSES.c.owner, RESPONSES.c.id)
+    select(RESPONSES.c.owner, RESPONSES.c.id, RESPONSES.c.node)
     .join(NODES, NODES.c.id == RESPONSES.c.node)
     .where(
         NODES.c.used_at.is_not(None),
@@ -150,8 +159,11 @@ def excess(connection: Connection, bounds: Bounds, *, now: float, aged: bool) ->
 class Sweep(Write):
     """Removes a few of what is past the bounds, if no other process does."""
 
-    def __init__(self, holder: str, over: Excess, *, now: float) -> None:
+    def __init__(
+        self, holder: str, over: Excess, *, now: float, spared: Collection[int] = ()
+    ) -> None:
         super().__init__()
+        self._spared = spared
         self._holder = holder
         self._over = over
         self._now = now
@@ -192,19 +204,22 @@ class Sweep(Write):
         self._evict(connection)
 
     def _expire(self, connection: Connection, used_before: float) -> None:
-        oldest = connection.execute(_EXPIRED.limit(BATCH), {"used_before": used_before})
-        for owner, response_id in oldest.all():
-            self._remove(connection, owner, response_id)
+        some = _EXPIRED.limit(BATCH + len(self._spared))
+        oldest = connection.execute(some, {"used_before": used_before})
+        for owner, response_id, node in oldest.all():
+            if node not in self._spared:
+                self._remove(connection, owner, response_id)
 
     def _evict(self, connection: Connection) -> None:
         if self._enough():
             return
-        oldest = connection.execute(_OLDEST.limit(BATCH + 1)).all()
+        oldest = connection.execute(_OLDEST.limit(BATCH + 1 + len(self._spared))).all()
         # The newest one stays, even where it alone is past the bound.
-        for owner, response_id in oldest[:-1]:
+        for owner, response_id, node in oldest[:-1]:
             if self._enough() or self.responses >= BATCH:
                 return
-            self._remove(connection, owner, response_id)
+            if node not in self._spared:
+                self._remove(connection, owner, response_id)
 
     def _enough(self) -> bool:
         return self.responses >= self._over.responses and self.freed >= self._over.size
@@ -229,19 +244,24 @@ def claim(connection: Connection, *, holder: str, now: float) -> bool:
 
 
 class Beat(Write):
-    """Says of drafts that their writer lives."""
+    """Says of drafts that their writer lives, and of what they continue that it is in use."""
 
-    def __init__(self, nodes: Sequence[int], *, now: float) -> None:
+    def __init__(self, running: Running, *, now: float) -> None:
         super().__init__()
-        self._rows = [{"node": node, "now": now} for node in nodes]
+        self._running = running
+        self._now = now
 
     def write(self, connection: Connection) -> None:
         """Marks them as seen."""
-        connection.execute(_BEAT, self._rows)
+        rows = [{"node": node, "now": self._now} for node in self._running.drafts]
+        if rows:
+            connection.execute(_BEAT, rows)
+        for node, owner in self._running.parents.items():
+            chains.touch(connection, node=node, owner=owner, now=self._now)
 
 
 class Retention:
-    """The task that sweeps. ``drafts`` names the nodes of what runs in this process."""
+    """The task that sweeps."""
 
     def __init__(
         self,
@@ -251,21 +271,21 @@ class Retention:
         *,
         now: Callable[[], float],
         clock: Callable[[], float],
-        drafts: Callable[[], Sequence[int]],
+        running: Callable[[], Running],
     ) -> None:
         self._database = database
         self._writer = writer
         self._bounds = bounds
         self._now = now
         self._clock = clock
-        self._drafts = drafts
+        self._running = running
         self._holder = secrets.token_hex(8)
         self._stored = 0
         self._wanted = asyncio.Event()
         self._ending = asyncio.Event()
         self._ahead = now() - clock()
         self._trusted_at = clock()
-        self._erased_at = clock()
+        self._tidied_at = self._beat_at = clock()
         self._owing = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -297,15 +317,19 @@ class Retention:
 
     async def look(self) -> None:
         """One round: beats, sweeps, gives room back."""
-        if nodes := self._drafts():
-            beat = Beat(nodes, now=self._now())
+        running = self._running()
+        due = self._clock() - self._beat_at >= ROUND
+        if due and (running.drafts or running.parents):
+            self._beat_at = self._clock()
+            beat = Beat(running, now=self._now())
             self._writer.leave(beat)
             await beat.done
         while not self._ending.is_set() and await self._sweep():
             self._owing = True
-        if self._owing and self._clock() - self._erased_at >= ROUND:
-            self._erased_at = self._clock()
-            self._owing = not await self._database.erase()
+        if self._clock() - self._tidied_at >= ROUND:
+            self._tidied_at = self._clock()
+            if self._owing:
+                self._owing = not await self._database.erase()
             await self._database.tidy()
 
     async def _sweep(self) -> bool:
@@ -313,7 +337,8 @@ class Retention:
         over = await self._excess()
         went = False
         while not self._ending.is_set() and not over.nothing:
-            sweep = Sweep(self._holder, over, now=self._now())
+            spared = self._running().parents
+            sweep = Sweep(self._holder, over, now=self._now(), spared=spared)
             self._writer.add(sweep)
             await sweep.done
             if not sweep.went:

@@ -1,7 +1,10 @@
-"""SQLite: one file in WAL mode, one thread that writes, some that read.
+"""SQLite: one file in WAL mode, one thread that writes, some that read, one that keeps house.
 
 The driver blocks, so it gets threads. A transaction goes to the writer's thread as a whole:
 one switch for all its statements, where an asynchronous driver would switch for each.
+
+A checkpoint flushes the disk. By itself it would come in the middle of a commit that a response
+waits for; the housekeeper does it beside them.
 """
 
 import asyncio
@@ -10,10 +13,12 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import SQLAlchemyError
 
 from tieline_server.config import MIB, ConfigError
 from tieline_server.database.connection import PATIENCE, READERS
@@ -32,8 +37,14 @@ WAL_LEFT: Final = 16 * MIB
 PAGES: Final = 512
 """Free pages that go back to the file system in one step."""
 
-CHECKPOINT_PATIENCE: Final = 0.1
-"""Seconds that a checkpoint waits for readers; writes wait behind it."""
+CHECKPOINT: Final = 1.0
+"""Seconds after a write until the log goes into the file."""
+
+CHECKPOINT_PATIENCE: Final = 0.5
+"""Seconds that an erasing checkpoint waits for readers; writes wait behind it."""
+
+LOG_PAGES: Final = 8000
+"""Pages of the log at which a commit makes a checkpoint itself, if the housekeeper cannot."""
 
 
 class SqliteDatabase:
@@ -42,10 +53,15 @@ class SqliteDatabase:
     def __init__(self, path: Path, *, full: bool) -> None:
         url = URL.create("sqlite", database=str(path))
         self._write = _engine(url, size=1, prepare=_writing(full))
+        self._house = _engine(url, size=1, prepare=_writing(full), patience=CHECKPOINT_PATIENCE)
         self._read = _engine(url, size=READERS, prepare=_reading)
         event.listen(self._write, "begin", _begin)
         self._writer = ThreadPoolExecutor(1, "sqlite-write")
         self._readers = ThreadPoolExecutor(READERS, "sqlite-read")
+        self._housekeeper = ThreadPoolExecutor(1, "sqlite-house")
+        self._checkpoint: asyncio.TimerHandle | None = None
+        self._owing = False
+        """Whether a checkpoint that should have erased could not."""
 
     @classmethod
     async def open(cls, url: str, *, full: bool) -> Self:
@@ -86,25 +102,39 @@ class SqliteDatabase:
 
     async def write(self, change: Callable[[Connection], T]) -> T:
         """Runs a change on the writer's thread."""
-        return await self._on(self._writer, _change, self._write, change)
+        changed: T = await self._on(self._writer, _change, self._write, change)
+        if self._checkpoint is None:
+            loop = asyncio.get_running_loop()
+            self._checkpoint = loop.call_later(CHECKPOINT, self._start_checkpoint)
+        return changed
+
+    def _start_checkpoint(self) -> None:
+        self._checkpoint = None
+        self._housekeeper.submit(_move_log, self._house)
 
     async def erase(self) -> bool:
         """Empties the write-ahead log: pages of the file itself are overwritten at once."""
-        return await self._on(self._writer, _checkpoint, self._write)
+        self._owing = not await self._on(self._housekeeper, _empty_log, self._house)
+        return not self._owing
 
     async def tidy(self) -> None:
-        """Gives some free pages back."""
-        await self._on(self._writer, _shrink, self._write)
+        """Erases what could not be erased at its time, and gives some free pages back."""
+        if self._owing:
+            await self.erase()
+        await self._on(self._housekeeper, _shrink, self._house)
 
     async def close(self) -> None:
         """Ends the connections on their threads, then the threads."""
+        if self._checkpoint is not None:
+            self._checkpoint.cancel()
+        await self._on(self._housekeeper, self._house.dispose)
         await self._on(self._readers, self._read.dispose)
         await self._on(self._writer, self._write.dispose)
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
-        self._readers.shutdown()
-        self._writer.shutdown()
+        for threads in (self._housekeeper, self._readers, self._writer):
+            threads.shutdown()
 
     async def _on(self, threads: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
         with translated():
@@ -117,7 +147,11 @@ def _make_private(path: Path) -> None:
 
 
 def _engine(
-    url: URL, *, size: int, prepare: Callable[[sqlite3.Connection, object], None]
+    url: URL,
+    *,
+    size: int,
+    prepare: Callable[[sqlite3.Connection, object], None],
+    patience: float = PATIENCE,
 ) -> Engine:
     engine = create_engine(
         url,
@@ -126,7 +160,7 @@ def _engine(
         # Parameters are content, which no message may show.
         hide_parameters=True,
         # The driver begins no transaction by itself: ``_begin`` does, or none is begun.
-        connect_args={"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False},
+        connect_args={"timeout": patience, "isolation_level": None, "check_same_thread": False},
     )
     event.listen(engine, "connect", prepare)
     return engine
@@ -138,6 +172,7 @@ def _writing(full: bool) -> Callable[[sqlite3.Connection, object], None]:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LEFT}")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -164,26 +199,25 @@ def _change(engine: Engine, change: Callable[[Connection], T]) -> T:
         return change(connection)
 
 
-def _checkpoint(engine: Engine) -> bool:
-    raw = engine.raw_connection()
-    try:
-        cursor = raw.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {int(CHECKPOINT_PATIENCE * 1000)}")
-        busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        cursor.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
-        return not busy
-    finally:
-        raw.close()
+def _move_log(engine: Engine) -> None:
+    """As far as no reader and no writer is in the way. The next one tries again what fails."""
+    with suppress(SQLAlchemyError, sqlite3.Error):
+        _run(engine, "PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _empty_log(engine: Engine) -> bool:
+    return not _run(engine, "PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _shrink(engine: Engine) -> None:
     """Frees pages only where a quarter of the file is free: the next rows will need some."""
-    raw = engine.raw_connection()
-    try:
-        cursor = raw.cursor()
-        free = cursor.execute("PRAGMA freelist_count").fetchone()[0]
-        pages = cursor.execute("PRAGMA page_count").fetchone()[0]
-        if free > PAGES and free * 4 > pages:
-            cursor.execute(f"PRAGMA incremental_vacuum({PAGES})").fetchall()
-    finally:
-        raw.close()
+    free = _run(engine, "PRAGMA freelist_count")
+    if free > PAGES and free * 4 > _run(engine, "PRAGMA page_count"):
+        _run(engine, f"PRAGMA incremental_vacuum({PAGES})")
+
+
+def _run(engine: Engine, pragma: str) -> int:
+    """The first number that a pragma answers with."""
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(pragma).all()
+    return int(rows[0][0]) if rows else 0

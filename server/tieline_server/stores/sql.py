@@ -1,9 +1,9 @@
 """Stored responses in a database: there on any line, worker or replica, and after a restart.
 
-While a response runs, its items are written as a *draft*, a node that nothing finds. At its end
-only what is left of it, the response and the ledger's row are written, in one transaction. A
-draft is an economy and never needed: where it could not be written, or was swept away, the end
-writes everything.
+While a response runs, its items are written as a *draft*, a node that nothing finds, once there
+are enough of them that the end would feel it. At its end only what is left, the response and the
+ledger's row are written, in one transaction. A draft is an economy and never needed: where it
+could not be written, or was swept away, the end writes everything.
 """
 
 import asyncio
@@ -15,18 +15,21 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline import responses
 from tieline.items import Item, decode
-from tieline_server.config import Config
+from tieline_server.config import KIB, Config
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.database import bookings, chains
 from tieline_server.database.connection import Database
-from tieline_server.database.retention import Bounds, Retention
+from tieline_server.database.retention import Bounds, Retention, Running
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 from tieline_server.database.writer import Write, Writer
 
 LONG: Final = 200
 """Rows of a chain from which on a thread decodes them: the loop has tokens to pass on."""
+
+ENOUGH: Final = 32 * KIB
+"""Bytes of items that are worth a transaction of their own while their response runs."""
 
 Rows = list[chains.ChainRow]
 
@@ -40,9 +43,9 @@ class Draft:
         "ended",
         "node",
         "owner",
-        "parent",
         "pending",
         "queued",
+        "waiting",
         "written",
     )
 
@@ -53,6 +56,8 @@ class Draft:
         self.written = 0
         """Items in the database."""
         self.pending: list[Item] = []
+        self.waiting = 0
+        """Bytes of what is pending."""
         self.queued = False
         """Whether a change is on its way that takes what is pending."""
         self.broken = False
@@ -80,7 +85,7 @@ class SqlStore:
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._used: dict[int, str] = {}
         self.retention = Retention(
-            database, writer, bounds, now=now, clock=clock, drafts=self._draft_nodes
+            database, writer, bounds, now=now, clock=clock, running=self._running
         )
 
     @classmethod
@@ -110,7 +115,8 @@ class SqlStore:
         if draft.broken:
             return
         draft.pending.extend(keep.items)
-        if not draft.queued:
+        draft.waiting += sum(len(item.raw) for item in keep.items)
+        if draft.waiting >= ENOUGH and not draft.queued:
             draft.queued = True
             self._writer.add(KeepItems(draft, key=self._key, now=self._now()))
 
@@ -165,8 +171,15 @@ class SqlStore:
         """Ends the sweeping; what is written now is the writer's."""
         await self.retention.close()
 
-    def _draft_nodes(self) -> list[int]:
-        return [draft.node for draft in self._drafts.values() if draft.node is not None]
+    def _running(self) -> Running:
+        drafts = self._drafts.values()
+        parents = {
+            draft.after.memo[self._key]: draft.owner
+            for draft in drafts
+            if draft.after is not None and self._key in draft.after.memo
+        }
+        nodes = [draft.node for draft in drafts if draft.node is not None]
+        return Running(drafts=nodes, parents=parents)
 
     def _use(self, node: int, owner: str) -> None:
         """Notes the time of use with whatever is written next."""
@@ -193,6 +206,7 @@ class KeepItems:
         draft = self._draft
         draft.queued = False
         self._items, draft.pending = draft.pending, []
+        draft.waiting = 0
         return bool(self._items) and not draft.ended
 
     def write(self, connection: Connection) -> None:
