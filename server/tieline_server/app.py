@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
