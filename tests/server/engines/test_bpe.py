@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieline_server.engines.bpe import FIRST_RANK, SLICE, read_ranks, shipped
+from tieline_server.engines.bpe import FIRST_RANK, KNOWN, SLICE, Sizes, read_ranks, shipped
 
 DATA = resources.files("tieline_server.engines") / "data"
 
@@ -75,6 +75,21 @@ def test_the_pieces_of_any_text_are_the_text_one_for_each_token(text: str) -> No
     pieces = list(shipped().pieces(text))
     assert "".join(pieces) == text
     assert len(pieces) == shipped().count(text) == len(shipped().encode(text))
+
+
+@given(st.text(st.characters(max_codepoint=127)) | st.text("'strdlme vaZ09!\n\x0b\x1c\x7f"))
+def test_the_count_of_ascii_text_is_that_of_its_tokens(text: str) -> None:
+    assert shipped().count(text) == len(shipped().encode(text))
+
+
+def test_the_sizes_of_words_that_never_come_again_are_not_kept_for_ever() -> None:
+    sizes = Sizes(shipped().encode)
+    assert [sizes[f"word{nth}"] for nth in (1, 22)] == [2, 3]
+    assert sizes["!" * 1000] == shipped().count("!" * 1000)
+    assert set(sizes) == {"word1", "word22"}
+    for nth in range(2 * KNOWN + 1):
+        assert sizes[f"x{nth}"] > 0
+    assert 0 < len(sizes) <= KNOWN
 
 
 @pytest.mark.parametrize("unit", [" ", "\n", "a"])
