@@ -1,13 +1,13 @@
 """What the scripted engine answers: the rule that holds, or something sensible without one.
 
-An answer is a run of acts: deltas as they will be sent, and pauses. It is written lazily, so a
-long text costs nothing before it is due.
+An answer is made of runs of deltas, cut as they will be sent, and of pauses. It is written
+lazily, so a long text costs nothing before it is due.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain, cycle
+from itertools import chain, islice, repeat
 from typing import Any, Final
 
 import msgspec
@@ -40,11 +40,20 @@ from tieline_server.engines.scripted.script import (
 )
 
 Output = TextDelta | RefusalDelta | ReasoningDelta | SummaryDelta | CallStart | CallDelta | ItemEnd
-Act = Output | script.Stall
+Run = tuple[Output, ...]
+"""Deltas, at least one, that all cost the same: a token each, or nothing."""
+
+Runs = Iterable[Run | script.Stall]
 Make = Callable[[str], Output]
 
 REUSED: Final = 64 * 1024
-"""Characters up to which the pieces of a script's own text are kept."""
+"""Characters of JSON up to which the runs of an emission are kept."""
+
+BATCH: Final = 64
+"""The most pieces of a text in a run."""
+
+END: Final[Run] = (ItemEnd(),)
+HIDDEN: Final[Run] = (ReasoningDelta(""),)
 
 FILLER: Final = " and so on"
 """What an answer is filled with when it must break after more tokens than it has."""
@@ -53,7 +62,7 @@ FILLER: Final = " and so on"
 class Plan(Struct, frozen=True, kw_only=True):
     """How one prompt is answered."""
 
-    acts: Iterator[Act]
+    runs: Iterator[Run | script.Stall]
     pace: Pace
     usage: StatedUsage = StatedUsage()
     error: script.Error | None = None
@@ -63,17 +72,23 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Context:
-    """What a prompt says, for rules and placeholders; each is read when first asked for."""
+    """What a prompt says, for rules and placeholders; each is read when first asked for.
 
-    def __init__(self, prompt: Prompt, facts: Facts, head: Head) -> None:
+    ``said`` is the text of the user's last message where that is known.
+    """
+
+    def __init__(self, prompt: Prompt, facts: Facts, head: Head, said: str | None = None) -> None:
         self.prompt = prompt
         self.facts = facts
         self.head = head
+        self._said = said
 
-    @cached_property
+    @property
     def user(self) -> str:
         """Text of the user's last message."""
-        return text_of(self.facts.user)
+        if self._said is None:
+            self._said = text_of(self.facts.user)
+        return self._said
 
     @cached_property
     def output(self) -> str:
@@ -108,98 +123,106 @@ def holds(when: When, context: Context) -> bool:
     return when.user_contains is UNSET or when.user_contains in context.user
 
 
+class _Part(Struct):
+    """An emission of a rule, and its runs once they are made, where no prompt can change them."""
+
+    emission: script.AnyEmission
+    fixed: bool
+    runs: tuple[Run | script.Stall, ...] | None = None
+
+
+class _Ready(Struct, frozen=True):
+    """A rule, and what follows from it whatever the prompt."""
+
+    rule: Rule
+    parts: tuple[_Part, ...]
+    pace: Pace
+    error: script.Error | None
+
+
 class Author:
     """Writes answers by a script."""
 
     def __init__(self, rules: Script, vocabulary: Vocabulary) -> None:
-        self._script = rules
+        self._pace = rules.pace
+        self._rules = [_ready(rule, rules.pace) for rule in rules.rules]
         self._vocabulary = vocabulary
-        self._kept: dict[tuple[Make, str], tuple[Output, ...]] = {}
-        self._writers: Mapping[type, Callable[[Any, Context], Iterator[Act]]] = {
+        self._writers: Mapping[type, Callable[[Any, Context], Runs]] = {
             script.Message: self._message,
             script.Reasoning: self._reasoning,
             script.FunctionCall: self._function_call,
             script.CustomToolCall: self._custom_tool_call,
             script.Refusal: self._refusal,
-            script.Error: lambda _, __: iter(()),
-            script.Stall: lambda stall, _: iter((stall,)),
+            script.Error: lambda _, __: (),
+            script.Stall: lambda stall, _: (stall,),
         }
 
     def plan(self, context: Context) -> Plan:
         """The answer of the first rule that holds, else the default one."""
-        for rule in self._script.rules:
-            if holds(rule.when, context):
-                return self._by_rule(rule, context)
-        return Plan(acts=self._by_default(context), pace=self._script.pace)
+        for ready in self._rules:
+            if holds(ready.rule.when, context):
+                return self._by_rule(ready, context)
+        return Plan(runs=iter(self._by_default(context)), pace=self._pace)
 
-    def _by_rule(self, rule: Rule, context: Context) -> Plan:
-        acts = chain.from_iterable(self._writers[type(each)](each, context) for each in rule.emit)
-        delay, error = 0.0, rule.error
+    def _by_rule(self, ready: _Ready, context: Context) -> Plan:
+        rule, error, delay = ready.rule, ready.error, 0.0
+        runs = chain.from_iterable(map(self._write, ready.parts, repeat(context)))
         if error is not None:
+            if error.after_tokens is None:
+                before = rule.emit[: rule.emit.index(error)]
+                delay = sum(each.seconds for each in before if isinstance(each, script.Stall))
+            else:
+                filler = tuple(map(TextDelta, self._vocabulary.pieces(FILLER)))
+                runs = chain(runs, repeat(filler))
             message = script.fill(error.message, context)
             code = script.fill(error.code, context)
             error = msgspec.structs.replace(error, code=code, message=message)
-            if error.after_tokens is None:
-                before = rule.emit[: rule.emit.index(rule.error)] if rule.error else []
-                delay = sum(each.seconds for each in before if isinstance(each, script.Stall))
-            else:
-                acts = chain(acts, cycle(self._fixed(TextDelta, FILLER)))
-        pace = rule.pace.over(self._script.pace)
-        return Plan(acts=acts, pace=pace, usage=rule.usage, error=error, delay=delay)
+        return Plan(runs=runs, pace=ready.pace, usage=rule.usage, error=error, delay=delay)
+
+    def _write(self, part: _Part, context: Context) -> Runs:
+        if part.runs is not None:
+            return part.runs
+        runs = self._writers[type(part.emission)](part.emission, context)
+        if part.fixed:
+            runs = part.runs = tuple(runs)
+        return runs
 
     # One writer for each type of emission.
 
-    def _message(self, each: script.Message, context: Context) -> Iterator[Act]:
-        yield from self._filled(TextDelta, each.text, context)
-        yield ItemEnd()
+    def _message(self, each: script.Message, context: Context) -> Runs:
+        return chain(self._filled(TextDelta, each.text, context), (END,))
 
-    def _refusal(self, each: script.Refusal, context: Context) -> Iterator[Act]:
-        yield from self._filled(RefusalDelta, each.text, context)
-        yield ItemEnd()
+    def _refusal(self, each: script.Refusal, context: Context) -> Runs:
+        return chain(self._filled(RefusalDelta, each.text, context), (END,))
 
-    def _reasoning(self, each: script.Reasoning, context: Context) -> Iterator[Act]:
+    def _reasoning(self, each: script.Reasoning, context: Context) -> Runs:
         """The thought, then its summary; a thought that stays hidden is as long as its summary."""
-        yield from self._filled(ReasoningDelta, each.text, context)
-        for piece in self._filled(_summary, each.summary, context):
-            if not each.text:
-                yield ReasoningDelta("")
-            yield piece
-        yield ItemEnd()
+        thought = self._filled(ReasoningDelta, each.text, context)
+        summary = self._filled(_summary, each.summary, context)
+        if not each.text:
+            pieces = chain.from_iterable(summary)
+            summary = (run for piece in pieces for run in (HIDDEN, (piece,)))
+        return chain(thought, summary, (END,))
 
-    def _function_call(self, each: script.FunctionCall, context: Context) -> Iterator[Act]:
-        arguments = each.arguments
-        if isinstance(arguments, str):
-            pieces = self._filled(CallDelta, arguments, context)
-        else:
-            filled = script.fill_all(arguments, context)
-            text = _json(filled)
-            pieces = self._fixed(CallDelta, text) if filled == arguments else self._fresh(text)
+    def _function_call(self, each: script.FunctionCall, context: Context) -> Runs:
+        filled = script.fill_all(each.arguments, context)
+        pieces = self._cut(CallDelta, filled if isinstance(filled, str) else _json(filled))
         return _call("function_call", each.name, each.namespace, pieces, context)
 
-    def _custom_tool_call(self, each: script.CustomToolCall, context: Context) -> Iterator[Act]:
+    def _custom_tool_call(self, each: script.CustomToolCall, context: Context) -> Runs:
         pieces = self._filled(CallDelta, each.input, context)
         return _call("custom_tool_call", each.name, each.namespace, pieces, context)
 
-    def _fresh(self, text: str) -> Iterator[Output]:
-        return map(CallDelta, self._vocabulary.pieces(text))
+    def _filled(self, make: Make, template: str, context: Context) -> Iterator[Run]:
+        return self._cut(make, script.fill(template, context))
 
-    def _filled(self, make: Make, template: str, context: Context) -> Iterable[Output]:
-        if PLACEHOLDER.search(template):
-            return map(make, self._vocabulary.pieces(script.fill(template, context)))
-        return self._fixed(make, template)
-
-    def _fixed(self, make: Make, text: str) -> Iterable[Output]:
-        """The pieces of a text of the script's own: cut once, used by every answer."""
-        if len(text) > REUSED:
-            return map(make, self._vocabulary.pieces(text))
-        kept = self._kept.get((make, text))
-        if kept is None:
-            kept = self._kept[make, text] = tuple(map(make, self._vocabulary.pieces(text)))
-        return kept
+    def _cut(self, make: Make, text: str) -> Iterator[Run]:
+        pieces = map(make, self._vocabulary.pieces(text))
+        return iter(lambda: tuple(islice(pieces, BATCH)), ())
 
     # Without a rule.
 
-    def _by_default(self, context: Context) -> Iterator[Act]:
+    def _by_default(self, context: Context) -> Runs:
         if context.facts.last == "tool_output":
             return self._say(f"The tool returned: {context.output}", context.output, context)
         tool = called_tool(context)
@@ -207,13 +230,24 @@ class Author:
             text = f"You said: {context.user}" if context.user else "Nothing was said."
             return self._say(text, context.user, context)
         kind: CallKind = "function_call" if tool.type == "function" else "custom_tool_call"
-        pieces = self._fresh(arguments_for(tool, context.user))
+        pieces = self._cut(CallDelta, arguments_for(tool, context.user))
         return _call(kind, tool.name or "", tool.namespace, pieces, None)
 
-    def _say(self, text: str, hint: str, context: Context) -> Iterator[Act]:
+    def _say(self, text: str, hint: str, context: Context) -> Runs:
         shaped = in_format(context.prompt.settings.format, text, hint)
-        yield from map(TextDelta, self._vocabulary.pieces(shaped))
-        yield ItemEnd()
+        return chain(self._cut(TextDelta, shaped), (END,))
+
+
+def _ready(rule: Rule, pace: Pace) -> _Ready:
+    parts = tuple(_Part(each, _is_fixed(each)) for each in rule.emit)
+    return _Ready(rule, parts, rule.pace.over(pace), rule.error)
+
+
+def _is_fixed(each: script.AnyEmission) -> bool:
+    """Whether no prompt can change it, and it is small enough to keep."""
+    # JSON leaves braces as they are, and none of its own look like a placeholder.
+    data = _json(each)
+    return len(data) <= REUSED and not PLACEHOLDER.search(data)
 
 
 def _summary(text: str) -> SummaryDelta:
@@ -224,16 +258,15 @@ def _call(
     kind: CallKind,
     name: str,
     namespace: str | None,
-    pieces: Iterable[Output],
+    pieces: Iterable[Run],
     context: Context | None,
-) -> Iterator[Act]:
+) -> Runs:
     """A call: one token that begins it, then its arguments or input."""
     if context is not None:
         name = script.fill(name, context)
         namespace = script.fill(namespace, context) if namespace is not None else None
-    yield CallStart(kind=kind, name=name, namespace=namespace, tokens=1)
-    yield from pieces
-    yield ItemEnd()
+    start = CallStart(kind=kind, name=name, namespace=namespace, tokens=1)
+    return chain(((start,),), pieces, (END,))
 
 
 def _json(value: Any) -> str:

@@ -6,19 +6,26 @@ is decided by a script (docs/scripted-engine.md) or, without one, by the request
 """
 
 import asyncio
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason, ItemEnd
+from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings, Tool
+from tieline_server.core.settings import Tool
 from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError, Model
-from tieline_server.engines.scripted.answers import Act, Author, Context, Plan
-from tieline_server.engines.scripted.facts import Head, facts_of, head_of, size_to_learn
+from tieline_server.engines.scripted.answers import Author, Context, Plan, Run
+from tieline_server.engines.scripted.facts import (
+    Head,
+    Reader,
+    head_of,
+    size_of_head,
+    size_to_learn,
+)
 from tieline_server.engines.scripted.pace import STEP, Pacer, Ticker
 from tieline_server.engines.scripted.script import Script, Stall
 from tieline_server.engines.scripted.script import load as load_script
@@ -34,52 +41,62 @@ REMEMBERED: Final = 1024
 
 
 class Answer:
-    """Hands out the acts of a plan: a few tokens at a time, up to a budget or a planned break."""
+    """Hands out the runs of a plan: a few tokens at a time, up to a budget or a planned break."""
 
-    __slots__ = ("_acts", "_break_at", "_budget", "_next", "_plan", "broken", "ended", "sent")
+    __slots__ = ("_at", "_breaks", "_most", "_plan", "_run", "_runs", "broken", "ended", "sent")
 
     def __init__(self, plan: Plan, budget: int | None) -> None:
         self._plan = plan
-        self._acts = plan.acts
-        self._budget = budget
-        self._break_at = plan.error.after_tokens if plan.error else None
-        self._next: Act | None = next(self._acts, None)
+        self._runs = plan.runs
+        break_at = plan.error.after_tokens if plan.error else None
+        bounds = [bound for bound in (budget, break_at) if bound is not None]
+        self._most = min(bounds) if bounds else sys.maxsize
+        self._breaks = self._most == break_at
+        self._run: Run | Stall | None = next(self._runs, None)
+        self._at = 0
+        """How much of the run is out."""
         self.sent = 0
         """Tokens so far."""
         self.ended = False
         """Whether the last delta is out."""
-        self.broken = self._break_at == 0
+        self.broken = self._breaks and self._most == 0
         """Whether the place of the planned error is reached."""
 
     def pause(self) -> float | None:
         """Seconds to wait before what comes next, told once; None where nothing is to wait for."""
-        act = self._next
-        if not isinstance(act, Stall) or self.broken:
+        run = self._run
+        if type(run) is not Stall or self.broken:
             return None
-        self._next = next(self._acts, None)
-        return act.seconds
+        self._run = next(self._runs, None)
+        return run.seconds
 
     def take(self, tokens: int) -> list[Delta]:
         """The next deltas, of at most so many ``tokens``; up to a pause, a break, or the end."""
         step: list[Delta] = []
         until = self.sent + tokens
-        while not self.broken and len(step) < 2 * STEP:
-            act = self._next
-            if act is None:
-                step.append(self._finish("stop"))
+        if until > self._most:
+            until = self._most
+        while not self.broken and (room := 2 * STEP - len(step)):
+            run = self._run
+            if type(run) is not tuple:
+                if run is None:
+                    step.append(self._finish("stop"))
                 break
-            if isinstance(act, Stall):
+            costs = run[0].tokens
+            if costs and until - self.sent < room:
+                room = until - self.sent
+            if not room:
+                if self.sent == self._most:
+                    step.append(self._finish("length"))
                 break
-            cost = 0 if isinstance(act, ItemEnd) else act.tokens
-            if cost and self.sent == self._budget:
-                step.append(self._finish("length"))
-                break
-            if cost and self.sent == until:
-                break
-            step.append(act)
-            self.sent += cost
-            self._next = next(self._acts, None)
-            self.broken = self.sent == self._break_at
+            taken = run[self._at : self._at + room]
+            step += taken
+            self._at += len(taken)
+            if self._at == len(run):
+                self._run, self._at = next(self._runs, None), 0
+            if costs:
+                self.sent += len(taken)
+                self.broken = self._breaks and self.sent == self._most
         return step
 
     def _finish(self, reason: FinishReason) -> Finish:
@@ -131,7 +148,7 @@ class ScriptedEngine:
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
         """Samples one answer (:class:`~tieline_server.engines.base.Engine`)."""
-        start = self._ticker.clock()
+        start = now = self._ticker.clock()
         self.started += 1
         self.running += 1
         ended = False
@@ -139,21 +156,27 @@ class ScriptedEngine:
             self._check_open()
             context = await self._context(prompt)
             plan = self._author.plan(context)
-            await self._accept(plan)
-            yield [self._accepted(context, plan)]
+            if plan.error is not None and plan.error.after_tokens is None:
+                await self._refuse(plan)
+            yield [_accepted(context, plan)]
             if not prompt.settings.generate:
                 ended = True
                 yield [Finish()]
                 return
             answer = Answer(plan, prompt.max_output_tokens)
             pacer = Pacer(plan.pace, self._ticker, start=start)
-            while not ended:
-                step = await self._step(answer, pacer)
+            while not (ended or answer.broken):
+                while (seconds := answer.pause()) is not None:
+                    await pacer.stall(seconds)
+                    self._check_open()
+                if (due := pacer.due(answer.sent)) is not None:
+                    now = await self._ticker.until(due)
+                    self._check_open()
+                step = answer.take(pacer.allowance(answer.sent, now))
                 ended = answer.ended
-                if step:
-                    yield step
-                if answer.broken:
-                    raise _broken(plan)
+                yield step
+            if answer.broken:
+                raise _broken(plan)
         except (GeneratorExit, asyncio.CancelledError):
             if not ended:
                 self.aborted.append(prompt.response_id)
@@ -170,76 +193,51 @@ class ScriptedEngine:
         if self._closed:
             raise EngineError("engine_unavailable", "The engine is shutting down.")
 
-    async def _step(self, answer: Answer, pacer: Pacer) -> list[Delta]:
-        """Waits until something is due, and takes it."""
-        while (seconds := answer.pause()) is not None:
-            await pacer.stall(seconds)
-            self._check_open()
-        if answer.broken:
-            return []
-        allowed = await pacer.allowance()
-        self._check_open()
-        before = answer.sent
-        step = answer.take(allowed)
-        pacer.sent(answer.sent - before)
-        return step
-
     async def _context(self, prompt: Prompt) -> Context:
         """Reads what is new in the prompt; what is large is counted beside the loop."""
-        count = self._vocabulary.count
-        head = await self._head(prompt)
-        if size_to_learn(prompt.tip) > LARGE:
-            facts, rendered = await asyncio.to_thread(facts_of, prompt.tip, count)
-        else:
-            facts, rendered = facts_of(prompt.tip, count)
-        prompt.work.render += rendered
-        return Context(prompt, facts, head)
-
-    async def _head(self, prompt: Prompt) -> Head:
-        settings = prompt.settings
-        key = _key(settings)
+        tip, settings = prompt.tip, prompt.settings
+        key = settings.instructions, settings.tools.offered
         head = self._heads.get(key)
-        if head is not None:
-            self._heads.move_to_end(key)
-            return head
-        size = len(settings.instructions or "") + len(bytes(settings.tools.echo))
+        size = size_to_learn(tip) if head else size_to_learn(tip) + size_of_head(settings)
         if size > LARGE:
-            head = await asyncio.to_thread(head_of, settings, self._vocabulary.count)
+            context, rendered = await asyncio.to_thread(self._read, prompt, head)
         else:
-            head = head_of(settings, self._vocabulary.count)
-        return self._remember(prompt, head)
+            context, rendered = self._read(prompt, head)
+        prompt.work.render += rendered
+        if head is None:
+            self._heads[key] = context.head
+            if len(self._heads) > HEADS:
+                self._heads.popitem(last=False)
+        else:
+            self._heads.move_to_end(key)
+        return context
 
-    def _remember(self, prompt: Prompt, head: Head) -> Head:
-        prompt.work.render += head.rendered
-        self._heads[_key(prompt.settings)] = head
-        if len(self._heads) > HEADS:
-            self._heads.popitem(last=False)
-        return head
+    def _read(self, prompt: Prompt, head: Head | None) -> tuple[Context, int]:
+        """The context and the bytes of text that were counted for it."""
+        count = self._vocabulary.count
+        reader = Reader(count)
+        facts, rendered = reader.facts_of(prompt.tip), reader.rendered
+        if head is None:
+            head = head_of(prompt.settings, count)
+            rendered += head.rendered
+        return Context(prompt, facts, head, reader.said), rendered
 
-    async def _accept(self, plan: Plan) -> None:
-        """Raises the planned refusal, where there is one, after its pauses."""
-        if plan.error is None or plan.error.after_tokens is not None:
-            return
+    async def _refuse(self, plan: Plan) -> NoReturn:
+        """Raises the planned refusal after its pauses."""
         if plan.delay:
             await self._ticker.until(self._ticker.clock() + plan.delay)
             self._check_open()
         raise _broken(plan)
 
-    def _accepted(self, context: Context, plan: Plan) -> Accepted:
-        """What is inherited, all links before the newest one, counts as cached."""
-        stated = plan.usage
-        inherited, _ = facts_of(context.prompt.tip.parent, self._vocabulary.count)
-        total = context.head.tokens + context.facts.tokens
-        return Accepted(
-            input_tokens=total if stated.input_tokens is None else stated.input_tokens,
-            cached_tokens=(
-                inherited.tokens if stated.cached_tokens is None else stated.cached_tokens
-            ),
-        )
 
-
-def _key(settings: Settings) -> tuple[str | None, tuple[Tool, ...]]:
-    return settings.instructions, settings.tools.offered
+def _accepted(context: Context, plan: Plan) -> Accepted:
+    """What is inherited, all links before the newest one, counts as cached."""
+    facts, stated = context.facts, plan.usage
+    total = context.head.tokens + facts.tokens
+    return Accepted(
+        input_tokens=total if stated.input_tokens is None else stated.input_tokens,
+        cached_tokens=facts.inherited if stated.cached_tokens is None else stated.cached_tokens,
+    )
 
 
 def _broken(plan: Plan) -> EngineError:

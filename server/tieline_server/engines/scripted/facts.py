@@ -33,10 +33,12 @@ FRAME: Final = 2
 """Tokens around each item: where it begins and where it ends."""
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class Facts(Struct, frozen=True, kw_only=True, gc=False):
     """The facts of a chain."""
 
     tokens: int = 0
+    inherited: int = 0
+    """Tokens before the last link."""
     last: str | None = None
     """What the last item is: message, tool_output, or a type that no rule asks for."""
     user: Item | None = None
@@ -52,54 +54,62 @@ NOTHING: Final = Facts()
 KEY: Final = "scripted.facts"
 
 
-def facts_of(chain: Segment | None, count: Callable[[str], int]) -> tuple[Facts, int]:
-    """The facts of ``chain``, and the bytes of text that were counted to learn them.
+class Reader:
+    """Learns the facts of a chain. ``count`` tells how many tokens a text has."""
 
-    ``count`` tells how many tokens a text has.
-    """
-    if chain is None:
-        return NOTHING, 0
-    rendered = 0
+    __slots__ = ("_count", "rendered", "said")
 
-    def step(before: Facts, link: Segment) -> Facts:
-        nonlocal rendered
-        texts = [render(item) for item in link.items]
-        rendered += sum(len(text.encode(errors="replace")) for text in texts)
-        return _after(before, link.items, sum(count(text) + FRAME for text in texts))
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+        self.rendered = 0
+        """Bytes of text that were counted."""
+        self.said: str | None = None
+        """Text of the user's last message, where it was read."""
 
-    return chain.derive(KEY, NOTHING, step), rendered
+    def facts_of(self, chain: Segment) -> Facts:
+        """The facts of ``chain``; only links that are new are read."""
+        return chain.derive(KEY, NOTHING, self._step)
+
+    def _step(self, before: Facts, link: Segment) -> Facts:
+        """The facts when the items of ``link`` have joined the chain."""
+        tokens = before.tokens
+        user, output, tools, last = before.user, before.output, before.tools, before.last
+        for item in link.items:
+            text = render(item)
+            self.rendered += _size(text)
+            tokens += self._count(text) + FRAME
+            view, last = item.view, item.type
+            if isinstance(view, Message):
+                if view.role == "user":
+                    user, self.said = item, text.removeprefix("user\n")
+            elif last in OUTPUT_KINDS:
+                output, last = item, "tool_output"
+            elif isinstance(view, AdditionalTools):
+                tools += _tools_of(view)
+        return Facts(
+            tokens=tokens,
+            inherited=before.tokens,
+            last=last,
+            user=user,
+            output=output,
+            tools=tools,
+            offers=before.offers if tools is before.tools else offers_of(tools),
+        )
+
+
+def _size(text: str) -> int:
+    """Bytes of UTF-8. Most text is ASCII, and Python knows that without a look."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def size_to_learn(chain: Segment) -> int:
-    """Bytes of JSON that :func:`facts_of` would have to read."""
+    """Bytes of JSON that :meth:`Reader.facts_of` would have to read."""
     size = 0
     link: Segment | None = chain
     while link is not None and KEY not in link.memo:
         size += link.size
         link = link.parent
     return size
-
-
-def _after(before: Facts, items: tuple[Item, ...], tokens: int) -> Facts:
-    """The facts when ``items``, so many tokens, have joined the chain."""
-    user, output, tools, last = before.user, before.output, before.tools, before.last
-    for item in items:
-        last = "tool_output" if item.type in OUTPUT_KINDS else item.type
-        if last == "tool_output":
-            output = item
-        elif isinstance(item.view, Message) and item.view.role == "user":
-            user = item
-        elif isinstance(item.view, AdditionalTools):
-            tools += _tools_of(item.view)
-    offers = before.offers if tools is before.tools else offers_of(tools)
-    return Facts(
-        tokens=before.tokens + tokens,
-        last=last,
-        user=user,
-        output=output,
-        tools=tools,
-        offers=offers,
-    )
 
 
 def _tools_of(view: AdditionalTools) -> tuple[Tool, ...]:
@@ -132,12 +142,17 @@ class Head(Struct, frozen=True):
     offers: frozenset[Offer]
 
 
+def size_of_head(settings: Settings) -> int:
+    """Characters and bytes, about, that :func:`head_of` would have to read."""
+    return len(settings.instructions or "") + len(bytes(settings.tools.echo))
+
+
 def head_of(settings: Settings, count: Callable[[str], int]) -> Head:
     """Counts instructions and tools as a model would read them."""
     tools = settings.tools.offered
     text = [settings.instructions] if settings.instructions else []
     text += [_render_tool(tool) for tool in tools]
-    rendered = sum(len(each.encode(errors="replace")) for each in text)
+    rendered = sum(map(_size, text))
     return Head(sum(count(each) + FRAME for each in text), rendered, offers_of(tools))
 
 
@@ -177,7 +192,7 @@ def text_of(item: Item | None) -> str:
 
 
 def _joined(content: str | list[Raw]) -> str:
-    return content if isinstance(content, str) else "".join(map(_part_text, content))
+    return content if isinstance(content, str) else "".join([_part_text(each) for each in content])
 
 
 def _part_text(part: Raw) -> str:

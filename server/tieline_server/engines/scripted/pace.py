@@ -22,53 +22,58 @@ STEP: Final = 32
 class Ticker:
     """Lets many wait for their times with one timer. ``clock`` tells seconds, monotonic."""
 
-    __slots__ = ("_due", "_order", "_timer", "_timer_at", "_waiters", "clock")
+    __slots__ = ("_due", "_gone", "_order", "_timer", "_timer_at", "clock")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._order = itertools.count()
-        self._due: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._due: list[tuple[float, int, asyncio.Future[float]]] = []
+        self._gone = 0
+        """How many of them have given up."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._waiters = 0
 
     def __len__(self) -> int:
         """How many are remembered; some of them may have given up."""
         return len(self._due)
 
-    async def until(self, due: float) -> None:
-        """Returns at ``due``, not before; lets the loop run once if that has passed."""
-        if due <= self.clock():
+    async def until(self, due: float) -> float:
+        """Returns at ``due``, not before; lets the loop run once if that has passed.
+
+        What is returned is the time of the wake.
+        """
+        now = self.clock()
+        if due <= now:
             await asyncio.sleep(0)
-            return
-        waiter = asyncio.get_running_loop().create_future()
+            return self.clock()
+        waiter: asyncio.Future[float] = asyncio.Future()
         heapq.heappush(self._due, (due, next(self._order), waiter))
-        self._waiters += 1
-        self._arm()
+        if due < self._timer_at:
+            self._arm(due - now)
         try:
-            await waiter
-        finally:
-            self._waiters -= 1
-            if waiter.cancelled():
-                self._sweep()
+            return await waiter
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
 
     def wake_all(self) -> None:
         """Everyone who waits goes on now, whatever the time."""
+        now = self.clock()
         for _, _, waiter in self._due:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(now)
         self._due.clear()
+        self._gone = 0
         self._disarm()
 
-    def _arm(self) -> None:
-        due = self._due[0][0]
-        if due < self._timer_at:
-            self._disarm()
-            # Loops count in whole milliseconds and some of them round down: too early would
-            # mean to wake twice.
-            delay = math.ceil((due - self.clock()) * 1000) / 1000
-            self._timer_at = due
-            self._timer = asyncio.get_running_loop().call_later(max(delay, 0.001), self._fire)
+    def _arm(self, delay: float) -> None:
+        """Sets the timer for the first who waits, ``delay`` from now."""
+        self._disarm()
+        # Loops count in whole milliseconds and some of them round down: too early would
+        # mean to wake twice.
+        delay = max(math.ceil(delay * 1000) / 1000, 0.001)
+        self._timer_at = self._due[0][0]
+        self._timer = asyncio.get_running_loop().call_later(delay, self._fire)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -81,17 +86,21 @@ class Ticker:
         due = self._due
         while due and (due[0][0] <= now or due[0][2].done()):
             waiter = heapq.heappop(due)[2]
-            if not waiter.done():
-                waiter.set_result(None)
+            if waiter.done():
+                self._gone -= 1
+            else:
+                waiter.set_result(now)
         if due:
-            self._arm()
+            self._arm(due[0][0] - now)
 
-    def _sweep(self) -> None:
+    def _give_up(self, waiter: asyncio.Future[float]) -> None:
         """Forgets those who gave up, once they are the most of those who are remembered."""
-        if len(self._due) <= 2 * self._waiters:
+        self._gone += waiter.cancelled()
+        if 2 * self._gone <= len(self._due):
             return
         self._due = [entry for entry in self._due if not entry[2].done()]
         heapq.heapify(self._due)
+        self._gone = 0
         if not self._due:
             self._disarm()
 
@@ -99,29 +108,29 @@ class Ticker:
 class Pacer:
     """The pace of one answer: token n (from 0) is due at start + time to first token + n / rate."""
 
-    __slots__ = ("_origin", "_rate", "_sent", "_ticker")
+    __slots__ = ("_late", "_origin", "_rate", "_ticker")
 
     def __init__(self, pace: Pace, ticker: Ticker, *, start: float) -> None:
         self._ticker = ticker
+        self._late = pace.ttft_ms > 0
         self._origin = start + pace.ttft_ms / 1000
         self._rate = pace.tokens_per_second
-        self._sent = 0
 
-    async def allowance(self) -> int:
-        """Waits until a token is due; how many are, from 1 to :data:`STEP`."""
-        rate = self._rate
-        if rate is None:
-            if self._sent or self._origin > self._ticker.clock():
-                await self._ticker.until(self._origin)
+    def due(self, sent: int) -> float | None:
+        """When the next token is due, where ``sent`` are out; None where nothing is to wait for."""
+        if self._rate is not None:
+            return self._origin + sent / self._rate
+        return self._origin if sent or self._late else None
+
+    def allowance(self, sent: int, now: float) -> int:
+        """How many tokens are due at ``now``, when the next one is: 1 to :data:`STEP`."""
+        if self._rate is None:
             return STEP
-        await self._ticker.until(self._origin + self._sent / rate)
         # The millionth keeps a token that is due exactly now from being rounded away.
-        due = math.floor((self._ticker.clock() - self._origin) * rate + 1e-6) + 1
-        return min(max(due - self._sent, 1), STEP)
-
-    def sent(self, tokens: int) -> None:
-        """So many tokens went out."""
-        self._sent += tokens
+        due = math.floor((now - self._origin) * self._rate + 1e-6) + 1 - sent
+        if due >= STEP:
+            return STEP
+        return due if due > 1 else 1
 
     async def stall(self, seconds: float) -> None:
         """Nothing is due for ``seconds``; everything after it is due that much later."""

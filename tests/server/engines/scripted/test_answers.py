@@ -21,22 +21,28 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.effects import Prompt
 from tieline_server.engines import bpe
-from tieline_server.engines.scripted.answers import Act, Author, Context, Plan
-from tieline_server.engines.scripted.facts import facts_of, head_of
+from tieline_server.engines.scripted.answers import Author, Context, Output, Plan
+from tieline_server.engines.scripted.facts import Reader, head_of
 from tieline_server.engines.scripted.script import Pace, Script, Stall, parse
 
 VOCABULARY = bpe.shipped()
 
+Act = Output | Stall
+
 
 def plan(given: Prompt, *rules: dict[str, Any], **members: Any) -> Plan:
     rule_set = parse(json.dumps({"rules": list(rules), **members}).encode()) if rules else Script()
-    facts, _ = facts_of(given.tip, VOCABULARY.count)
+    facts = Reader(VOCABULARY.count).facts_of(given.tip)
     context = Context(given, facts, head_of(given.settings, VOCABULARY.count))
     return Author(rule_set, VOCABULARY).plan(context)
 
 
+def acts_of(made: Plan) -> list[Act]:
+    return [act for run in made.runs for act in ((run,) if isinstance(run, Stall) else run)]
+
+
 def acts(given: Prompt, *emit: dict[str, Any]) -> list[Act]:
-    return list(plan(given, {"emit": list(emit)}).acts)
+    return acts_of(plan(given, {"emit": list(emit)}))
 
 
 def text(given: list[Act]) -> str:
@@ -65,7 +71,7 @@ AFTER_TOOL = [user("How warm?"), CALL, OUTPUT]
 
 def test_the_first_rule_that_holds_decides() -> None:
     rules = (says("no", turn=2), says("first"), says("second"))
-    assert text(list(plan(prompt(), *rules).acts)) == "first"
+    assert text(acts_of(plan(prompt(), *rules))) == "first"
 
 
 PATCH = {"type": "custom", "name": "patch"}
@@ -102,7 +108,7 @@ CRM = {"type": "namespace", "name": "crm", "tools": [WEATHER, PATCH]}
     ],
 )
 def test_a_condition_holds_or_not(when: dict[str, Any], given: Prompt, expected: bool) -> None:
-    answer = text(list(plan(given, says("it holds", **when)).acts))
+    answer = text(acts_of(plan(given, says("it holds", **when))))
     assert (answer == "it holds") is expected
 
 
@@ -110,7 +116,7 @@ def test_a_tool_that_came_with_earlier_input_counts_as_offered() -> None:
     earlier = link([user("a"), {"type": "additional_tools", "tools": [CRM]}])
     given = prompt("x", after=earlier)
     rule = says("it holds", tool=["custom", "patch", "crm"])
-    assert text(list(plan(given, rule).acts)) == "it holds"
+    assert text(acts_of(plan(given, rule))) == "it holds"
 
 
 # What a rule emits.
@@ -215,10 +221,10 @@ def test_the_pace_is_the_rules_over_the_scripts() -> None:
 
 def test_text_of_the_scripts_own_is_cut_once() -> None:
     given = prompt()
-    facts, _ = facts_of(given.tip, VOCABULARY.count)
+    facts = Reader(VOCABULARY.count).facts_of(given.tip)
     context = Context(given, facts, head_of(given.settings, VOCABULARY.count))
     author = Author(parse(json.dumps({"rules": [says("one two")]}).encode()), VOCABULARY)
-    one, two = list(author.plan(context).acts), list(author.plan(context).acts)
+    one, two = acts_of(author.plan(context)), acts_of(author.plan(context))
     assert [id(act) for act in one[:-1]] == [id(act) for act in two[:-1]]
 
 
@@ -226,7 +232,7 @@ def test_text_of_the_scripts_own_is_cut_once() -> None:
 
 
 def default(given: Prompt) -> list[Act]:
-    return list(plan(given).acts)
+    return acts_of(plan(given))
 
 
 def test_it_echoes_the_user() -> None:
@@ -341,5 +347,5 @@ def test_many_tools_are_looked_for_in_a_long_message_soon() -> None:
     tools = [{"type": "function", "name": f"look_up_{nth}"} for nth in range(1000)]
     start = time.process_time()
     given = prompt("look up a word " * 20_000, tools=tools)
-    assert text(list(plan(given).acts)).startswith("You said")
+    assert text(acts_of(plan(given))).startswith("You said")
     assert time.process_time() - start < 5

@@ -28,6 +28,7 @@ from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.scripted import script
 from tieline_server.engines.scripted.engine import LARGE, ScriptedEngine
+from tieline_server.engines.scripted.pace import STEP
 
 LONG = "one two three four five six seven eight nine ten " * 40
 
@@ -238,6 +239,23 @@ def test_a_budget_below_the_break_cuts_before_it() -> None:
     engine = scripted({"emit": {**ERROR, "after_tokens": 9}})
     deltas = asyncio.run(deltas_of(engine, prompt(budget=4)))
     assert finish_of(deltas).reason == "length"
+
+
+def test_a_break_at_the_very_budget_breaks() -> None:
+    emit = [{"type": "message", "text": "1234567"}, {**ERROR, "after_tokens": 4}]
+
+    async def main() -> None:
+        await deltas_of(scripted({"emit": emit}), prompt(budget=4))
+
+    with pytest.raises(EngineError):
+        asyncio.run(main())
+
+
+def test_a_long_summary_comes_in_bounded_steps() -> None:
+    """It costs no tokens, so that no pace and no budget bounds it."""
+    rule = {"emit": {"type": "reasoning", "text": "1", "summary": "2" * 1000}}
+    steps = asyncio.run(steps_of(scripted(rule), prompt()))
+    assert max(len(step) for step in steps) == 2 * STEP
 
 
 def test_a_stall_before_a_refusal_delays_it() -> None:

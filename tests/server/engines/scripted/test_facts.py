@@ -11,9 +11,8 @@ from tieline_server.core.history import Segment
 from tieline_server.engines import bpe
 from tieline_server.engines.scripted.facts import (
     FRAME,
-    NOTHING,
     Facts,
-    facts_of,
+    Reader,
     head_of,
     render,
     size_to_learn,
@@ -23,8 +22,14 @@ from tieline_server.engines.scripted.facts import (
 count = bpe.shipped().count
 
 
-def facts(chain: Segment | None) -> Facts:
-    return facts_of(chain, count)[0]
+def facts(chain: Segment) -> Facts:
+    return Reader(count).facts_of(chain)
+
+
+def read(chain: Segment) -> Reader:
+    reader = Reader(count)
+    reader.facts_of(chain)
+    return reader
 
 
 def user(text: str) -> dict[str, Any]:
@@ -37,10 +42,6 @@ def parts(*texts: str) -> list[dict[str, Any]]:
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
-
-
-def test_no_chain_has_no_facts() -> None:
-    assert facts(None) == NOTHING
 
 
 def test_the_last_item_decides_what_is_last() -> None:
@@ -132,6 +133,7 @@ def test_tokens_are_those_of_the_text_and_two_around_each_item() -> None:
     assert facts(first).tokens == expected
     second = link([user("more")], first)
     assert facts(second).tokens == expected + count("user\nmore") + FRAME
+    assert (facts(first).inherited, facts(second).inherited) == (0, expected)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +157,11 @@ def test_an_item_is_read_as_what_it_says_and_else_as_its_json(
 def test_only_links_that_are_new_are_read() -> None:
     first = link([user("x" * 1000)])
     assert size_to_learn(first) == first.size
-    assert facts_of(first, count)[1] == len("user\n") + 1000
+    assert read(first).rendered == len("user\n") + 1000
     second = link([user("more")], first)
     assert size_to_learn(second) == second.size
-    assert facts_of(second, count)[1] == len("user\nmore")
-    assert facts_of(second, count)[1] == 0
+    assert read(second).rendered == len("user\nmore")
+    assert read(second).rendered == 0
     assert size_to_learn(second) == 0
 
 

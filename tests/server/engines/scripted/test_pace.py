@@ -130,28 +130,34 @@ def test_all_can_be_woken_before_their_time() -> None:
     assert asyncio.run(main()) == "woken"
 
 
-def test_an_unlimited_pace_allows_whole_steps() -> None:
-    async def main() -> list[int]:
-        pacer = Pacer(Pace(), Ticker(time.monotonic), start=time.monotonic())
-        allowed = []
-        for _ in range(3):
-            allowed.append(await pacer.allowance())
-            pacer.sent(allowed[-1])
-        return allowed
+async def allowance(pacer: Pacer, ticker: Ticker, sent: int) -> int:
+    """Waits for the next token, and tells how many are due."""
+    due = pacer.due(sent)
+    now = ticker.clock() if due is None else await ticker.until(due)
+    return pacer.allowance(sent, now)
 
-    assert asyncio.run(main()) == [STEP] * 3
+
+def test_an_unlimited_pace_allows_whole_steps_and_waits_between_them_only() -> None:
+    pacer = Pacer(Pace(), Ticker(time.monotonic), start=50.0)
+    assert [pacer.due(sent) for sent in (0, STEP, 2 * STEP)] == [None, 50.0, 50.0]
+    assert [pacer.allowance(sent, 51.0) for sent in (0, STEP, 2 * STEP)] == [STEP] * 3
+
+
+def test_an_unlimited_pace_waits_for_the_time_to_the_first_token() -> None:
+    pacer = Pacer(Pace(ttft_ms=250), Ticker(time.monotonic), start=50.0)
+    assert pacer.due(0) == 50.25
 
 
 def test_token_n_is_due_at_start_and_time_to_first_and_n_over_rate() -> None:
     async def main() -> list[int]:
         clock = Clock()
         pace = Pace(ttft_ms=2000, tokens_per_second=4)
-        pacer = Pacer(pace, Ticker(clock), start=clock.now)
-        allowed = []
+        ticker = Ticker(clock)
+        pacer = Pacer(pace, ticker, start=clock.now)
+        allowed: list[int] = []
         for now in (52.0, 52.25, 52.99, 54.0):
             clock.now = now
-            allowed.append(await pacer.allowance())
-            pacer.sent(allowed[-1])
+            allowed.append(await allowance(pacer, ticker, sum(allowed)))
         return allowed
 
     assert asyncio.run(main()) == [1, 1, 2, 5]
@@ -160,12 +166,12 @@ def test_token_n_is_due_at_start_and_time_to_first_and_n_over_rate() -> None:
 def test_a_backlog_is_handed_out_in_bounded_steps() -> None:
     async def main() -> list[int]:
         clock = Clock()
-        pacer = Pacer(Pace(tokens_per_second=1000), Ticker(clock), start=clock.now)
+        ticker = Ticker(clock)
+        pacer = Pacer(Pace(tokens_per_second=1000), ticker, start=clock.now)
         clock.now += 0.0795
         allowed: list[int] = []
         while sum(allowed) < 80:
-            allowed.append(await pacer.allowance())
-            pacer.sent(allowed[-1])
+            allowed.append(await allowance(pacer, ticker, sum(allowed)))
         return allowed
 
     assert asyncio.run(main()) == [STEP, STEP, 80 - 2 * STEP]
@@ -174,13 +180,14 @@ def test_a_backlog_is_handed_out_in_bounded_steps() -> None:
 def test_a_stall_moves_everything_after_it() -> None:
     async def main() -> int:
         clock = Clock()
-        pacer = Pacer(Pace(tokens_per_second=1000), Ticker(clock), start=clock.now)
-        pacer.sent(await pacer.allowance())
+        ticker = Ticker(clock)
+        pacer = Pacer(Pace(tokens_per_second=1000), ticker, start=clock.now)
+        sent = await allowance(pacer, ticker, 0)
         stalled = asyncio.ensure_future(pacer.stall(0.004))
         await asyncio.sleep(0)
         clock.now += 0.004
         await stalled
         clock.now += 0.002
-        return await pacer.allowance()
+        return await allowance(pacer, ticker, sent)
 
     assert asyncio.run(main()) == 2
