@@ -24,7 +24,7 @@ logger: Final = logging.getLogger("tieline.database")
 MOST: Final = 256
 """Changes in one transaction."""
 
-LINGER: Final = 0.025
+LINGER: Final = 0.01
 """Seconds that a change may wait for company when nobody waits for it."""
 
 TRIES: Final = 5
