@@ -75,7 +75,7 @@ class Reasoning(Struct, frozen=True, kw_only=True, tag="reasoning"):
 
 
 class Compaction(Struct, frozen=True, kw_only=True, tag="compaction"):
-    """A sealed summary of earlier history."""
+    """Stands for earlier history; what it holds is sealed."""
 
     encrypted_content: str
     id: str | None = None
@@ -173,6 +173,8 @@ class Item(Struct, frozen=True):
 
     raw: bytes
     view: View
+    opened: "Opened | None" = None
+    """What a sealed item stands for, once a server has opened it. Never leaves the server."""
 
     @property
     def type(self) -> str:
@@ -208,6 +210,28 @@ class Item(Struct, frozen=True):
         if view.type == "tool_search_output" and view.execution not in (None, "client"):
             return None
         return view.approval_request_id or view.call_id
+
+    @property
+    def sealed(self) -> str | None:
+        """The sealed text that this item carries, or None."""
+        view = self.view
+        if isinstance(view, Compaction):
+            return view.encrypted_content
+        return view.encrypted_content or None if isinstance(view, Reasoning) else None
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """The items that a sealed item stands for.
+
+    With ``whole`` they stand for all that came before it as well. ``behind`` says of each how
+    many of the ``users`` user messages that came with the sealed item it follows; without it
+    they stand where the sealed item stands.
+    """
+
+    items: tuple[Item, ...]
+    whole: bool = False
+    behind: tuple[int, ...] | None = None
+    users: int = 0
 
 
 class Part(Struct, frozen=True):
