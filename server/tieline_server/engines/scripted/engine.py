@@ -228,7 +228,7 @@ class ScriptedEngine:
     def _accepted(self, context: Context, plan: Plan) -> Accepted:
         """What is inherited, all links before the newest one, counts as cached."""
         stated = plan.usage
-        inherited, _ = facts_of(context.prompt.tip.parent, self._vocabulary.count)
+        inherited, _ = facts_of(context.prompt.tip.base, self._vocabulary.count)
         total = context.head.tokens + context.facts.tokens
         return Accepted(
             input_tokens=total if stated.input_tokens is None else stated.input_tokens,

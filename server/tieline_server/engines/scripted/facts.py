@@ -63,9 +63,9 @@ def facts_of(chain: Segment | None, count: Callable[[str], int]) -> tuple[Facts,
 
     def step(before: Facts, link: Segment) -> Facts:
         nonlocal rendered
-        texts = [render(item) for item in link.items]
+        texts = [render(item) for item in link.shown]
         rendered += sum(len(text.encode(errors="replace")) for text in texts)
-        return _after(before, link.items, sum(count(text) + FRAME for text in texts))
+        return _after(before, link.shown, sum(count(text) + FRAME for text in texts))
 
     return chain.derive(KEY, NOTHING, step), rendered
 
@@ -76,7 +76,7 @@ def size_to_learn(chain: Segment) -> int:
     link: Segment | None = chain
     while link is not None and KEY not in link.memo:
         size += link.size
-        link = link.parent
+        link = link.base
     return size
 
 
