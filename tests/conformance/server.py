@@ -22,6 +22,7 @@ from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.grpc import GrpcDoor
 from tieline_server.transports.grpc.config import GrpcConfig
@@ -70,9 +71,12 @@ class Served(Struct):
 
 @asynccontextmanager
 async def serve(
-    script: dict[str, Any] | None = None, *, limits: Limits | None = None
+    script: dict[str, Any] | None = None, *, limits: Limits | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
-    """A server for this script (None: the engine's own sensible answers)."""
+    """A server for this script (None: the engine's own sensible answers).
+
+    ``settings`` are further members of :class:`Services`.
+    """
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
     records: list[TurnRecord] = []
@@ -91,6 +95,8 @@ async def serve(
         now=time.time,
         ids=IdSource(os.urandom),
         running=Running(),
+        sealer=Keyring.random(os.urandom),
+        **settings,
     )
     grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
     bridge = WebSocketEndpoint(services, WebSocketConfig(merge=False))

@@ -19,9 +19,9 @@ from tests.conformance.server import Served
 from tests.support.grpc_client import RawLine
 from tests.support.grpc_harness import responses
 from tieline.codecs.json import encode
-from tieline.codecs.proto import decode_event, from_response, request_to_proto
+from tieline.codecs.proto import decode_event, from_response, item_to_json, request_to_proto
 from tieline.responses import encode as encode_response
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import line_pb2, requests_pb2, responses_pb2
 
 Json = dict[str, Any]
 
@@ -59,6 +59,10 @@ class Peer(Protocol):
 
     async def retrieve(self, response_id: str) -> Json:
         """The stored response of this id."""
+        ...
+
+    async def compact(self, **members: Any) -> Json:
+        """The window that stands for a longer history."""
         ...
 
     async def abort(self) -> None:
@@ -105,6 +109,15 @@ class GrpcPeer:
         members: Json = msgspec.json.decode(encode_response(from_response(got.response)))
         return members
 
+    async def compact(self, **members: Any) -> Json:
+        """``CompactResponse`` on the same channel."""
+        create = request_to_proto(msgspec.json.encode({"type": "response.create", **members}))
+        ask = line_pb2.CompactResponseRequest(response_create=create.response_create)
+        got = await responses(self._line.channel).CompactResponse(ask)
+        output = [msgspec.json.decode(item_to_json(item)) for item in got.output]
+        usage = from_response(responses_pb2.Response(usage=got.usage)).usage
+        return {"id": got.id, "output": output, "usage": msgspec.to_builtins(usage)}
+
     async def abort(self) -> None:
         """Cancels the call."""
         self._line.call.cancel()
@@ -146,6 +159,10 @@ class WebSocketPeer:
     async def retrieve(self, response_id: str) -> Json:
         """``GET`` on the same host."""
         return await _get(self._session, f"{self._base}/{response_id}")
+
+    async def compact(self, **members: Any) -> Json:
+        """``POST`` on the same host."""
+        return await _compact(self._session, self._base, members)
 
     async def abort(self) -> None:
         """Resets the connection."""
@@ -208,6 +225,10 @@ class HttpPeer:
         """``GET`` on the same host."""
         return await _get(self._session, f"{self._base}/{response_id}")
 
+    async def compact(self, **members: Any) -> Json:
+        """``POST`` on the same host."""
+        return await _compact(self._session, self._base, members)
+
     async def abort(self) -> None:
         """Closes the connection under the request."""
         assert self._asked is not None
@@ -236,6 +257,13 @@ async def _get(session: ClientSession, url: str) -> Json:
         assert answer.status == 200
         members: Json = msgspec.json.decode(await answer.read())
         return members
+
+
+async def _compact(session: ClientSession, base: str, members: Json) -> Json:
+    async with session.post(f"{base}/compact", json=members) as answer:
+        assert answer.status == 200, await answer.text()
+        window: Json = msgspec.json.decode(await answer.read())
+        return window
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.items import decode, decode_input
 from tieline.requests import ClientHeartbeat, Opaque, Steer
+from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -155,6 +156,7 @@ ARGUMENTS: dict[TurnInput, tuple[Any, ...]] = {
     TurnInput.WAIT: (),
     TurnInput.START: (),
     TurnInput.ANNOUNCE: (),
+    TurnInput.FOLD: (Fold(items=ITEMS),),
     TurnInput.ACCEPT: (TEN,),
     TurnInput.OUTPUT: ([TextDelta("y")],),
     TurnInput.BOUNDARY: (),
@@ -562,6 +564,21 @@ class AnyLine(RuleBasedStateMachine):
             self.line.drop()
             self.dropped = True
 
+    def _starting(self) -> list[str]:
+        turns = self.line.turns
+        return [each for each in self.line.sampling if turns[each].state is TurnState.STARTING]
+
+    @precondition(lambda self: self._starting())
+    @rule(which=numbers)
+    def fold(self, which: int) -> None:
+        """A history is folded away before the engine samples."""
+        starting = self._starting()
+        turn = self.line.turns[starting[which % len(starting)]]
+        self.line.line.folded(turn, Fold(items=ITEMS))
+        self.line.settle()
+        assert turn.tip is not None
+        assert turn.tip.context() == ITEMS
+
     # What always holds.
 
     @invariant()
@@ -654,7 +671,7 @@ class AnyLine(RuleBasedStateMachine):
             if isinstance(event, events.OutputItemDone):
                 item = decode(event.item)
                 whole = b'"status":"completed"' in item.raw
-                if whole or item.type == "message":
+                if whole or item.type in ("message", "compaction"):
                     legs[-1].append(word(item))
         return legs
 
@@ -693,6 +710,8 @@ def _live(life: AnyLine, dice: random.Random) -> None:
         end = dice.choice(ENDS) if dice.random() < 0.5 else None
         steps.append((12, lambda: life.say(which, pieces, end)))
         steps.append((1, lambda: life.break_down(which)))
+    if life._starting():
+        steps.append((2, lambda: life.fold(which)))
     if life.line.saves:
         steps.append((8, lambda: life.commit(dice.random() < 0.9)))
     if life.line.loads:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import signal
+from base64 import b64encode
 from pathlib import Path
 
 import grpc
@@ -140,3 +141,40 @@ def test_a_whole_server_exports_the_span_of_a_response_under_the_callers_trace()
     assert attributes["gen_ai.usage.output_tokens"].int_value > 0
     assert b"secret" not in span.SerializeToString()
     assert "tieline.server.responses" in collector.metrics
+
+
+class TestSealer:
+    def keys(self, folder: Path, text: str) -> Path:
+        path = folder / "seal.keys"
+        path.write_text(text)
+        return path
+
+    def test_what_is_sealed_outlives_the_process_with_a_key_of_the_settings(
+        self, tmp_path: Path
+    ) -> None:
+        flags = {"seal_key": self.keys(tmp_path, b64encode(bytes(32)).decode() + "\n")}
+        one, other = services(**flags), services(**flags)
+        assert other.sealer.open("ann", one.sealer.seal("ann", b"x")) == b"x"
+
+    def test_without_one_every_process_has_its_own(self) -> None:
+        one, other = services(), services()
+        with pytest.raises(TielineError):
+            other.sealer.open("ann", one.sealer.seal("ann", b"x"))
+
+    @pytest.mark.parametrize("text", ["", "not-a-key", "\u00e9"])
+    def test_a_file_that_is_none_is_one_line_without_what_is_in_it(
+        self, tmp_path: Path, text: str
+    ) -> None:
+        path = self.keys(tmp_path, text)
+        with pytest.raises(ConfigError) as refused:
+            services(seal_key=path)
+        assert str(refused.value).startswith(f"{path}: ")
+        assert not text or text not in str(refused.value)
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="cannot read"):
+            services(seal_key=tmp_path / "none")
+
+    def test_what_becomes_of_folded_history_is_a_setting(self) -> None:
+        assert services().compaction == "keep-tail"
+        assert services(compaction="summary").compaction == "summary"

@@ -169,7 +169,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     model: str
     lane: str | None
     outcome: Outcome
-    kind: Literal["turn", "prewarm"]
+    kind: Literal["turn", "prewarm", "compaction"]
     reason: str | None
     error_code: str | None
     usage: Usage
