@@ -15,7 +15,6 @@ from tieline.items import Message
 from tieline_server.core.compaction import Fold, plan_within
 from tieline_server.core.deltas import Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
 from tieline_server.core.settings import Compacting, Format, ToolChoice
 from tieline_server.engines.base import Engine
 
@@ -89,7 +88,7 @@ async def summarise(
     )
     asked = replace(
         prompt,
-        tip=Segment(prompt.tip, (ask,), turn=prompt.tip.turn),
+        tip=prompt.tip.aside(ask),
         settings=settings,
         session=f"{prompt.session}/compaction",
         max_output_tokens=most,

@@ -164,6 +164,16 @@ class Segment:
             each.items = tuple(map(opened, each.items))
             each._learn()
 
+    def aside(self, *items: Item) -> "Segment":
+        """A link behind this one that is no part of the chain, for items without ids.
+
+        What really follows goes on with this link's branch, as if nobody had asked.
+        """
+        branch, head = self.branch, self.branch.head
+        link = Segment(self, items, turn=self.turn)
+        branch.head = head
+        return link
+
     def find(self, item_id: str) -> Item | None:
         """The item with this id in the chain that ends here, or None."""
         return self.branch.find(item_id, self.depth)

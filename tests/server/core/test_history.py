@@ -68,6 +68,17 @@ class TestSegment:
         assert fork.branch is not first.branch
         assert link(fork, message("e")).branch is fork.branch
 
+    def test_a_link_aside_leaves_the_branch_to_what_really_follows(self) -> None:
+        first = link(None, message("a"))
+        aside = first.aside(output("1"))
+        second = link(first, message("b"))
+        assert aside.parent is first
+        assert second.branch is first.branch
+        assert second.find("a") is not None
+        late = first.aside(output("2"))
+        assert late.branch is not first.branch
+        assert link(second, message("c")).branch is first.branch
+
     def test_find_sees_the_chain_and_nothing_beside_it(self) -> None:
         root = link(None, message("a"))
         left = link(root, message("b"))
