@@ -154,6 +154,9 @@ CALL_KINDS: Final[dict[str, str]] = {
 OUTPUT_KINDS: Final[dict[str, str]] = {output: call for call, output in CALL_KINDS.items()}
 """Tool outputs -> the kind of call that they answer."""
 
+SEALABLE: Final[frozenset[type[Struct]]] = frozenset({Compaction, Reasoning})
+"""Views that may carry sealed text."""
+
 ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from tieline.items import Item
+from tieline.items import SEALABLE, Item
 from tieline_server.core import sealed
 
 T = TypeVar("T")
@@ -109,25 +109,34 @@ class Segment:
 
     def _learn(self) -> None:
         """What later input is checked against: ids, calls that wait, and their outputs."""
+        parent = self.parent
+        self.closed = parent is not None and parent.closed
+        self.open_calls = parent.open_calls if parent is not None else NO_CALLS
         ids, depth = self.branch.ids, self.depth
-        base = self.parent
-        self.closed = base is not None and base.closed
-        self.size = 0
-        veiled = False
+        size = 0
+        sealable = False
         for item in self.items:
-            self.size += len(item.raw)
+            size += len(item.raw)
             if (item_id := item.id) is not None:
                 ids[item_id] = (depth, item)
+            if type(item.view) in SEALABLE:
+                sealable = True
+        self.size = size
+        if sealable:
+            self._unveil()
+        self._pair()
+
+    def _unveil(self) -> None:
+        """Sets what is shown, where that is not just what is kept."""
+        for item in self.items:
             if item.opened is not None:
-                veiled = True
                 self.size += sum(len(each.raw) for each in item.opened.items)
             elif item.sealed is not None:
                 self.closed = True
-        if veiled:
-            self.shown, self.restarts = sealed.shown(self.items)
-        base = self.base
-        self.open_calls = base.open_calls if base is not None else NO_CALLS
-        self._pair()
+        shown, self.restarts = sealed.shown(self.items)
+        self.shown = tuple(shown)
+        if self.restarts:
+            self.open_calls = NO_CALLS
 
     def _pair(self) -> None:
         """Which calls wait, and which have their outputs."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tieline import items
 from tieline.errors import ApiError
-from tieline.items import Compaction, Item, Message, Opened, Reasoning
+from tieline.items import SEALABLE, Compaction, Item, Message, Opened, Reasoning
 
 
 class Sealer(Protocol):
@@ -81,8 +81,10 @@ def thought(members: dict[str, Any], seal: Callable[[bytes], str]) -> Item:
 
 def opened(item: Item, sealer: Sealer, owner: str) -> Item:
     """``item`` with what it stands for; raises :func:`unverified`."""
+    if type(item.view) not in SEALABLE or item.opened is not None:
+        return item
     text = item.sealed
-    if text is None or item.opened is not None:
+    if text is None:
         return item
     data = sealer.open(owner, text)
     try:
@@ -127,14 +129,17 @@ def _plain(item: Item, view: Reasoning, content: list[Raw]) -> Item:
     return replace(item, opened=Opened(items=(bare,)))
 
 
-def shown(some: Sequence[Item]) -> tuple[tuple[Item, ...], bool]:
+def shown(some: Sequence[Item]) -> tuple[Sequence[Item], bool]:
     """``some`` as an engine reads them, and whether they stand for all that came before.
 
     >>> shown([items.encode(Message(role="user", content="hi"))])[1]
     False
     """
-    if all(item.opened is None for item in some):
-        return tuple(some), False
+    for item in some:
+        if item.opened is not None:
+            break
+    else:
+        return some, False
     result: list[Item] = []
     restarts = False
     for item in some:
@@ -144,7 +149,7 @@ def shown(some: Sequence[Item]) -> tuple[tuple[Item, ...], bool]:
             result, restarts = list(item.opened.items), True
         else:
             result = _woven(result, item.opened)
-    return tuple(result), restarts
+    return result, restarts
 
 
 def is_user(item: Item) -> bool:

@@ -120,7 +120,7 @@ class TestStored:
 
 class TestShown:
     def test_what_is_not_sealed_is_shown_as_it_is(self) -> None:
-        assert sealed.shown([says("a")]) == ((says("a"),), False)
+        assert sealed.shown([says("a")]) == ([says("a")], False)
 
     def test_folded_items_go_back_among_the_user_messages(self) -> None:
         made = folded(
@@ -146,6 +146,6 @@ class TestShown:
     def test_what_stands_for_everything_hides_what_is_before_it(self) -> None:
         first, second = folded(says("a"), whole=True), folded(says("b"), whole=True)
         assert sealed.shown([says("x"), first, says("y"), second, says("z")]) == (
-            (says("b"), says("z")),
+            [says("b"), says("z")],
             True,
         )
