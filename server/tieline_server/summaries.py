@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tieline import items
 from tieline.errors import ApiError
 from tieline.items import Message
-from tieline_server.core.compaction import Fold, plan_within
+from tieline_server.core.compaction import Fold, Plan, plan_within
 from tieline_server.core.deltas import Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Compacting, Format, ToolChoice
@@ -28,7 +28,8 @@ INSTRUCTION: Final = (
 )
 
 LONGEST: Final = 1024
-"""Tokens of a summary."""
+SHORTEST: Final = 64
+"""Tokens that a summary may have, at most: for much history, and for little."""
 
 FULL: Final = 0.75
 """Part of a model's context at which compaction sets in where the client names no threshold."""
@@ -52,12 +53,17 @@ async def fold(engine: Engine, prompt: Prompt, *, mode: str, listen: Listen) -> 
         lean = plan_within(context, tokens=tokens, threshold=threshold, tail=False)
         if lean is None:
             return None
-        most = min(LONGEST, threshold // 4)
+        most = min(threshold // 4, longest_of(lean))
         text, finish = await summarise(engine, prompt, most=most, listen=listen)
-        kept = lean.with_summary(text) if text else lean.kept
+        kept = lean.with_summary(text) if lean.gains_by(text) else lean.kept
         return Fold(items=kept, finish=finish)
     chosen = plan_within(context, tokens=tokens, threshold=threshold, tail=True)
     return Fold(items=chosen.kept) if chosen is not None else None
+
+
+def longest_of(plan: Plan) -> int:
+    """Tokens that a summary may have: about half of those that it stands for."""
+    return min(LONGEST, max(SHORTEST, plan.folded_size // 8))
 
 
 def threshold_of(asked: Compacting | None, engine: Engine, model: str) -> int | None:

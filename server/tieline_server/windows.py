@@ -1,18 +1,20 @@
 """The window that stands for a longer history: ``POST /v1/responses/compact``, ``CompactResponse``.
 
-User messages stay as they are; one compaction item behind them holds, sealed, what else is needed
+User messages stay; one compaction item behind them holds, sealed, what else is needed
 to go on. The client carries it: nothing is kept here, and the window is the input of a new chain
 on any transport (wire.md 5).
 """
 
 import asyncio
 from functools import partial
+from typing import Any, Final
 
-from msgspec import UNSET, Struct
+import msgspec
+from msgspec import UNSET, Raw, Struct
 
-from tieline import ids
+from tieline import ids, items
 from tieline.errors import ApiError
-from tieline.items import Item
+from tieline.items import Item, Message
 from tieline.requests import Create
 from tieline.responses import Usage
 from tieline_server.core import compaction, sealed
@@ -24,7 +26,9 @@ from tieline_server.core.history import Segment
 from tieline_server.core.settings import Settings
 from tieline_server.core.tally import Tally
 from tieline_server.runtime import Services, prepare
-from tieline_server.summaries import LONGEST, SUMMARY, summarise
+from tieline_server.summaries import SUMMARY, longest_of, summarise
+
+_members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Compacted(Struct, frozen=True, kw_only=True):
@@ -102,12 +106,14 @@ class _Job:
     async def _kept(self, context: tuple[Item, ...]) -> tuple[Item, ...]:
         if self._services.compaction == SUMMARY:
             lean = compaction.plan(context, room=0)
-            if lean.folded and (text := await self._summary(context)):
-                return lean.with_summary(text)
+            if lean.folded:
+                text = await self._summary(context, most=longest_of(lean))
+                if lean.gains_by(text):
+                    return lean.with_summary(text)
         chosen: Plan = compaction.plan(context, room=TAIL)
         return chosen.kept
 
-    async def _summary(self, context: tuple[Item, ...]) -> str:
+    async def _summary(self, context: tuple[Item, ...], *, most: int) -> str:
         """What the model says about a context that may still have open calls."""
         resolved = self._services.catalog.resolve(self._settings.model)
         assert resolved is not None
@@ -125,7 +131,7 @@ class _Job:
         engine = self._services.engines[resolved.engine]
         try:
             text, finish = await summarise(
-                engine, prompt, most=LONGEST, listen=partial(compaction.count, tally)
+                engine, prompt, most=most, listen=partial(compaction.count, tally)
             )
         finally:
             self._usage = tally.usage(finish or Finish())
@@ -138,9 +144,18 @@ class _Job:
         return Compacted(
             id=self._id,
             created_at=int(self._services.now()),
-            output=[*users, item],
+            output=[*(self._whole(user) for user in users), item],
             usage=self._usage,
         )
+
+    def _whole(self, user: Item) -> Item:
+        """A user message with all members of an output item: a client may have left some out."""
+        members: dict[str, Any] = dict(_members.decode(user.raw))
+        head = {"type": "message", "id": user.id or self._services.ids.new(ids.MESSAGE)}
+        view = user.view
+        if isinstance(view, Message) and isinstance(view.content, str):
+            members["content"] = [{"type": "input_text", "text": view.content}]
+        return items.decode(msgspec.json.encode({**members, **head, "status": "completed"}))
 
     def _book(self, outcome: Outcome, error: ApiError | None) -> None:
         services = self._services

@@ -5,15 +5,18 @@ import io
 import os
 import signal
 from base64 import b64encode
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
-from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_server.app import Signals, limits_of, open_store, opened, routes
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
@@ -143,6 +146,24 @@ def test_a_whole_server_exports_the_span_of_a_response_under_the_callers_trace()
     assert "tieline.server.responses" in collector.metrics
 
 
+def line_of(role: str, text: str) -> items_pb2.Item:
+    return items_pb2.Item(message=items_pb2.Message(role=role, text=text))
+
+
+def of(some: Iterable[items_pb2.Item]) -> requests_pb2.ResponseCreate:
+    return requests_pb2.ResponseCreate(
+        model="scripted", input_items=items_pb2.ItemList(items=some), store=False
+    )
+
+
+def code_of(error: grpc.RpcError) -> str:
+    """The reason in the details of a status."""
+    details = rpc_status.from_call(error).details  # type: ignore[arg-type]  # it is a call as well
+    info = error_details_pb2.ErrorInfo()
+    assert any(detail.Unpack(info) for detail in details)
+    return info.reason
+
+
 class TestSealer:
     def keys(self, folder: Path, text: str) -> Path:
         path = folder / "seal.keys"
@@ -155,6 +176,24 @@ class TestSealer:
         flags = {"seal_key": self.keys(tmp_path, b64encode(bytes(32)).decode() + "\n")}
         one, other = services(**flags), services(**flags)
         assert other.sealer.open("ann", one.sealer.seal("ann", b"x")) == b"x"
+
+    def test_a_window_outlives_a_restart_of_the_server(self, tmp_path: Path) -> None:
+        flags = ("--seal-key", str(self.keys(tmp_path, b64encode(bytes(32)).decode())))
+        history = [line_of("user", "one"), line_of("assistant", "1")]
+        with serving(*flags) as before, grpc.insecure_channel(before.address) as channel:
+            window = line_pb2_grpc.ResponsesServiceStub(channel).CompactResponse(
+                line_pb2.CompactResponseRequest(response_create=of(history))
+            )
+        answers = []
+        for arguments in (flags, ()):
+            with serving(*arguments) as after, grpc.insecure_channel(after.address) as channel:
+                create = line_pb2.CreateResponseRequest(response_create=of(window.output))
+                stub = line_pb2_grpc.ResponsesServiceStub(channel)
+                try:
+                    answers.append(stub.CreateResponse(create).response.status)
+                except grpc.RpcError as error:
+                    answers.append(code_of(error))
+        assert answers == ["completed", "INVALID_ENCRYPTED_CONTENT"]
 
     def test_without_one_every_process_has_its_own(self) -> None:
         one, other = services(), services()

@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from tests.support.core import user, word
 from tests.support.runtime import Stage, Step, run, until
 from tieline import events
+from tieline.items import decode_input
+from tieline_server.core.compaction import Plan
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Compacting
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.runtime import LineRuntime
-from tieline_server.summaries import INSTRUCTION, LONGEST, summarise, threshold_of
+from tieline_server.summaries import INSTRUCTION, LONGEST, longest_of, summarise, threshold_of
 
 AT_1000 = [{"type": "compaction", "compact_threshold": 1000}]
 HISTORY = [user("a" * 800), {**user("b" * 800), "role": "assistant"}, user("go on")]
@@ -72,7 +74,8 @@ def test_the_model_is_asked_once_and_samples_from_what_is_left() -> None:
         end = await stage.until(events.ResponseCompleted)
         asked, sampled = stage.engine.prompts
         assert asked.tip.parent is not None, "what the engine has cached of the chain is used"
-        assert asked.max_output_tokens == 250
+        folded = sum(len(item.raw) for item in asked.tip.context()[:2])
+        assert asked.max_output_tokens == folded // 8 < 250
         assert shown(sampled) == ["assistant: Summary o", "user: go on"]
         assert [msgspec.json.decode(raw)["type"] for raw in end.response.output] == [
             "compaction", "message",
@@ -110,8 +113,10 @@ def test_a_warm_up_folds_nothing() -> None:
     staged(test)
 
 
-@pytest.mark.parametrize("answer", [Teller(text=" "), Teller(TOO_LONG, text="")])
-def test_a_model_that_has_nothing_to_say_leaves_what_must_stay(answer: Teller) -> None:
+@pytest.mark.parametrize(
+    "answer", [Teller(text=" "), Teller(text="x" * 5000), Teller(TOO_LONG, text="")]
+)
+def test_a_model_that_says_nothing_of_use_leaves_what_must_stay(answer: Teller) -> None:
     async def test(stage: Stage) -> None:
         stage.create(HISTORY, context_management=AT_1000)
         end = await stage.until(events.ResponseCompleted)
@@ -153,6 +158,12 @@ def test_a_cancel_stops_the_summary_and_books_what_it_used() -> None:
         assert (record.usage.input_tokens, record.usage.output_tokens) == (7, 3)
 
     staged(test, answer)
+
+
+def test_a_summary_may_be_as_long_as_half_of_what_it_stands_for_within_bounds() -> None:
+    for size, longest in ((1, 64), (4000, 500), (10**6, LONGEST)):
+        (long,) = decode_input(msgspec.json.encode("x" * (size - 42)))
+        assert longest_of(Plan(kept=(), folded=(long,))) == pytest.approx(longest, abs=4)
 
 
 class TestThreshold:

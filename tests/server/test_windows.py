@@ -68,12 +68,26 @@ def test_user_messages_stay_and_the_rest_folds_into_one_item() -> None:
     async def test(stage: Stage) -> None:
         made = await window(stage)
         assert [item.type for item in made.output] == ["message", "message", "compaction"]
-        kept = [msgspec.json.decode(item.raw) for item in made.output[:2]]
-        assert kept == [HISTORY[0], HISTORY[2]]
+        assert [word(item) for item in made.output[:2]] == ["user: one", "user: two"]
         assert held(stage, made) == ["assistant: 1"]
         assert made.id.startswith("resp_")
         assert made.usage.input_tokens > 0
         assert stage.engine.prompts == [], "nothing is sampled"
+
+    staged(hello, test)
+
+
+def test_its_user_messages_are_whole_output_items_whatever_the_client_left_out() -> None:
+    async def test(stage: Stage) -> None:
+        parts = [{"type": "input_image", "image_url": "data:,"}]
+        bare, full = {"role": "user", "content": "one"}, {**user("x"), "id": "u1", "content": parts}
+        first, second, _ = (await window(stage, [bare, {**full, "odd": 1.50}])).output
+        assert (first.id or "").startswith("msg_")
+        assert msgspec.json.decode(first.raw) == {
+            "type": "message", "id": first.id, "role": "user", "status": "completed",
+            "content": [{"type": "input_text", "text": "one"}],
+        }  # fmt: skip
+        assert msgspec.json.decode(second.raw) == {**full, "status": "completed", "odd": 1.5}
 
     staged(hello, test)
 

@@ -28,8 +28,8 @@ TAIL: Final = 32 * 1024
 MOST_ROOM: Final = 1024 * 1024
 """Room for what is not fixed, however high the threshold."""
 
-MOST: Final = 8 * 1024 * 1024
-"""What one compaction item may hold."""
+MOST: Final = 2 * 1024 * 1024
+"""What a compaction item in a turn may hold: its event fits every client (grpc: 3 MiB)."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -41,6 +41,15 @@ class Plan(Struct, frozen=True, kw_only=True):
     kept: tuple[Item, ...]
     folded: tuple[Item, ...]
     place: int = 0
+
+    @property
+    def folded_size(self) -> int:
+        """Bytes of what goes."""
+        return _size(self.folded)
+
+    def gains_by(self, text: str) -> bool:
+        """Whether a summary says something, and is shorter than what it stands for."""
+        return 0 < len(text.encode()) < self.folded_size
 
     def with_summary(self, text: str) -> tuple[Item, ...]:
         """What is kept, with a summary where the folded part ended."""
