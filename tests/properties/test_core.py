@@ -658,9 +658,15 @@ class AnyLine(RuleBasedStateMachine):
         legs = self._legs(turn.id)
         appended = self.appended.get(turn.id, [])
         for leg, answer in zip(legs, appended, strict=False):
-            contexts.append([*contexts[-1], *leg, *answer])
+            contexts.append([*self._joined(turn, contexts[-1], leg), *answer])
         last = legs[len(appended)] if len(legs) > len(appended) else []
-        return contexts, [*contexts[-1], *last]
+        return contexts, self._joined(turn, contexts[-1], last)
+
+    def _joined(self, turn: Turn, chain: list[str], leg: list[str]) -> list[str]:
+        """The chain with a sampling's items: what is not stored begins anew where it folds."""
+        if "compaction" not in leg or (turn.settings is not None and turn.settings.store):
+            return [*chain, *leg]
+        return leg[len(leg) - 1 - leg[::-1].index("compaction") :]
 
     def _legs(self, response_id: str) -> list[list[str]]:
         """What a response said and the chain keeps, sampling by sampling, as it was sent."""

@@ -121,7 +121,11 @@ def without_open_calls(context: Sequence[Item]) -> tuple[Item, ...]:
 
 
 def apply(turn: "Turn", fold: Fold) -> None:
-    """A compaction item becomes the next of the turn's output, and all before it is behind it."""
+    """A compaction item becomes the next of the turn's output, and all before it is behind it.
+
+    What is not stored has no use for what is behind: the chain begins anew, so that a line which
+    folds again and again does not grow.
+    """
     turn.usage = turn.usage.plus(turn.tally.usage(fold.finish))
     turn.aside += turn.tally.usage(fold.finish).output_tokens
     turn.tally = Tally()
@@ -133,7 +137,9 @@ def apply(turn: "Turn", fold: Fold) -> None:
     )
     turn.output.add(item)
     assert turn.tip is not None
-    turn.tip = Segment(turn.tip, (item,), turn=turn.tip.turn)
+    assert turn.settings is not None
+    before = turn.tip if turn.settings.store else None
+    turn.tip = Segment(before, (item,), turn=turn.tip.turn)
 
 
 def count(tally: Tally, step: Iterable[Delta]) -> None:

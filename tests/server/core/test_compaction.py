@@ -181,7 +181,21 @@ class TestTurn:
         assert [word(each) for each in tip.context()] == [
             "assistant: remember", "user: go on", "assistant: on it", "user: and?",
         ]  # fmt: skip
-        assert words(tip)[:3] == ["user: long", "assistant: story", "user: go on"]
+        assert words(tip) == ["compaction", "assistant: on it", "user: and?"]
+
+    def test_what_is_not_stored_does_not_grow_by_folding(self) -> None:
+        line = Lockstep()
+        named: dict[str, str] = {}
+        for _ in range(5):
+            turn = line.create("long", **named)
+            self.folded(line, turn)
+            line.answer(turn, "ok")
+            named = {"previous_response_id": turn}
+        tip = line.line.memory.latest(None)
+        assert tip is not None
+        assert words(tip.segment) == ["compaction", "assistant: ok"]
+        assert len(tip.segment.branch.ids) == 2
+        assert tip.segment.turn == 5
 
     def test_what_is_stored_are_its_own_links_with_the_sealed_item(self) -> None:
         line = Lockstep()
