@@ -86,6 +86,24 @@ def test_a_window_starts_a_chain_that_knows_everything_in_its_true_order(wire: W
     run(case())
 
 
+def test_what_one_transport_has_sealed_starts_a_chain_on_every_other(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+            window = (await peer.compact(model="scripted", input=HISTORY))["output"]
+            long = [message(LONG), message(LONG, "assistant"), message("go on")]
+            turn = await ask(peer, context_management=AT_1000, input=long)
+            item = response(turn)["output"][0]
+            for other in WIRES.values():
+                async with other(served) as there:
+                    goes_on = await ask(there, input=[*window, message("and now?")])
+                    folded = await ask(there, input=[item, message("and now?")])
+
+                    assert said(context(goes_on)) == said([*HISTORY, message("and now?")])
+                    assert said(context(folded)) == [("user", "go on"), ("user", "and now?")]
+
+    run(case())
+
+
 def test_a_window_that_the_client_has_changed_keeps_what_it_holds(wire: Wire) -> None:
     async def case() -> None:
         async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
