@@ -52,6 +52,7 @@ ERRORS: Final[dict[str, Row]] = {
     "invalid_value": _BAD,
     "invalid_input": _BAD,
     "invalid_prompt": _BAD,
+    "invalid_encrypted_content": _BAD,
     "missing_required_parameter": _BAD,
     "unsupported_parameter": _BAD,
     "unsupported_value": _BAD,

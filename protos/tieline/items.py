@@ -75,7 +75,7 @@ class Reasoning(Struct, frozen=True, kw_only=True, tag="reasoning"):
 
 
 class Compaction(Struct, frozen=True, kw_only=True, tag="compaction"):
-    """A sealed summary of earlier history."""
+    """Stands for earlier history; what it holds is sealed."""
 
     encrypted_content: str
     id: str | None = None
@@ -154,6 +154,9 @@ CALL_KINDS: Final[dict[str, str]] = {
 OUTPUT_KINDS: Final[dict[str, str]] = {output: call for call, output in CALL_KINDS.items()}
 """Tool outputs -> the kind of call that they answer."""
 
+SEALABLE: Final = frozenset({"compaction", "reasoning"})
+"""Types of items that may carry sealed text."""
+
 ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 
 
@@ -184,12 +187,24 @@ class Item(Struct, frozen=True, kw_only=True):
     """The call_id that this item leaves for the client to answer, or None."""
     answers: str | None = None
     """The call_id that this item answers, or None when it is no tool output."""
+    opened: "Opened | None" = None
+    """What a sealed item stands for, once a server has opened it. Never leaves the server."""
 
     @property
     def view(self) -> View:
         """What we read from the item."""
         view: View = _decoders.get(self.type, _opaque).decode(self.raw)
         return view
+
+    @property
+    def sealed(self) -> str | None:
+        """The sealed text that this item carries, or None."""
+        if self.type not in SEALABLE:
+            return None
+        view = self.view
+        if isinstance(view, Compaction):
+            return view.encrypted_content
+        return view.encrypted_content or None if isinstance(view, Reasoning) else None
 
 
 def _item(raw: bytes, view: View) -> Item:
@@ -220,6 +235,20 @@ def _answers(view: View) -> str | None:
     if view.type == "tool_search_output" and view.execution not in (None, "client"):
         return None
     return view.approval_request_id or view.call_id
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """The items that a sealed item stands for.
+
+    With ``whole`` they stand for all that came before it as well. ``behind`` says of each how
+    many of the ``users`` user messages that came with the sealed item it follows; without it
+    they stand where the sealed item stands.
+    """
+
+    items: tuple[Item, ...]
+    whole: bool = False
+    behind: tuple[int, ...] | None = None
+    users: int = 0
 
 
 class Part(Struct, frozen=True):

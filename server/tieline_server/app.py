@@ -31,6 +31,7 @@ from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
 from tieline_server.telemetry import LibraryHandler, Telemetry
@@ -132,7 +133,9 @@ async def opened(
             now=time.time,
             ids=IdSource(os.urandom),
             running=running,
+            sealer=open_sealer(config),
             profile=PROFILES[config.profile],
+            compaction=config.compaction,
             keys=keys,
         )
         yield services, observer.numbers
@@ -190,6 +193,20 @@ async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     module, _, kind = LEDGERS[config.store.partition(":")[0]].partition(":")
     ledger: Ledger = await getattr(import_module(module), kind).open(config, stack)
     return ledger
+
+
+def open_sealer(config: Config) -> Keyring:
+    """The keys that the settings name, or one that lives as long as the process."""
+    if config.seal_key is None:
+        return Keyring.random(os.urandom)
+    try:
+        return Keyring.parse(config.seal_key.read_text(encoding="ascii"), entropy=os.urandom)
+    except ConfigError as error:
+        raise ConfigError(f"{config.seal_key}: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{config.seal_key}: it is not base64") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {config.seal_key}: {error.strerror}") from None
 
 
 def routes(by_name: Mapping[str, Engine]) -> list[Resolved]:

@@ -174,6 +174,13 @@ class Config(BaseSettings):
     api_keys: Path | None = Field(
         None, description="TOML file of API keys; without it only loopback is served."
     )
+    compaction: Literal["keep-tail", "summary"] = Field(
+        "keep-tail",
+        description="What is kept of folded history: keep-tail (its end) or the model's summary.",
+    )
+    seal_key: Path | None = Field(
+        None, description="File of keys that seal what clients carry; without it one per process."
+    )
     tls_cert: Path | None = Field(None, description="PEM certificate chain of the server.")
     tls_key: Path | None = Field(None, description="PEM private key of the server.")
     tls_client_ca: Path | None = Field(

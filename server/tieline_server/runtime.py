@@ -5,21 +5,22 @@ what ``take`` yields; every task that a line starts is owned here and ended by `
 """
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Struct
 
-from tieline import events, ids, items
+from tieline import events
 from tieline.errors import ApiError
 from tieline.ids import IdSource
-from tieline.items import Item
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response, Usage
+from tieline_server import summaries
+from tieline_server.core import compaction
 from tieline_server.core.booking import booking_of, is_response
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, Finish
@@ -39,9 +40,11 @@ from tieline_server.core.effects import (
     TurnRecord,
     Work,
 )
+from tieline_server.core.history import Tip
 from tieline_server.core.limits import Limits
 from tieline_server.core.line import Line
 from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.core.sealed import Sealer
 from tieline_server.core.turn import Turn
 from tieline_server.engines.base import Engine
 from tieline_server.ledger.base import Ledger
@@ -91,7 +94,10 @@ class Services(Struct, frozen=True, kw_only=True):
     ids: IdSource
     running: Running
     budget: Budget
+    sealer: Sealer
     profile: Profile = OPENAI
+    compaction: str = "keep-tail"
+    """What becomes of history that is folded away: the setting of the same name."""
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``."""
 
@@ -131,6 +137,7 @@ class LineRuntime:
             limits=services.limits,
             catalog=services.catalog,
             new_id=services.ids.new,
+            sealer=services.sealer,
             wake=self._wake,
             merge=merge,
             profile=profile or services.profile,
@@ -343,6 +350,8 @@ class LineRuntime:
             counted = Accepted(input_tokens=await engine.count(prompt))
             self._feed(turn, [counted, Finish(output_tokens=0)])
             return
+        if prompt.settings.compaction is not None:
+            prompt = await self._fold(turn, engine, prompt)
         async with aclosing(engine.sample(prompt)) as steps:
             async for step in steps:
                 self._feed(turn, step)
@@ -351,6 +360,18 @@ class LineRuntime:
                 if turn.outbox.crowd >= self._services.limits.outbox:
                     await self._wait_for_space(turn)
         raise ApiError.of("server_error", SERVER_ERROR)
+
+    async def _fold(self, turn: Turn, engine: Engine, prompt: Prompt) -> Prompt:
+        """The prompt, with its history folded away where that has become too long."""
+        listen = partial(compaction.count, turn.tally)
+        fold = await summaries.fold(engine, prompt, mode=self._services.compaction, listen=listen)
+        if fold is None:
+            return prompt
+        self._set_time()
+        self.line.folded(turn, fold)
+        self._carry_out()
+        assert turn.tip is not None
+        return msgspec.structs.replace(prompt, tip=turn.tip)
 
     def _feed(self, turn: Turn, step: Any) -> None:
         self._set_time()
@@ -427,14 +448,21 @@ _CARRY: Final[Mapping[type[Effect], Callable[[LineRuntime, Any], None]]] = {
 }
 
 
-async def _prepare(
-    services: Services, principal: Principal, create: Create
-) -> tuple[events.ResponseCompleted, list[Item]]:
-    """Runs a create as a warm-up that leaves no trace; returns its end and its context."""
+async def prepare(
+    services: Services, principal: Principal, create: Create, *, unanswered: bool = False
+) -> tuple[Usage, Tip]:
+    """Runs a create as a warm-up that leaves no trace; returns its usage and its chain.
+
+    With ``unanswered`` calls may wait for their outputs. Raises :class:`ApiError` as the create
+    would.
+    """
+    profile = msgspec.structs.replace(services.profile, warm_up=True, unanswered=unanswered)
     warm_up = msgspec.structs.replace(
         create, generate=False, store=False, stream_id=None, append=None
     )
-    runtime = LineRuntime(services, transport=INTERNAL, authenticate=lambda: principal)
+    runtime = LineRuntime(
+        services, transport=INTERNAL, authenticate=lambda: principal, profile=profile
+    )
     try:
         runtime.receive(warm_up, size=0)
         runtime.half_close()
@@ -449,7 +477,7 @@ async def _prepare(
             if isinstance(event, events.ResponseCompleted):
                 tip = runtime.line.memory.latest(None)
                 assert tip is not None
-                return event, list(tip.segment.items_of_chain())
+                return event.response.usage or Usage(), tip
             if event is None and runtime.closed:
                 raise ApiError.of("server_error", SERVER_ERROR)
     finally:
@@ -458,41 +486,5 @@ async def _prepare(
 
 async def count_input_tokens(services: Services, principal: Principal, create: Create) -> int:
     """How many input tokens a create would have; raises :class:`ApiError` as the create would."""
-    end, _ = await _prepare(services, principal, create)
-    return end.response.usage.input_tokens if end.response.usage else 0
-
-
-class Compacted(Struct, frozen=True, kw_only=True):
-    """The window that stands for a longer history: input for a new chain, unchanged."""
-
-    id: str
-    created_at: int
-    output: list[Item]
-    usage: Usage
-
-
-async def compact(services: Services, principal: Principal, create: Create) -> Compacted:
-    """Compacts a chain or an input: user messages stay, the rest folds into one item.
-
-    The folded part travels with the client as the compaction item's content, so that nothing
-    is kept here (wire.md 5, standalone compaction).
-    """
-    if create.model is None:
-        raise ApiError.of(
-            "missing_required_parameter", "Missing required parameter: 'model'.", param="model"
-        )
-    end, context = await _prepare(services, principal, create)
-    kept = [item for item in context if _is_user(item)]
-    folded = [Raw(item.raw) for item in context if not _is_user(item)]
-    content = base64.b64encode(msgspec.json.encode(folded)).decode()
-    sealed = items.Compaction(id=services.ids.new(ids.COMPACTION), encrypted_content=content)
-    return Compacted(
-        id=services.ids.new(ids.RESPONSE),
-        created_at=int(services.now()),
-        output=[*kept, items.encode(sealed)],
-        usage=end.response.usage or Usage(),
-    )
-
-
-def _is_user(item: Item) -> bool:
-    return isinstance(item.view, items.Message) and item.view.role == "user"
+    usage, _ = await prepare(services, principal, create)
+    return usage.input_tokens

@@ -64,7 +64,7 @@ PHASE: Final = "tieline.phase."
 """Followed by a phase's name; the value is microseconds."""
 
 SCOPE: Final = "tieline"
-OPERATIONS: Final = {"turn": "chat", "prewarm": "prewarm"}
+OPERATIONS: Final = {"turn": "chat", "prewarm": "prewarm", "compaction": "compact"}
 """Kind of turn -> operation, the first word of the span's name."""
 
 CLIP: Final = 256

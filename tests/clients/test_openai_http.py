@@ -219,6 +219,41 @@ def test_tokens_are_counted_and_windows_compacted(client: OpenAI) -> None:
     assert [item.type for item in window.output] == ["message", "compaction"]
 
 
+def test_a_long_history_is_folded_inside_a_turn(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="word " * 1200)
+    with client.responses.create(
+        model=MODEL,
+        input="go on",
+        previous_response_id=first.id,
+        context_management=[{"type": "compaction", "compact_threshold": 1000}],
+        stream=True,
+    ) as stream:
+        events = list(stream)
+    for event in events:
+        EVENT.validate_json(event.to_json(), strict=False)
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert [item.type for item in last.response.output] == ["compaction", "message"]
+    assert last.response.usage is not None
+    assert last.response.usage.input_tokens < 100
+
+
+def test_reasoning_that_is_not_stored_is_sent_back(client: OpenAI) -> None:
+    made = client.responses.create(
+        model=MODEL, input="think", store=False, include=["reasoning.encrypted_content"]
+    )
+    thought = made.output[0]
+    assert thought.type == "reasoning"
+    assert thought.encrypted_content
+    history = [{"role": "user", "content": "think"}, *(item.to_dict() for item in made.output)]
+    again = client.responses.create(
+        model=MODEL,
+        input=[*history, {"role": "user", "content": "and?"}],  # type: ignore[list-item]
+        store=False,
+    )
+    assert again.status == "completed"
+
+
 def test_a_wrong_key_is_the_sdks_own_error(tmp_path_factory: pytest.TempPathFactory) -> None:
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text("keys = []\n")

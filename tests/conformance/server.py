@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -25,6 +26,7 @@ from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.grpc import GrpcDoor
 from tieline_server.transports.grpc.config import GrpcConfig
@@ -93,9 +95,12 @@ class Served(Struct):
 
 @asynccontextmanager
 async def serve(
-    script: dict[str, Any] | None = None, *, limits: Limits | None = None
+    script: dict[str, Any] | None = None, *, limits: Limits | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
-    """A server for this script (None: the engine's own sensible answers)."""
+    """A server for this script (None: the engine's own sensible answers).
+
+    ``settings`` are further members of :class:`Services`.
+    """
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
     records: list[TurnRecord] = []
@@ -115,6 +120,8 @@ async def serve(
         now=time.time,
         ids=IdSource(Numbered()),
         running=Running(),
+        sealer=Keyring.random(os.urandom),
+        **settings,
     )
     grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
     try:

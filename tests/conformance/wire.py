@@ -22,9 +22,9 @@ from tests.conformance.transcript import TERMINAL
 from tests.support.grpc_client import RawLine
 from tests.support.grpc_harness import responses
 from tieline.codecs.json import encode
-from tieline.codecs.proto import decode_event, from_response, request_to_proto
+from tieline.codecs.proto import decode_event, from_response, item_to_json, request_to_proto
 from tieline.responses import encode as encode_response
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import line_pb2, requests_pb2, responses_pb2
 
 Json = dict[str, Any]
 
@@ -61,6 +61,9 @@ class Peer(Protocol):
 
     async def cancel(self, response_id: str) -> Json:
         """Cancels a response by its id, beside whatever runs; returns it as it then stands."""
+
+    async def compact(self, **members: Any) -> Json:
+        """The window that stands for a longer history."""
         ...
 
     async def abort(self) -> None:
@@ -114,6 +117,15 @@ class GrpcPeer:
         members: Json = msgspec.json.decode(encode_response(from_response(cut.response)))
         return members
 
+    async def compact(self, **members: Any) -> Json:
+        """``CompactResponse`` on the same channel."""
+        create = request_to_proto(msgspec.json.encode({"type": "response.create", **members}))
+        ask = line_pb2.CompactResponseRequest(response_create=create.response_create)
+        got = await responses(self._line.channel).CompactResponse(ask)
+        output = [msgspec.json.decode(item_to_json(item)) for item in got.output]
+        usage = from_response(responses_pb2.Response(usage=got.usage)).usage
+        return {"id": got.id, "output": output, "usage": msgspec.to_builtins(usage)}
+
     async def abort(self) -> None:
         """Cancels the call."""
         self._line.call.cancel()
@@ -159,6 +171,10 @@ class WebSocketPeer:
     async def cancel(self, response_id: str) -> Json:
         """``POST`` to the same host."""
         return await _cancel(self._session, f"{self._base}/{response_id}/cancel")
+
+    async def compact(self, **members: Any) -> Json:
+        """``POST`` on the same host."""
+        return await _compact(self._session, self._base, members)
 
     async def abort(self) -> None:
         """Resets the connection."""
@@ -227,6 +243,10 @@ class HttpPeer:
     async def cancel(self, response_id: str) -> Json:
         """``POST`` on another connection."""
         return await _cancel(self._session, f"{self._base}/{response_id}/cancel")
+
+    async def compact(self, **members: Any) -> Json:
+        """``POST`` on the same host."""
+        return await _compact(self._session, self._base, members)
 
     async def abort(self) -> None:
         """Closes the connection under the request."""
@@ -332,6 +352,17 @@ class CheckedPeer:
         self._types.stored(cut, self._asked)
         return cut
 
+    async def compact(self, **members: Any) -> Json:
+        """The window that stands for a longer history."""
+        return await self._peer.compact(**members)
+
+
+async def _compact(session: ClientSession, base: str, members: Json) -> Json:
+    async with session.post(f"{base}/compact", json=members) as answer:
+        assert answer.status == 200, await answer.text()
+        window: Json = msgspec.json.decode(await answer.read())
+        return window
+
 
 @asynccontextmanager
 async def _grpc(served: Served) -> AsyncIterator[Peer]:
@@ -369,6 +400,7 @@ OFFERS: Final[Mapping[str, str]] = {
     "append": "`append` and `response.append`; needs a line, and is an extension",
     "warm_up": "`generate: false`; needs a line, and is no part of Open Responses",
     "deadline": "`timeout_ms`; an extension",
+    "context_management": "automatic compaction; no part of Open Responses",
     "custom_tools": "custom tool calls; no part of Open Responses",
     "raw_reasoning": "raw reasoning by OpenAI's name for it; Open Responses has another",
 }
@@ -377,7 +409,9 @@ OFFERS: Final[Mapping[str, str]] = {
 LINE: Final = frozenset(OFFERS)
 """What a transport with a line of its own offers: everything."""
 
-REQUEST: Final = frozenset({"deadline", "custom_tools", "raw_reasoning", "cancel_by_id"})
+REQUEST: Final = frozenset(
+    {"deadline", "custom_tools", "raw_reasoning", "cancel_by_id", "context_management"}
+)
 """What one HTTP request offers, streamed or not."""
 
 OPEN_LINE: Final = frozenset({"events", "line", "messages"})

@@ -33,6 +33,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.items import decode, decode_input
 from tieline.requests import ClientHeartbeat, Opaque, Steer
+from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -155,6 +156,7 @@ ARGUMENTS: dict[TurnInput, tuple[Any, ...]] = {
     TurnInput.WAIT: (),
     TurnInput.START: (),
     TurnInput.ANNOUNCE: (),
+    TurnInput.FOLD: (Fold(items=ITEMS),),
     TurnInput.ACCEPT: (TEN,),
     TurnInput.OUTPUT: ([TextDelta("y")],),
     TurnInput.BOUNDARY: (),
@@ -562,6 +564,21 @@ class AnyLine(RuleBasedStateMachine):
             self.line.drop()
             self.dropped = True
 
+    def _starting(self) -> list[str]:
+        turns = self.line.turns
+        return [each for each in self.line.sampling if turns[each].state is TurnState.STARTING]
+
+    @precondition(lambda self: self._starting())
+    @rule(which=numbers)
+    def fold(self, which: int) -> None:
+        """A history is folded away before the engine samples."""
+        starting = self._starting()
+        turn = self.line.turns[starting[which % len(starting)]]
+        self.line.line.folded(turn, Fold(items=ITEMS))
+        self.line.settle()
+        assert turn.tip is not None
+        assert turn.tip.context() == ITEMS
+
     # What always holds.
 
     @invariant()
@@ -647,9 +664,15 @@ class AnyLine(RuleBasedStateMachine):
         legs = self._legs(turn.id)
         appended = self.appended.get(turn.id, [])
         for leg, answer in zip(legs, appended, strict=False):
-            contexts.append([*contexts[-1], *leg, *answer])
+            contexts.append([*self._joined(turn, contexts[-1], leg), *answer])
         last = legs[len(appended)] if len(legs) > len(appended) else []
-        return contexts, [*contexts[-1], *last]
+        return contexts, self._joined(turn, contexts[-1], last)
+
+    def _joined(self, turn: Turn, chain: list[str], leg: list[str]) -> list[str]:
+        """The chain with a sampling's items: what is not stored begins anew where it folds."""
+        if "compaction" not in leg or (turn.settings is not None and turn.settings.store):
+            return [*chain, *leg]
+        return leg[len(leg) - 1 - leg[::-1].index("compaction") :]
 
     def _legs(self, response_id: str) -> list[list[str]]:
         """What a response said and the chain keeps, sampling by sampling, as it was sent."""
@@ -660,7 +683,7 @@ class AnyLine(RuleBasedStateMachine):
             if isinstance(event, events.OutputItemDone):
                 item = decode(event.item)
                 whole = b'"status":"completed"' in item.raw
-                if whole or item.type == "message":
+                if whole or item.type in ("message", "compaction"):
                     legs[-1].append(word(item))
         return legs
 
@@ -699,6 +722,8 @@ def _live(life: AnyLine, dice: random.Random) -> None:
         end = dice.choice(ENDS) if dice.random() < 0.5 else None
         steps.append((12, lambda: life.say(which, pieces, end)))
         steps.append((1, lambda: life.break_down(which)))
+    if life._starting():
+        steps.append((2, lambda: life.fold(which)))
     if life.line.saves:
         steps.append((8, lambda: life.commit(dice.random() < 0.9)))
     if life.line.loads:

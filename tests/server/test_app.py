@@ -4,15 +4,19 @@ import asyncio
 import io
 import os
 import signal
+from base64 import b64encode
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
-from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_server.app import Signals, limits_of, opened, routes
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
@@ -161,3 +165,76 @@ def test_a_whole_server_exports_the_span_of_a_response_under_the_callers_trace()
     assert attributes["gen_ai.usage.output_tokens"].int_value > 0
     assert b"secret" not in span.SerializeToString()
     assert "tieline.server.responses" in collector.metrics
+
+
+def line_of(role: str, text: str) -> items_pb2.Item:
+    return items_pb2.Item(message=items_pb2.Message(role=role, text=text))
+
+
+def of(some: Iterable[items_pb2.Item]) -> requests_pb2.ResponseCreate:
+    return requests_pb2.ResponseCreate(
+        model="scripted", input_items=items_pb2.ItemList(items=some), store=False
+    )
+
+
+def code_of(error: grpc.RpcError) -> str:
+    """The reason in the details of a status."""
+    details = rpc_status.from_call(error).details  # type: ignore[arg-type]  # it is a call as well
+    info = error_details_pb2.ErrorInfo()
+    assert any(detail.Unpack(info) for detail in details)
+    return info.reason
+
+
+class TestSealer:
+    def keys(self, folder: Path, text: str) -> Path:
+        path = folder / "seal.keys"
+        path.write_text(text)
+        return path
+
+    def test_what_is_sealed_outlives_the_process_with_a_key_of_the_settings(
+        self, tmp_path: Path
+    ) -> None:
+        flags = {"seal_key": self.keys(tmp_path, b64encode(bytes(32)).decode() + "\n")}
+        one, other = services(**flags), services(**flags)
+        assert other.sealer.open("ann", one.sealer.seal("ann", b"x")) == b"x"
+
+    def test_a_window_outlives_a_restart_of_the_server(self, tmp_path: Path) -> None:
+        flags = ("--seal-key", str(self.keys(tmp_path, b64encode(bytes(32)).decode())))
+        history = [line_of("user", "one"), line_of("assistant", "1")]
+        with serving(*flags) as before, grpc.insecure_channel(before.address) as channel:
+            window = line_pb2_grpc.ResponsesServiceStub(channel).CompactResponse(
+                line_pb2.CompactResponseRequest(response_create=of(history))
+            )
+        answers = []
+        for arguments in (flags, ()):
+            with serving(*arguments) as after, grpc.insecure_channel(after.address) as channel:
+                create = line_pb2.CreateResponseRequest(response_create=of(window.output))
+                stub = line_pb2_grpc.ResponsesServiceStub(channel)
+                try:
+                    answers.append(stub.CreateResponse(create).response.status)
+                except grpc.RpcError as error:
+                    answers.append(code_of(error))
+        assert answers == ["completed", "INVALID_ENCRYPTED_CONTENT"]
+
+    def test_without_one_every_process_has_its_own(self) -> None:
+        one, other = services(), services()
+        with pytest.raises(TielineError):
+            other.sealer.open("ann", one.sealer.seal("ann", b"x"))
+
+    @pytest.mark.parametrize("text", ["", "not-a-key", "\u00e9"])
+    def test_a_file_that_is_none_is_one_line_without_what_is_in_it(
+        self, tmp_path: Path, text: str
+    ) -> None:
+        path = self.keys(tmp_path, text)
+        with pytest.raises(ConfigError) as refused:
+            services(seal_key=path)
+        assert str(refused.value).startswith(f"{path}: ")
+        assert not text or text not in str(refused.value)
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="cannot read"):
+            services(seal_key=tmp_path / "none")
+
+    def test_what_becomes_of_folded_history_is_a_setting(self) -> None:
+        assert services().compaction == "keep-tail"
+        assert services(compaction="summary").compaction == "summary"

@@ -31,7 +31,8 @@ from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Finish, T
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.ledger.memory import MemoryLedger
-from tieline_server.runtime import compact, count_input_tokens
+from tieline_server.runtime import count_input_tokens
+from tieline_server.windows import compact
 
 Act = Callable[[Stage, bool], Awaitable[None]]
 """What a client does, given whether its responses are to be stored."""
@@ -433,15 +434,16 @@ def test_a_row_has_the_wall_clocks_end_and_the_real_duration(store: bool) -> Non
     run(test)
 
 
-def test_counting_and_compacting_are_no_responses() -> None:
+def test_counting_books_nothing_and_a_window_one_row_of_its_own_kind() -> None:
     async def test() -> None:
         stage = staged(hello)
         create = create_of(model="m", input=[user("one"), user("two")])
         await count_input_tokens(stage.services, Principal(), create)
-        await compact(stage.services, Principal(), create)
+        assert (booked(stage), stage.records) == ([], [])
+        await compact(stage.services, Principal(), create, transport="http")
         await stage.line.close()
-        assert booked(stage) == []
-        assert stage.records == []
+        (row,) = booked(stage)
+        assert (row.kind, row.outcome, row.transport) == ("compaction", "completed", "http")
 
     run(test)
 

@@ -1,7 +1,6 @@
 """One line driven for real: tasks, timers, back-pressure, a store, and an engine of the test's."""
 
 import asyncio
-import base64
 import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -27,7 +26,7 @@ from tests.support.runtime import (
     silent,
     until,
 )
-from tieline import events, items
+from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline.requests import Cancel, SessionStart
@@ -35,7 +34,7 @@ from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Fi
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import EngineError
-from tieline_server.runtime import SERVER_ERROR, compact, count_input_tokens
+from tieline_server.runtime import SERVER_ERROR, count_input_tokens
 
 
 class TestTurns:
@@ -742,53 +741,6 @@ class TestCounting:
             with pytest.raises(ApiError) as refused:
                 await count_input_tokens(stage.services, Principal(), create_of(input="hi"))
             assert (refused.value.status, refused.value.code) == (503, "vendor_code")
-            await stage.line.close()
-
-        run(test)
-
-
-class TestCompaction:
-    history = (user("one"), {"type": "message", "role": "assistant", "content": "1"}, user("two"))
-
-    def test_user_messages_stay_and_the_rest_folds_into_one_item(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            create = create_of(model="m", input=list(self.history))
-            compacted = await compact(stage.services, Principal(), create)
-            assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
-            assert [msgspec.json.decode(item.raw) for item in compacted.output[:2]] == [
-                self.history[0],
-                self.history[2],
-            ]
-            sealed = compacted.output[-1].view
-            assert isinstance(sealed, items.Compaction)
-            folded = msgspec.json.decode(base64.b64decode(sealed.encrypted_content))
-            assert folded == [self.history[1]]
-            assert compacted.usage.input_tokens > 0
-            await stage.line.close()
-
-        run(test)
-
-    def test_the_window_is_input_for_a_new_chain(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            create = create_of(model="m", input=list(self.history))
-            compacted = await compact(stage.services, Principal(), create)
-            window = [msgspec.json.decode(item.raw) for item in compacted.output]
-            stage.create([*window, user("three")])
-            await stage.until(events.ResponseCompleted)
-            assert len(list(stage.engine.prompts[0].tip.items_of_chain())) == 4
-            await stage.line.close()
-
-        run(test)
-
-    def test_a_model_is_required(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            with pytest.raises(ApiError) as refused:
-                await compact(stage.services, Principal(), create_of(input="hi"))
-            assert refused.value.code == "missing_required_parameter"
-            assert refused.value.param == "model"
             await stage.line.close()
 
         run(test)

@@ -28,12 +28,14 @@ from tieline_server.core.line import Line
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.turn import Turn
 from tieline_server.routing import ModelCatalog
+from tieline_server.sealing import Keyring
 
 MODEL: Final = "m"
 STUBBORN: Final = "stubborn"
 """A model that cannot be steered."""
 
 LOCAL: Final = Principal()
+SEALER: Final = Keyring.random(random.Random(7).randbytes)
 TEN: Final = Accepted(input_tokens=10, cached_tokens=4)
 
 _STEERS: Final = (events.SteerAccepted, events.SteerPending, events.SteerFailed)
@@ -168,6 +170,7 @@ class Lockstep:
             limits=limits or Limits(),
             catalog=catalog(),
             new_id=self._new_id,
+            sealer=SEALER,
             merge=merge,
             profile=profile,
         )

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from tieline.items import Item, decode_input
+from tieline.items import Item, Opened, decode_input
 from tieline.requests import Create
 from tieline_server.core.deltas import (
     Accepted,
@@ -252,6 +253,24 @@ class EngineContract:
                 return text_in(await deltas_of(engine, self.ask()))
 
         assert asyncio.run(main())
+
+    def test_a_folded_history_is_read_as_what_it_holds_and_nothing_else(self) -> None:
+        held = link([{"role": "user", "content": "We use port 9."}])
+        sealed = decode_input(b'[{"type":"compaction","encrypted_content":"abcdefghijklmnop"}]')[0]
+        stands = replace(sealed, opened=Opened(items=held.items, whole=True))
+        long = link("A long story. " * 20)
+        question = {"role": "user", "content": "Which port?"}
+        plain, folded = link([question], held), link([question], Segment(long, (stands,), turn=2))
+        there = link([question], Segment(None, (stands,), turn=1))
+
+        async def main() -> list[int]:
+            async with self.engine() as engine:
+                accepted = await deltas_of(engine, self.ask(tip=folded))
+                assert isinstance(accepted[0], Accepted)
+                counts = [await engine.count(self.ask(tip=tip)) for tip in (plain, folded, there)]
+                return [accepted[0].input_tokens, *counts]
+
+        assert len(set(asyncio.run(main()))) == 1
 
     def test_several_answers_side_by_side_are_each_whole(self) -> None:
         async def main() -> list[list[Delta]]:

@@ -24,6 +24,7 @@ from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.grpc import GrpcDoor
 from tieline_server.transports.grpc.config import GrpcConfig
@@ -96,6 +97,7 @@ async def serve(
         now=time.time,
         ids=IdSource(os.urandom),
         running=Running(),
+        sealer=Keyring.random(os.urandom),
     )
     config = GrpcConfig(**{"addresses": ("127.0.0.1:0",), "stop_grace": 0.05, **settings})
     door = GrpcDoor(services, config)

@@ -22,6 +22,7 @@ from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.http import HttpConfig, HttpDoor, Upgrade
 
@@ -95,6 +96,7 @@ async def serve(
         now=time.time,
         ids=IdSource(os.urandom),
         running=Running(),
+        sealer=Keyring.random(os.urandom),
         profile=profile,
     )
     config = HttpConfig(

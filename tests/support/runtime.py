@@ -19,6 +19,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.engines.base import Model
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import LineRuntime, Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 
 Step = Sequence[Delta]
@@ -133,6 +134,7 @@ class Stage:
             now=time.time,
             ids=IdSource(os.urandom),
             running=Running(),
+            sealer=Keyring.random(os.urandom),
         )
         self.authenticate = authenticate
         self.merge = merge

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from msgspec import Raw, json
+from msgspec.structs import replace
 
-from tieline.items import Item, decode, decode_input
+from tieline.items import Item, Opened, decode, decode_input
 from tieline.responses import Response
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
@@ -387,5 +388,30 @@ class StoreContract:
             assert texts(found) == []
             await put(store, saved("resp_2", after=found))
             assert len(texts(await store.get("ann", "resp_2"))) == 2
+
+    def test_a_folded_history_goes_on_from_its_compaction_once_it_is_open(self) -> None:
+        item = decode(b'{"type":"compaction","id":"cmp_1","encrypted_content":"sealed"}')
+        left = Opened(items=tuple(decode_input(b'"what is left"')), whole=True)
+
+        def opened(item: Item) -> Item:
+            closed = item.sealed is not None and item.opened is None
+            return replace(item, opened=left) if closed else item
+
+        async def scenario(store: ResponseStore) -> None:
+            first = saved("resp_1")
+            folded = Segment(first.tip.segment, (opened(item),), turn=2)
+            said = answer("on", "msg_resp_2")
+            tip = Tip("resp_2", Segment(folded, (said,), turn=2), owner="ann", settings=None)
+            output = [Raw(item.raw), Raw(said.raw)]
+            response = Response(id="resp_2", status="completed", output=output)
+            await put(store, first)
+            record = Saved(response=response, tip=tip, owner="ann", input_from=first.tip.segment)
+            await put(store, record)
+            found = await store.get("ann", "resp_2")
+            assert texts(found) == texts(record), "what is kept is sealed"
+            assert found is not None
+            found.tip.segment.reveal(opened)
+            context = [each.raw for each in found.tip.segment.context()]
+            assert context == [left.items[0].raw, said.raw]
 
         self.run(scenario)

@@ -24,6 +24,7 @@ from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
+from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
@@ -97,6 +98,7 @@ def services_of(
         now=time.time,
         ids=IdSource(os.urandom),
         running=Running(),
+        sealer=Keyring.random(os.urandom),
         profile=PROFILES[profile],
     )
 

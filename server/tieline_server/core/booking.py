@@ -15,7 +15,7 @@ class Booking(Struct, frozen=True, kw_only=True):
     transport: str
     outcome: str
     kind: str
-    """``turn``, or ``prewarm`` where nothing was to be sampled."""
+    """``turn``, ``prewarm`` where nothing was to be sampled, or ``compaction`` of a window."""
     reason: str | None
     error_code: str | None
     input_tokens: int

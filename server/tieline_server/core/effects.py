@@ -170,7 +170,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     """What was asked for or resolved; see ``public_model``."""
     lane: str | None
     outcome: Outcome
-    kind: Literal["turn", "prewarm"]
+    kind: Literal["turn", "prewarm", "compaction"]
     reason: str | None
     error_code: str | None
     usage: Usage

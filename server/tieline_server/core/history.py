@@ -9,13 +9,17 @@ Two questions must not cost a walk of the chain: "is this item id in it?" and "w
 for an output?". Ids live in a :class:`Branch`, one dictionary for all segments of an unforked
 run, and a fork starts a new branch on top of the old one. Open calls are a small frozen mapping
 on each segment.
+
+An engine reads a chain as it is *shown*: sealed items in the open, and from the last compaction
+on that stands for all before it (core.sealed). Ids, owners and stores know the whole chain.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from tieline.items import Item
+from tieline.items import SEALABLE, Item
+from tieline_server.core import sealed
 
 T = TypeVar("T")
 
@@ -54,12 +58,25 @@ class Branch:
 class Segment:
     """One immutable link of history.
 
-    ``parent`` is None for the first link. ``items`` are in order. ``depth`` counts from 1.
-    ``turn`` is the number of the turn in its chain that wrote it, from 1. ``size`` is the bytes
-    of JSON of this link's items.
+    ``parent`` is None for the first link. ``items`` are in order, as clients and stores have
+    them; ``shown`` is how engines read them. ``depth`` counts from 1. ``turn`` is the number of
+    the turn in its chain that wrote it, from 1. ``size`` is the bytes of JSON of this link's
+    items, what is open of them included.
     """
 
-    __slots__ = ("branch", "depth", "items", "memo", "open_calls", "parent", "size", "turn")
+    __slots__ = (
+        "branch",
+        "closed",
+        "depth",
+        "items",
+        "memo",
+        "open_calls",
+        "parent",
+        "restarts",
+        "shown",
+        "size",
+        "turn",
+    )
 
     def __init__(self, parent: "Segment | None", items: tuple[Item, ...], *, turn: int) -> None:
         self.parent = parent
@@ -69,9 +86,14 @@ class Segment:
         self.memo: dict[object, Any] = {}
         """What has been computed for this link: one entry for each renderer, guard, rule set."""
         self.branch: Branch = self._own_branch()
-        self.open_calls: Mapping[str, Item] = parent.open_calls if parent else NO_CALLS
+        self.open_calls: Mapping[str, Item] = NO_CALLS
         """call_id -> the call, for calls that wait for their output after this link."""
         self.size = 0
+        self.shown: tuple[Item, ...] = items
+        self.restarts = False
+        """Whether what is shown of this link stands for all links before it."""
+        self.closed = False
+        """Whether items of this link or of one before it are still to be opened."""
         self._learn()
 
     def _own_branch(self) -> Branch:
@@ -87,12 +109,39 @@ class Segment:
 
     def _learn(self) -> None:
         """What later input is checked against: ids, calls that wait, and their outputs."""
+        parent = self.parent
+        self.closed = parent is not None and parent.closed
+        self.open_calls = parent.open_calls if parent is not None else NO_CALLS
         ids, depth = self.branch.ids, self.depth
-        calls: dict[str, Item] | None = None
+        size = 0
+        sealable = False
         for item in self.items:
-            self.size += len(item.raw)
+            size += len(item.raw)
             if (item_id := item.id) is not None:
                 ids[item_id] = (depth, item)
+            if item.type in SEALABLE:
+                sealable = True
+        self.size = size
+        if sealable:
+            self._unveil()
+        self._pair()
+
+    def _unveil(self) -> None:
+        """Sets what is shown, where that is not just what is kept."""
+        for item in self.items:
+            if item.opened is not None:
+                self.size += sum(len(each.raw) for each in item.opened.items)
+            elif item.sealed is not None:
+                self.closed = True
+        shown, self.restarts = sealed.shown(self.items)
+        self.shown = tuple(shown)
+        if self.restarts:
+            self.open_calls = NO_CALLS
+
+    def _pair(self) -> None:
+        """Which calls wait, and which have their outputs."""
+        calls: dict[str, Item] | None = None
+        for item in self.shown:
             opened, answered = item.opens, item.answers
             if opened is None and answered is None:
                 continue
@@ -101,8 +150,38 @@ class Segment:
             if opened is not None:
                 calls[opened] = item
             elif answered is not None:
-                ids[_answer(answered)] = (depth, item)
+                self.branch.ids[_answer(answered)] = (self.depth, item)
                 calls.pop(answered, None)
+
+    @property
+    def base(self) -> "Segment | None":
+        """The link whose context this one goes on; None where nothing before it counts."""
+        return None if self.restarts else self.parent
+
+    def reveal(self, opened: Callable[[Item], Item]) -> None:
+        """Opens what a store gave back sealed, from the first link on, each item once.
+
+        ``opened(item)`` returns the item with what it stands for. A chain that was made on a line
+        is open from the start. Called before anything is derived.
+        """
+        links: list[Segment] = []
+        link: Segment | None = self
+        while link is not None and link.closed:
+            links.append(link)
+            link = link.parent
+        for each in reversed(links):
+            each.items = tuple(map(opened, each.items))
+            each._learn()
+
+    def aside(self, *items: Item) -> "Segment":
+        """A link behind this one that is no part of the chain, for items without ids.
+
+        What really follows goes on with this link's branch, as if nobody had asked.
+        """
+        branch, head = self.branch, self.branch.head
+        link = Segment(self, items, turn=self.turn)
+        branch.head = head
+        return link
 
     def find(self, item_id: str) -> Item | None:
         """The item with this id in the chain that ends here, or None."""
@@ -125,11 +204,21 @@ class Segment:
         """Every item of the chain in order. Costs the whole chain."""
         return (item for link in self.path() for item in link.items)
 
+    def context(self) -> tuple[Item, ...]:
+        """What an engine is given: the items shown, in order. Costs the whole chain."""
+        links: list[Segment] = []
+        link: Segment | None = self
+        while link is not None:
+            links.append(link)
+            link = link.base
+        return tuple(item for link in reversed(links) for item in link.shown)
+
     def derive(self, key: object, initial: T, step: Callable[[T, "Segment"], T]) -> T:
         """A value of the whole chain, made from the parent's value and this link alone.
 
         ``step(value_before, link)`` must be pure. Each link keeps its value under ``key``, so a
-        turn pays only for its new links. ``initial`` is the value before the first link.
+        turn pays only for its new links. ``initial`` is the value before the first link, and
+        before one that stands for all that came before it.
 
         >>> tip.derive("bytes", 0, lambda total, link: total + link.size)  # doctest: +SKIP
         """
@@ -137,7 +226,7 @@ class Segment:
         link: Segment | None = self
         while link is not None and key not in link.memo:
             pending.append(link)
-            link = link.parent
+            link = link.base
         value: T = link.memo[key] if link is not None else initial
         for each in reversed(pending):
             value = each.memo[key] = step(value, each)

@@ -9,21 +9,25 @@ from typing import Final
 
 from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, OUTPUT_KINDS, Item, ItemReference
+from tieline_server.core import sealed
 from tieline_server.core.history import NO_CALLS, Segment
 
 _WORDS: Final = {kind: kind.replace("_", " ") for kind in CALL_KINDS}
 
 
-def check(new: Sequence[Item], before: Segment | None) -> None:
+def check(new: Sequence[Item], before: Segment | None, *, unanswered: bool = False) -> None:
     """Refuses input that cannot follow ``before``; raises :class:`ApiError` 400, param input.
 
-    A tool output needs its call in the context, and each call its output; an item id appears
-    once in a chain.
+    A tool output needs its call in the context, and each call its output unless ``unanswered``
+    ones may stay; an item id appears once in a chain. What a sealed item stands for counts like
+    any other input.
     """
     seen: set[str] = set()
     answered: set[str] = set()
+    shown, restarts = sealed.shown(new)
+    before = None if restarts else before
     pending = dict(before.open_calls if before else NO_CALLS)
-    for item in new:
+    for item in shown:
         _check_id(item, seen, before)
         if item.opens is not None:
             # A call that is sent again without its item id is still the same call.
@@ -34,7 +38,7 @@ def check(new: Sequence[Item], before: Segment | None) -> None:
             _check_output(item, call_id, pending, _is_answered(call_id, answered, before))
             del pending[call_id]
             answered.add(call_id)
-    for call_id, call in pending.items():
+    for call_id, call in pending.items() if not unanswered else ():
         raise ApiError.of(
             "tool_output_missing",
             f"No tool output found for {_WORDS[call.type]} {call_id}.",

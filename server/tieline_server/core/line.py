@@ -32,6 +32,7 @@ from tieline.requests import (
 from tieline.responses import Response
 from tieline_server.core import steering
 from tieline_server.core.budget import Budget
+from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import (
     Catalog,
@@ -48,6 +49,7 @@ from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, unsupported
+from tieline_server.core.sealed import Sealer
 from tieline_server.core.transitions import (
     LINES,
     LaneInput,
@@ -91,6 +93,7 @@ class Line:
         limits: Limits,
         catalog: Catalog,
         new_id: Callable[[str], str],
+        sealer: Sealer,
         wake: Callable[[], None] = lambda: None,
         merge: bool = True,
         profile: Profile = OPENAI,
@@ -100,6 +103,7 @@ class Line:
         self.profile = profile
         self.catalog = catalog
         self.new_id = new_id
+        self.sealer = sealer
         self.id = new_id(ids.LINE)
         self.state = LineState.OPEN
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
@@ -153,6 +157,10 @@ class Line:
         turn.sampled(step)
         if turn.state not in _SAMPLING:
             self._follow(turn)
+
+    def folded(self, turn: Turn, fold: Fold) -> None:
+        """Before it samples, the turn's history was folded away."""
+        turn.handle(TurnInput.FOLD, fold)
 
     def engine_failed(self, turn: Turn, error: ApiError) -> None:
         """An engine refused (before it accepted) or failed (after it)."""

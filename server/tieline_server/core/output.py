@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from tieline import events, ids, items
 from tieline.items import Item
-from tieline_server.core import deltas
+from tieline_server.core import deltas, sealed
 from tieline_server.core.outbox import Make, Outbox
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -106,7 +106,7 @@ class Open:
 class Output:
     """The output of one response, across all its samplings. ``new_id(prefix)`` makes ids."""
 
-    __slots__ = ("_new_id", "_outbox", "_push", "calls", "done", "kept", "open", "raws")
+    __slots__ = ("_new_id", "_outbox", "_push", "calls", "done", "kept", "open", "raws", "seal")
 
     def __init__(self, outbox: Outbox, new_id: Callable[[str], str]) -> None:
         self._outbox = outbox
@@ -121,6 +121,8 @@ class Output:
         """Items that go into the chain with the next link."""
         self.calls = 0
         """Tool calls so far."""
+        self.seal: Callable[[bytes], str] | None = None
+        """Seals whole reasoning, where the client asked for that."""
 
     def feed(self, run: Sequence[deltas.Delta]) -> None:
         """Takes deltas in order; those of one kind that follow each other, together."""
@@ -144,14 +146,26 @@ class Output:
         self._end_part(item)
         if item.kind in ("function_call", "custom_tool_call"):
             self._end_call(item)
-        raw = _encode(item.members(status))
-        whole = Item(raw=raw, type=item.kind, id=item.id, opens=item.call.get("call_id"))
+        members = item.members(status)
+        if item.kind == "reasoning" and status == "completed" and self.seal is not None:
+            whole = sealed.thought(members, self.seal)
+        else:
+            opens = item.call.get("call_id")
+            whole = Item(raw=_encode(members), type=item.kind, id=item.id, opens=opens)
         self.open = None
         self.done.append(whole)
-        self.raws.append(Raw(raw))
+        self.raws.append(Raw(whole.raw))
         if status == "completed" or item.kind == "message":
             self.kept.append(whole)
         self._push(events.OutputItemDone, output_index=item.index, item=self.raws[-1])
+
+    def add(self, item: Item) -> None:
+        """An item that is whole from the start, and whose link in the chain is made elsewhere."""
+        index, raw = len(self.done), Raw(item.raw)
+        self.done.append(item)
+        self.raws.append(raw)
+        self._push(events.OutputItemAdded, output_index=index, item=raw)
+        self._push(events.OutputItemDone, output_index=index, item=raw)
 
     @property
     def has_open_calls(self) -> bool:

@@ -23,6 +23,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     append: bool = True
     warm_up: bool = True
     custom_tools: bool = True
+    context_management: bool = True
+    unanswered: bool = False
+    """Whether calls may stay open in what is not sampled (a window that is being compacted)."""
     extensions: bool = True
     """Whether events and members of ours exist at all."""
     cancel_foreground: bool = True
@@ -47,6 +50,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         """Refuses what this profile lacks; raises :class:`ApiError` 400."""
         asked = {
             "append": create.append is True and not self.append,
+            "context_management": bytes(create.context_management) != b"null"
+            and not self.context_management,
             "generate": create.generate is False and not self.warm_up,
             "timeout_ms": create.timeout_ms is not None and not self.extensions,
         }
@@ -75,6 +80,7 @@ PROFILES: Final[dict[str, Profile]] = {
         append=False,
         warm_up=False,
         custom_tools=False,
+        context_management=False,
         extensions=False,
         cancel_foreground=False,
         joined_writes=False,

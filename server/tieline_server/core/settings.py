@@ -8,10 +8,10 @@ used again and nothing is read.
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 
 from tieline.errors import ApiError
 from tieline.items import too_long
@@ -72,6 +72,12 @@ class Format(Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
+class Compacting(Struct, frozen=True):
+    """History may be folded away past so many tokens; None leaves the number to the server."""
+
+    threshold: int | None
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """One create's settings, valid. Never inherited by ``previous_response_id``."""
 
@@ -95,6 +101,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None
     echo: dict[str, Any]
     """Members of the Response object that repeat the settings."""
+    compaction: Compacting | None = None
 
     def following(self) -> "Settings":
         """The same settings for a response that continues another by itself."""
@@ -304,6 +311,24 @@ def parse_reasoning(data: bytes) -> tuple[str | None, Raw]:
     return view.effort, Raw(msgspec.json.encode(echo))
 
 
+class _Management(Struct, frozen=True):
+    type: str
+    compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
+
+
+_management: Final = msgspec.json.Decoder(list[_Management] | None)
+
+
+def parse_context_management(data: bytes) -> Compacting | None:
+    """Reads ``context_management``; of several thresholds the lowest counts."""
+    entries = _decode(_management, data, "context_management") or []
+    for index, entry in enumerate(entries):
+        if entry.type != "compaction":
+            raise _bad_value(f"context_management[{index}].type", entry.type, "'compaction'")
+    named = [each.compact_threshold for each in entries if each.compact_threshold is not None]
+    return Compacting(min(named, default=None)) if entries else None
+
+
 _instructions: Final = msgspec.json.Decoder(str | None)
 
 
@@ -350,6 +375,7 @@ def _build(create: Create, recall: Recall, model: str) -> Settings:
     choice = recall.read("tool_choice", create.tool_choice, parse_tool_choice)
     form, text_echo = recall.read("text", create.text, parse_text)
     effort, reasoning_echo = recall.read("reasoning", create.reasoning, parse_reasoning)
+    managed = recall.read("context_management", create.context_management, parse_context_management)
     truncation = create.truncation or "disabled"
     if truncation not in ("auto", "disabled"):
         raise _bad_value("truncation", truncation, "'auto' and 'disabled'")
@@ -374,6 +400,7 @@ def _build(create: Create, recall: Recall, model: str) -> Settings:
         append=create.append is True,
         timeout_ms=create.timeout_ms,
         echo=_echo(create, model, tools, text_echo, reasoning_echo),
+        compaction=managed,
     )
 
 

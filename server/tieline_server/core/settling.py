@@ -1,17 +1,23 @@
 """What a turn needs before it can run: its model, its settings, its parent, its input."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Raw
 
 from tieline.errors import ApiError
 from tieline.items import Item, decode_input
-from tieline_server.core.history import Tip
+from tieline_server.core import intake, sealed
+from tieline_server.core.history import Segment, Tip
 from tieline_server.core.profile import unsupported
 from tieline_server.core.settings import Settings, settle
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
+
+ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+"""The member of ``include`` that asks for sealed reasoning."""
 
 
 def ground(turn: "Turn") -> None:
@@ -23,6 +29,8 @@ def ground(turn: "Turn") -> None:
     else:
         turn.resolved = turn.host.resolve(turn.request.model, turn.principal)
         turn.settings = _settings(turn, turn.resolved.model)
+    if turn.settings is not None and ENCRYPTED_REASONING in turn.settings.include:
+        turn.output.seal = partial(turn.host.sealer.seal, turn.principal.owner)
 
 
 def _settings(turn: "Turn", model: str) -> Settings:
@@ -62,6 +70,27 @@ def input_of(turn: "Turn") -> list[Item]:
     raw = turn.request.input
     own = [] if raw is UNSET else read(turn, raw)
     return [*own, *turn.extra]
+
+
+def follow(
+    turn: "Turn", new: Sequence[Item], before: Segment | None, found: Mapping[str, Item]
+) -> list[Item]:
+    """``new`` as it may follow ``before``: references resolved, what is sealed opened.
+
+    Raises :class:`ApiError` 400.
+    """
+    sealer, owner = turn.host.sealer, turn.principal.owner
+    named = intake.dereference(new, before, found)
+    opened = [sealed.opened(item, sealer, owner) for item in named]
+    intake.check(opened, before, unanswered=turn.host.profile.unanswered)
+    return opened
+
+
+def reveal(turn: "Turn", chain: Segment) -> None:
+    """Opens what a store gave back sealed; raises :class:`ApiError` 400."""
+    if chain.closed:
+        sealer, owner = turn.host.sealer, turn.principal.owner
+        chain.reveal(lambda item: sealed.opened_again(item, sealer, owner))
 
 
 def read(turn: "Turn", raw: Raw) -> list[Item]:

@@ -75,6 +75,10 @@ def admit(turn: "Turn", *, most: int) -> None:
             "steering_not_supported",
             f"The model '{turn.resolved.model}' does not support steering.",
         )
+    if turn.settings is not None and turn.settings.compaction is not None:
+        raise ApiError.of(
+            "steering_not_supported", "A response with automatic compaction cannot be steered."
+        )
     if len(turn.steers) >= most:
         raise ApiError.of(
             "too_many_pending_steers",

@@ -73,6 +73,8 @@ class TurnInput(StrEnum):
     """It is ready and has an active place."""
     ANNOUNCE = "announce"
     """The engine takes long to accept: say created without it."""
+    FOLD = "fold"
+    """Its history was folded away before the engine was asked to sample."""
     ACCEPT = "accept"
     """The engine accepted the prompt."""
     OUTPUT = "output"
@@ -188,6 +190,7 @@ TurnAction = Literal[
     "extend",
     "fail",
     "finish",
+    "fold",
     "hold",
     "ignore",
     "refuse",
@@ -227,6 +230,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.QUEUED, TurnInput.WAIT): ("ignore", TurnState.QUEUED),
     (TurnState.QUEUED, TurnInput.START): ("ignore", TurnState.QUEUED),
     (TurnState.QUEUED, TurnInput.ANNOUNCE): ("ignore", TurnState.QUEUED),
+    (TurnState.QUEUED, TurnInput.FOLD): ("ignore", TurnState.QUEUED),
     (TurnState.QUEUED, TurnInput.ACCEPT): ("ignore", TurnState.QUEUED),
     (TurnState.QUEUED, TurnInput.OUTPUT): ("ignore", TurnState.QUEUED),
     (TurnState.QUEUED, TurnInput.BOUNDARY): ("ignore", TurnState.QUEUED),
@@ -246,6 +250,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.DOOMED, TurnInput.WAIT): ("ignore", TurnState.DOOMED),
     (TurnState.DOOMED, TurnInput.START): ("ignore", TurnState.DOOMED),
     (TurnState.DOOMED, TurnInput.ANNOUNCE): ("ignore", TurnState.DOOMED),
+    (TurnState.DOOMED, TurnInput.FOLD): ("ignore", TurnState.DOOMED),
     (TurnState.DOOMED, TurnInput.ACCEPT): ("ignore", TurnState.DOOMED),
     (TurnState.DOOMED, TurnInput.OUTPUT): ("ignore", TurnState.DOOMED),
     (TurnState.DOOMED, TurnInput.BOUNDARY): ("ignore", TurnState.DOOMED),
@@ -265,6 +270,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.RESOLVING, TurnInput.WAIT): ("wait", TurnState.WAITING),
     (TurnState.RESOLVING, TurnInput.START): ("ask_engine", TurnState.STARTING),
     (TurnState.RESOLVING, TurnInput.ANNOUNCE): ("ignore", TurnState.RESOLVING),
+    (TurnState.RESOLVING, TurnInput.FOLD): ("ignore", TurnState.RESOLVING),
     (TurnState.RESOLVING, TurnInput.ACCEPT): ("ignore", TurnState.RESOLVING),
     (TurnState.RESOLVING, TurnInput.OUTPUT): ("ignore", TurnState.RESOLVING),
     (TurnState.RESOLVING, TurnInput.BOUNDARY): ("ignore", TurnState.RESOLVING),
@@ -284,6 +290,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.LOADING, TurnInput.WAIT): ("ignore", TurnState.LOADING),
     (TurnState.LOADING, TurnInput.START): ("ignore", TurnState.LOADING),
     (TurnState.LOADING, TurnInput.ANNOUNCE): ("ignore", TurnState.LOADING),
+    (TurnState.LOADING, TurnInput.FOLD): ("ignore", TurnState.LOADING),
     (TurnState.LOADING, TurnInput.ACCEPT): ("ignore", TurnState.LOADING),
     (TurnState.LOADING, TurnInput.OUTPUT): ("ignore", TurnState.LOADING),
     (TurnState.LOADING, TurnInput.BOUNDARY): ("ignore", TurnState.LOADING),
@@ -303,6 +310,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.WAITING, TurnInput.WAIT): ("ignore", TurnState.WAITING),
     (TurnState.WAITING, TurnInput.START): ("ask_engine", TurnState.STARTING),
     (TurnState.WAITING, TurnInput.ANNOUNCE): ("ignore", TurnState.WAITING),
+    (TurnState.WAITING, TurnInput.FOLD): ("ignore", TurnState.WAITING),
     (TurnState.WAITING, TurnInput.ACCEPT): ("ignore", TurnState.WAITING),
     (TurnState.WAITING, TurnInput.OUTPUT): ("ignore", TurnState.WAITING),
     (TurnState.WAITING, TurnInput.BOUNDARY): ("ignore", TurnState.WAITING),
@@ -322,6 +330,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.STARTING, TurnInput.WAIT): ("ignore", TurnState.STARTING),
     (TurnState.STARTING, TurnInput.START): ("ignore", TurnState.STARTING),
     (TurnState.STARTING, TurnInput.ANNOUNCE): ("announce", TurnState.STARTING),
+    (TurnState.STARTING, TurnInput.FOLD): ("fold", TurnState.STARTING),
     (TurnState.STARTING, TurnInput.ACCEPT): ("run", TurnState.SAMPLING),
     (TurnState.STARTING, TurnInput.OUTPUT): ("ignore", TurnState.STARTING),
     (TurnState.STARTING, TurnInput.BOUNDARY): ("ignore", TurnState.STARTING),
@@ -341,6 +350,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.SAMPLING, TurnInput.WAIT): ("ignore", TurnState.SAMPLING),
     (TurnState.SAMPLING, TurnInput.START): ("ignore", TurnState.SAMPLING),
     (TurnState.SAMPLING, TurnInput.ANNOUNCE): ("ignore", TurnState.SAMPLING),
+    (TurnState.SAMPLING, TurnInput.FOLD): ("ignore", TurnState.SAMPLING),
     (TurnState.SAMPLING, TurnInput.ACCEPT): ("ignore", TurnState.SAMPLING),
     (TurnState.SAMPLING, TurnInput.OUTPUT): ("take", TurnState.SAMPLING),
     (TurnState.SAMPLING, TurnInput.BOUNDARY): ("ignore", TurnState.SAMPLING),
@@ -360,6 +370,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.STEERED, TurnInput.WAIT): ("ignore", TurnState.STEERED),
     (TurnState.STEERED, TurnInput.START): ("ignore", TurnState.STEERED),
     (TurnState.STEERED, TurnInput.ANNOUNCE): ("ignore", TurnState.STEERED),
+    (TurnState.STEERED, TurnInput.FOLD): ("ignore", TurnState.STEERED),
     (TurnState.STEERED, TurnInput.ACCEPT): ("ignore", TurnState.STEERED),
     (TurnState.STEERED, TurnInput.OUTPUT): ("take", TurnState.STEERED),
     (TurnState.STEERED, TurnInput.BOUNDARY): ("yield_to_steer", TurnState.SAVING),
@@ -379,6 +390,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.HELD, TurnInput.WAIT): ("ignore", TurnState.HELD),
     (TurnState.HELD, TurnInput.START): ("ignore", TurnState.HELD),
     (TurnState.HELD, TurnInput.ANNOUNCE): ("ignore", TurnState.HELD),
+    (TurnState.HELD, TurnInput.FOLD): ("ignore", TurnState.HELD),
     (TurnState.HELD, TurnInput.ACCEPT): ("ignore", TurnState.HELD),
     (TurnState.HELD, TurnInput.OUTPUT): ("ignore", TurnState.HELD),
     (TurnState.HELD, TurnInput.BOUNDARY): ("ignore", TurnState.HELD),
@@ -398,6 +410,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.SAVING, TurnInput.WAIT): ("ignore", TurnState.SAVING),
     (TurnState.SAVING, TurnInput.START): ("ignore", TurnState.SAVING),
     (TurnState.SAVING, TurnInput.ANNOUNCE): ("ignore", TurnState.SAVING),
+    (TurnState.SAVING, TurnInput.FOLD): ("ignore", TurnState.SAVING),
     (TurnState.SAVING, TurnInput.ACCEPT): ("ignore", TurnState.SAVING),
     (TurnState.SAVING, TurnInput.OUTPUT): ("ignore", TurnState.SAVING),
     (TurnState.SAVING, TurnInput.BOUNDARY): ("ignore", TurnState.SAVING),
@@ -417,6 +430,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.ENDED, TurnInput.WAIT): ("ignore", TurnState.ENDED),
     (TurnState.ENDED, TurnInput.START): ("ignore", TurnState.ENDED),
     (TurnState.ENDED, TurnInput.ANNOUNCE): ("ignore", TurnState.ENDED),
+    (TurnState.ENDED, TurnInput.FOLD): ("ignore", TurnState.ENDED),
     (TurnState.ENDED, TurnInput.ACCEPT): ("ignore", TurnState.ENDED),
     (TurnState.ENDED, TurnInput.OUTPUT): ("ignore", TurnState.ENDED),
     (TurnState.ENDED, TurnInput.BOUNDARY): ("ignore", TurnState.ENDED),

@@ -16,7 +16,8 @@ from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Append, Create, Steer
 from tieline.responses import Response, Usage
-from tieline_server.core import intake, settling, steering
+from tieline_server.core import compaction, intake, settling, steering
+from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
     Effect,
@@ -39,6 +40,7 @@ from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile
 from tieline_server.core.record import Marks, record_of
+from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall, Settings
 from tieline_server.core.snapshot import snapshot
 from tieline_server.core.standing import Standing
@@ -65,6 +67,7 @@ class Host(Protocol):
     now: float
     outgoing: Outgoing
     profile: Profile
+    sealer: Sealer
     unix_time: int
     waiting: deque["Turn"]
     work: Work
@@ -128,6 +131,8 @@ class Turn:
         self.expires_at = host.now + request.timeout_ms / 1000 if request.timeout_ms else None
         self.work_before = host.work.copy()
         self.tally = Tally()
+        self.aside = 0
+        """Output tokens that went into summaries, which no budget of the client's counts."""
         self.booked = False
         """Whether the store books it together with the response."""
         self.standing = Standing(host, self.id, principal.owner)
@@ -167,8 +172,7 @@ class Turn:
                     "Missing required parameter: 'input'.",
                     param="input",
                 )
-            items = intake.dereference(settling.read(self, append.input), self.tip, {})
-            intake.check(items, self.tip)
+            items = settling.follow(self, settling.read(self, append.input), self.tip, {})
             self.host.memory.admit(self.principal.owner, sum(len(item.raw) for item in items))
             settings = self.settings.choosing(append.tool_choice, self.recall)
         except ApiError as error:
@@ -225,12 +229,13 @@ class Turn:
                 )
             items = settling.input_of(self)
             self.parent = parent.segment if parent else None
+            if self.parent is not None:
+                settling.reveal(self, self.parent)
             missing = intake.references(items, self.parent)
             if not loaded and (missing or (parent is None and named is not None)):
                 self.handle(TurnInput.LOAD, None if parent else named, tuple(missing))
                 return
-            items = intake.dereference(items, self.parent, found or {})
-            intake.check(items, self.parent)
+            items = settling.follow(self, items, self.parent, found or {})
             number = self.parent.turn + 1 if self.parent else 1
             self.tip = self.standing.move(Segment(self.parent, tuple(items), turn=number))
             self.host.memory.admit(self.principal.owner)
@@ -287,6 +292,14 @@ class Turn:
             self._push_created(response)
         self.running = True
         self.outbox.push(events.ResponseInProgress, response=response)
+
+    def fold(self, fold: Fold) -> None:
+        """The history was too long: a compaction item stands for it from here on."""
+        self.announce()
+        compaction.apply(self, fold)
+        assert self.tip is not None
+        if self._stores:
+            self.standing.keep(self.tip.items, after=self.parent)
 
     def run(self, accepted: Accepted) -> None:
         """The engine took the prompt."""
@@ -395,6 +408,7 @@ class Turn:
         self.status = "refused"
         self.push_error(error, self.request.event_id)
         self._evict_parent()
+        self.usage = self.usage.plus(self.tally.usage(None))
         self._leave()
         self.standing.discard()
         self.standing.leave()
@@ -474,7 +488,7 @@ class Turn:
         """Output tokens left for the whole rollout, or None."""
         assert self.settings is not None
         limit = self.settings.max_output_tokens
-        return None if limit is None else max(0, limit - self.usage.output_tokens)
+        return None if limit is None else max(0, limit - self.usage.output_tokens + self.aside)
 
     def _stops_at(self, delta: Delta) -> bool:
         """Whether the turn ends here, where ``delta`` would begin one item more."""

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieline.items import Item, decode
+from tieline.items import Item, Opened, decode
 from tieline_server.core.history import Segment
 
 
@@ -25,6 +26,20 @@ def call(call_id: str) -> Item:
 def output(call_id: str) -> Item:
     body = {"type": "function_call_output", "call_id": call_id, "output": "x"}
     return decode(msgspec.json.encode(body))
+
+
+def folded(item_id: str, *some: Item, whole: bool = True) -> Item:
+    """A compaction item that is open."""
+    return opened(closed(item_id), *some, whole=whole)
+
+
+def closed(item_id: str) -> Item:
+    body = {"type": "compaction", "id": item_id, "encrypted_content": "sealed"}
+    return decode(msgspec.json.encode(body))
+
+
+def opened(item: Item, *some: Item, whole: bool = True) -> Item:
+    return msgspec.structs.replace(item, opened=Opened(items=some, whole=whole))
 
 
 def link(parent: Segment | None, *items: Item) -> Segment:
@@ -54,6 +69,17 @@ class TestSegment:
         assert first.branch is second.branch is third.branch
         assert fork.branch is not first.branch
         assert link(fork, message("e")).branch is fork.branch
+
+    def test_a_link_aside_leaves_the_branch_to_what_really_follows(self) -> None:
+        first = link(None, message("a"))
+        aside = first.aside(output("1"))
+        second = link(first, message("b"))
+        assert aside.parent is first
+        assert second.branch is first.branch
+        assert second.find("a") is not None
+        late = first.aside(output("2"))
+        assert late.branch is not first.branch
+        assert link(second, message("c")).branch is first.branch
 
     def test_find_sees_the_chain_and_nothing_beside_it(self) -> None:
         root = link(None, message("a"))
@@ -96,6 +122,79 @@ class TestSegment:
     def test_links_without_calls_share_one_mapping(self) -> None:
         asked = link(None, call("1"))
         assert link(asked, message("m")).open_calls is asked.open_calls
+
+
+class TestShown:
+    def test_a_link_without_seals_is_shown_as_it_is(self) -> None:
+        tip = link(link(None, message("a")), message("b"))
+        assert tip.shown is tip.items
+        assert [item.id for item in tip.context()] == ["a", "b"]
+        assert (tip.restarts, tip.closed, tip.base) == (False, False, tip.parent)
+
+    def test_one_that_stands_for_all_before_it_begins_the_context(self) -> None:
+        first = link(None, message("a"))
+        second = link(first, message("b"), folded("cmp", message("c")), message("d"))
+        tip = link(second, message("e"))
+        assert [item.id for item in tip.context()] == ["c", "d", "e"]
+        assert [item.id for item in tip.items_of_chain()] == ["a", "b", "cmp", "d", "e"]
+        assert second.base is None
+        assert tip.find("a") is not None, "an id of the chain stays taken"
+
+    def test_values_are_derived_of_what_is_shown_from_there_on(self) -> None:
+        def count(before: int, link: Segment) -> int:
+            return before + len(link.shown)
+
+        first = link(None, message("a"))
+        assert first.derive("n", 0, count) == 1
+        tip = link(link(first, folded("cmp", message("b"), message("c"))), message("d"))
+        assert tip.derive("n", 0, count) == 3
+
+    def test_folded_calls_wait_for_their_outputs_and_folded_outputs_count(self) -> None:
+        tip = link(
+            link(None, call("0")), folded("cmp", call("1"), output("1"), call("2"), whole=True)
+        )
+        assert set(tip.open_calls) == {"2"}
+        assert tip.answered("1")
+        assert not link(tip, output("2")).open_calls
+
+    def test_its_size_is_that_of_what_is_kept_and_of_what_is_open(self) -> None:
+        item = folded("cmp", message("a"))
+        assert link(None, item).size == len(item.raw) + len(message("a").raw)
+
+
+class TestReveal:
+    def test_what_a_store_gives_back_is_opened_once_from_the_first_link_on(self) -> None:
+        asked: list[str | None] = []
+
+        def open_(item: Item) -> Item:
+            asked.append(item.id)
+            if item.sealed is None:
+                return item
+            return opened(item, call(item.id or ""), whole=item.id == "c2")
+
+        first = link(None, message("a"))
+        second = link(first, closed("c1"))
+        third = link(second, message("b"))
+        tip = link(third, closed("c2"), output("c2"))
+        assert (first.closed, second.closed, third.closed, tip.closed) == (False, True, True, True)
+        tip.reveal(open_)
+        tip.reveal(open_)
+        assert asked == ["c1", "b", "c2", None]
+        assert set(third.open_calls) == {"c1"}
+        assert not tip.open_calls
+        assert [item.id for item in tip.context()] == ["fcc2", None]
+        assert not tip.closed
+
+    def test_one_that_cannot_be_opened_stays_closed_and_is_tried_again(self) -> None:
+        def broken(item: Item) -> Item:
+            raise LookupError
+
+        tip = link(link(None, closed("c1")), message("b"))
+        with pytest.raises(LookupError):
+            tip.reveal(broken)
+        assert tip.closed
+        tip.reveal(lambda item: opened(item, message("x")) if item.sealed else item)
+        assert [item.id for item in tip.context()] == ["x", "b"]
 
 
 class TestDerive:

@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tieline.errors import ApiError
-from tieline.items import CALL_KINDS, Item, decode
+from tieline.items import CALL_KINDS, Item, Opened, decode
 from tieline_server.core import intake
 from tieline_server.core.history import Segment
 
@@ -27,6 +28,10 @@ def refusal(new: list[Item], before: Segment | None) -> ApiError:
     assert refused.value.type == "invalid_request_error"
     assert refused.value.param == "input"
     return refused.value
+
+
+def output_for(call_id: str) -> Item:
+    return item(type="function_call_output", call_id=call_id, output="x")
 
 
 def call_of(kind: str) -> Item:
@@ -155,3 +160,27 @@ class TestReferences:
     def test_a_reference_twice_is_a_double(self) -> None:
         new = intake.dereference([self.ref, self.ref], None, {"msg_1": self.known})
         assert refusal(new, None).code == "duplicate_item"
+
+
+class TestSealed:
+    def folded(self, *some: Item, whole: bool = False) -> Item:
+        carried = item(type="compaction", encrypted_content="sealed")
+        return replace(carried, opened=Opened(items=some, whole=whole))
+
+    def test_an_output_finds_its_folded_call(self) -> None:
+        call = call_of("function_call")
+        intake.check([self.folded(call), output_for("ct_1")], None)
+        assert refusal([self.folded(call)], None).code == "tool_output_missing"
+
+    def test_a_call_may_wait_where_nothing_is_sampled(self) -> None:
+        intake.check([self.folded(call_of("function_call"))], None, unanswered=True)
+
+    def test_a_second_output_of_a_folded_call_is_refused(self) -> None:
+        done = self.folded(call_of("function_call"), output_for("ct_1"))
+        assert refusal([done, output_for("ct_1")], None).code == "duplicate_item"
+
+    def test_a_history_that_stands_for_all_leaves_no_open_call_before_it(self) -> None:
+        before = chain(call_of("function_call"))
+        whole = self.folded(item(role="user", content="hi"), whole=True)
+        intake.check([whole], before)
+        assert refusal([whole, output_for("ct_1")], before).code == "tool_call_not_found"

@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw
 
 from tieline import events
+from tieline.items import decode
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -214,6 +215,44 @@ class TestBytes:
             own = [event for event in written.events if getattr(event, "output_index", 0) == index]
             named = {event.item_id for event in own if hasattr(event, "item_id")}
             assert named == {item["id"]}
+
+
+class TestSealed:
+    def written(self, status: str = "completed") -> "Written":
+        written = Written()
+        written.output.seal = lambda content: f"sealed {len(content)}"
+        written.output.feed([ReasoningDelta("deep")])
+        return written.end(status)
+
+    def test_a_whole_thought_is_sealed_in_its_done_and_not_before(self) -> None:
+        written = self.written()
+        added, done = written.events[0], written.events[-1]
+        assert isinstance(added, events.OutputItemAdded)
+        assert isinstance(done, events.OutputItemDone)
+        assert msgspec.json.decode(added.item)["encrypted_content"] is None
+        assert msgspec.json.decode(done.item)["encrypted_content"].startswith("sealed ")
+        assert written.output.raws == [done.item]
+
+    def test_the_chain_has_it_open(self) -> None:
+        (kept,) = self.written().output.kept
+        assert kept.opened is not None
+        assert [b"deep" in item.raw for item in kept.opened.items] == [True]
+
+    def test_half_a_thought_is_not_sealed(self) -> None:
+        done = self.written("incomplete").events[-1]
+        assert isinstance(done, events.OutputItemDone)
+        assert msgspec.json.decode(done.item)["encrypted_content"] is None
+
+    def test_an_item_from_elsewhere_is_added_and_done_at_once(self) -> None:
+        written = Written(TextDelta("a")).end()
+        item = decode(b'{"type":"compaction","id":"cmp_1","encrypted_content":"x"}')
+        written.output.add(item)
+        added, done = written.events[-2:]
+        assert isinstance(added, events.OutputItemAdded)
+        assert isinstance(done, events.OutputItemDone)
+        assert added.output_index == done.output_index == 1
+        assert bytes(added.item) == bytes(done.item) == item.raw
+        assert len(written.output.kept) == 1, "its link is made elsewhere"
 
 
 class TestChain:

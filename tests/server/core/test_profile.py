@@ -19,6 +19,7 @@ STRICT = PROFILES["open-responses"]
         ({"append": True}, "append"),
         ({"generate": False}, "generate"),
         ({"timeout_ms": 1000}, "timeout_ms"),
+        ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"tools": [{"type": "custom", "name": "patch"}]}, "tools"),
     ],
 )

@@ -9,7 +9,15 @@ from tests.support.core import create_of, raw
 from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.core.effects import Work
-from tieline_server.core.settings import MAX_TOOLS, Recall, Settings, Tool, ToolChoice, settle
+from tieline_server.core.settings import (
+    MAX_TOOLS,
+    Compacting,
+    Recall,
+    Settings,
+    Tool,
+    ToolChoice,
+    settle,
+)
 
 
 def settled(**members: Any) -> Settings:
@@ -342,3 +350,39 @@ class TestRecall:
         recall = Recall(Work())
         assert recall.read("text", raw(None), lambda data: "text") == "text"
         assert recall.read("tools", raw(None), lambda data: "tools") == "tools"
+
+
+class TestContextManagement:
+    @pytest.mark.parametrize(
+        ("entries", "found"),
+        [
+            (None, None),
+            ([], None),
+            ([{"type": "compaction", "compact_threshold": 1000}], Compacting(1000)),
+            ([{"type": "compaction", "compact_threshold": None}], Compacting(None)),
+            ([{"type": "compaction"}, {"type": "compaction", "compact_threshold": 2000}],
+             Compacting(2000)),
+        ],
+    )  # fmt: skip
+    def test_compaction_is_asked_for_by_its_threshold(
+        self, entries: object, found: Compacting | None
+    ) -> None:
+        assert settled(context_management=entries).compaction == found
+
+    @pytest.mark.parametrize(
+        ("entries", "code", "param"),
+        [
+            ([{"type": "compaction", "compact_threshold": 999}],
+             "integer_below_min_value", "context_management[0].compact_threshold"),
+            ([{"type": "compaction"}, {"type": "forgetting"}],
+             "invalid_value", "context_management[1].type"),
+            ([{}], "invalid_type", "context_management[0]"),
+            ({"type": "compaction"}, "invalid_type", "context_management"),
+            (7, "invalid_type", "context_management"),
+        ],
+    )  # fmt: skip
+    def test_anything_else_is_refused_by_its_place(
+        self, entries: object, code: str, param: str
+    ) -> None:
+        refused = refusal(context_management=entries)
+        assert (refused.code, refused.param) == (code, param)

@@ -335,6 +335,14 @@ class TestFailed:
         line.say(turn, Finish())
         assert line.status(turn) == ("completed", None)
 
+    def test_one_with_automatic_compaction_cannot_be_steered_and_goes_on(self) -> None:
+        line = Lockstep()
+        turn = running(line, context_management=[{"type": "compaction"}])
+        line.steer(turn)
+        assert failure(line).error.code == "steering_not_supported"
+        line.say(turn, Finish())
+        assert line.status(turn) == ("completed", None)
+
     def test_one_too_many_is_too_many_pending_steers(self) -> None:
         line = Lockstep(limits=Limits(steers=2))
         turn = running(line)

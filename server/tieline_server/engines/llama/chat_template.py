@@ -111,7 +111,7 @@ class ChatTemplate:
         def step(before: Rendered, link: Segment) -> Rendered:
             work.render += link.size
             ids = array("i")
-            for item in link.items:
+            for item in link.shown:
                 for role, text in messages_of(item):
                     ids.extend(self.message(role, text))
             return Rendered(
@@ -129,7 +129,7 @@ class ChatTemplate:
         link: Segment | None = tip
         while link is not None and self not in link.memo:
             size += link.size
-            link = link.parent
+            link = link.base
         return size
 
 
@@ -187,7 +187,7 @@ def _text_of_part(part: ContentPart) -> str:
 
 
 def _tools_of(link: Segment) -> tuple[Tool, ...]:
-    views = (item.view for item in link.items)
+    views = (item.view for item in link.shown)
     return tuple(
         tool for view in views if isinstance(view, AdditionalTools) for tool in _offered(view)
     )

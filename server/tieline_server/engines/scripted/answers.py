@@ -98,7 +98,7 @@ class Context:
     @cached_property
     def context(self) -> str:
         """The effective input, byte for byte. Costs the whole chain."""
-        items = b",".join(item.raw for item in self.prompt.tip.items_of_chain())
+        items = b",".join(item.raw for item in self.prompt.tip.context())
         return f"[{items.decode(errors='replace')}]"
 
     @property

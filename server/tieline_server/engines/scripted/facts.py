@@ -74,7 +74,7 @@ class Reader:
         """The facts when the items of ``link`` have joined the chain."""
         tokens = before.tokens
         user, output, tools, last = before.user, before.output, before.tools, before.last
-        for item in link.items:
+        for item in link.shown:
             text = render(item)
             self.rendered += _size(text)
             tokens += self._count(text) + FRAME
@@ -108,7 +108,7 @@ def size_to_learn(chain: Segment) -> int:
     link: Segment | None = chain
     while link is not None and KEY not in link.memo:
         size += link.size
-        link = link.parent
+        link = link.base
     return size
 
 

@@ -9,7 +9,7 @@ from tieline.v1 import items_pb2, line_pb2, models_pb2
 from tieline_server import runtime
 from tieline_server.core.effects import Principal
 from tieline_server.runtime import Services
-from tieline_server.transports.grpc.creates import parsed, read_create
+from tieline_server.transports.grpc.creates import TRANSPORT, parsed, read_create
 from tieline_server.transports.grpc.status import Call, Context
 from tieline_server.transports.stored import (
     PAGE,
@@ -20,6 +20,7 @@ from tieline_server.transports.stored import (
     page_of,
     place_id,
 )
+from tieline_server.windows import compact
 
 
 class StoredCalls:
@@ -72,7 +73,7 @@ class StoredCalls:
         """The window that stands for a longer history."""
         principal = self._principal(call)
         create = read_create(line_pb2.CompactResponseRequest, data, self._max_bytes)
-        window = await runtime.compact(self._services, principal, create)
+        window = await compact(self._services, principal, create, transport=TRANSPORT)
         answer = line_pb2.CompactResponseResponse(
             id=window.id,
             created_at=window.created_at,

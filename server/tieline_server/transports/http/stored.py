@@ -29,6 +29,7 @@ from tieline_server.transports.stored import (
     page_of,
     place_id,
 )
+from tieline_server.windows import compact
 
 INCLUDE: Final = frozenset(
     {
@@ -114,7 +115,7 @@ class StoredCalls:
         """The window that stands for a longer history."""
         principal = self._principal(call)
         create, _ = await read_create(call, self._services, self._config)
-        window = await runtime.compact(self._services, principal, create)
+        window = await compact(self._services, principal, create, transport="http")
         return _json(
             {
                 "id": window.id,

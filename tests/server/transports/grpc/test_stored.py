@@ -8,10 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.support.core import word
 from tests.support.grpc_client import create, status_error
 from tests.support.grpc_engine import INPUT_TOKENS, gated, tool_call
 from tests.support.grpc_harness import Served, models, responses, run, serve
 from tieline import items
+from tieline.codecs.proto import from_item
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.v1 import items_pb2, line_pb2, models_pb2, requests_pb2
@@ -257,7 +259,7 @@ def test_compact_response_keeps_user_messages_and_folds_the_rest() -> None:
                 line_pb2.CompactResponseRequest(response_create=body)
             )
             assert [item.WhichOneof("item") for item in window.output] == ["message", "compaction"]
-            assert window.output[0].message.text == "one"
+            assert word(from_item(window.output[0])) == "user: one"
             assert window.usage.input_tokens == INPUT_TOKENS
             assert window.created_at > 0
             again = requests_pb2.ResponseCreate(

@@ -243,7 +243,7 @@ def test_a_compacted_window_is_the_input_of_a_new_chain() -> None:
             window = (await client.ask("POST", f"{PATH}/compact", body)).json
             assert window["object"] == "response.compaction"
             kept, folded = window["output"]
-            assert kept["id"].startswith("item_")
+            assert kept["id"].startswith("msg_")
             assert {**kept, "id": ""} == {
                 "id": "",
                 "type": "message",
