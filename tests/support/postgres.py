@@ -3,18 +3,15 @@
 It needs Debian's package ``postgresql`` (or any ``initdb`` on the PATH), not its service.
 """
 
-import asyncio
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
-
-import asyncpg
+from typing import Final
 
 REQUIRED: Final = "REQUIRE_POSTGRESQL"
 """Environment variable that makes a missing PostgreSQL a failure instead of a skip."""
@@ -49,22 +46,35 @@ class Cluster:
     def __init__(self, commands: Path, folder: Path) -> None:
         self._commands = commands
         self._folder = folder
-        self._data = folder / "data"
+        self._here = ("-D", str(folder / "data"))
         self._user = _user()
         if self._user is not None:
             account = pwd.getpwnam(self._user)
             os.chown(folder, account.pw_uid, account.pw_gid)
-        self._run("initdb", "-U", "tieline", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        self._run(
+            "initdb",
+            *self._here,
+            "-U",
+            "tieline",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
         self._made = 0
 
     def start(self) -> None:
         """Returns once it takes connections."""
         options = f"-k {self._folder} {OPTIONS}"
-        self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
+        self._run(
+            "pg_ctl", *self._here, "-w", "-l", str(self._folder / "log"), "-o", options, "start"
+        )
 
     def stop(self) -> None:
         """Ends it as a restart does: connections are cut."""
-        self._run("pg_ctl", "-w", "-m", "fast", "stop")
+        self._run("pg_ctl", *self._here, "-w", "-m", "fast", "stop")
 
     def address(self, database: str) -> str:
         """Where a database of this cluster is."""
@@ -74,21 +84,12 @@ class Cluster:
         """Makes an empty database; returns its address."""
         self._made += 1
         name = f"test_{self._made}"
-
-        async def create() -> None:
-            dial: Callable[[str], Awaitable[Any]] = asyncpg.connect
-            connection = await dial(self.address("postgres"))
-            try:
-                await connection.execute(f"CREATE DATABASE {name}")
-            finally:
-                await connection.close()
-
-        asyncio.run(create())
+        self._run("createdb", "-h", str(self._folder), "-U", "tieline", name)
         return self.address(name)
 
     def _run(self, command: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(self._commands / command), "-D", str(self._data), *arguments],
+            [str(self._commands / command), *arguments],
             user=self._user,
             cwd=self._folder,
             # A file, not a pipe: the server inherits it, and a pipe would stay open.

@@ -42,7 +42,7 @@ ROUSE: Final = 64
 """Stored responses after which a look comes earlier."""
 
 SHARE: Final = 50
-"""A look may take one part in so many of the time."""
+"""Counting what is there may take one part in so many of the time: it grows with the tables."""
 
 BATCH: Final = 32
 """Responses that go in one transaction."""
@@ -283,6 +283,9 @@ class Retention:
         self._stored = 0
         self._wanted = asyncio.Event()
         self._ending = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._asking = 0.0
+        """Seconds that the last count took."""
         self._ahead = now() - clock()
         self._trusted_at = clock()
         self._tidied_at = self._beat_at = clock()
@@ -305,18 +308,21 @@ class Retention:
         while not self._ending.is_set():
             self._stored = 0
             self._wanted.clear()
-            began = self._clock()
             try:
                 await self.look()
             except DatabaseError as error:
                 logger.warning("database.sweep failed", extra={"reason": str(error)})
             except Exception:
                 logger.exception("database.sweep failed")
-            await _wait(self._ending, (self._clock() - began) * SHARE)
+            await _wait(self._ending, self._asking * SHARE)
             await _wait(self._wanted, ROUND)
 
     async def look(self) -> None:
-        """One round: beats, sweeps, gives room back."""
+        """One round: beats, sweeps, gives room back. One at a time, or both would remove."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         running = self._running()
         due = self._clock() - self._beat_at >= ROUND
         if due and (running.drafts or running.parents):
@@ -347,10 +353,12 @@ class Retention:
         return went
 
     async def _excess(self) -> Excess:
-        now, aged = self._now(), self._clock_is_steady()
-        return await self._database.read(
+        now, aged, began = self._now(), self._clock_is_steady(), self._clock()
+        over = await self._database.read(
             lambda connection: excess(connection, self._bounds, now=now, aged=aged)
         )
+        self._asking = self._clock() - began
+        return over
 
     def _clock_is_steady(self) -> bool:
         ahead = self._now() - self._clock()

@@ -213,11 +213,18 @@ def _shrink(engine: Engine) -> None:
     """Frees pages only where a quarter of the file is free: the next rows will need some."""
     free = _run(engine, "PRAGMA freelist_count")
     if free > PAGES and free * 4 > _run(engine, "PRAGMA page_count"):
-        _run(engine, f"PRAGMA incremental_vacuum({PAGES})")
+        with engine.connect() as connection:
+            # A script runs to its end; a statement without columns stops after one page.
+            _driver(connection).executescript(f"PRAGMA incremental_vacuum({PAGES})")
 
 
 def _run(engine: Engine, pragma: str) -> int:
     """The first number that a pragma answers with."""
     with engine.connect() as connection:
-        rows = connection.exec_driver_sql(pragma).all()
-    return int(rows[0][0]) if rows else 0
+        return int(_driver(connection).execute(pragma).fetchone()[0])
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver

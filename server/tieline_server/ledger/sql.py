@@ -47,6 +47,8 @@ class SqlLedger:
         self._failing = False
         self._retry: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     @classmethod
     async def open(cls, config: Config, stack: AsyncExitStack) -> Self:
@@ -62,6 +64,7 @@ class SqlLedger:
     def book(self, booking: Booking) -> None:
         """Takes a row; a response id that has one keeps it."""
         self._waiting.setdefault(booking.response_id, booking)
+        self._empty.clear()
         if len(self._waiting) > self._most:
             lost = self._waiting.pop(next(iter(self._waiting)))
             logger.error("ledger.row lost", extra={"response_id": lost.response_id})
@@ -75,6 +78,10 @@ class SqlLedger:
         )
         sums = [_sum(*row) for row in rows]
         return sorted(sums, key=lambda each: each.group)
+
+    async def written(self) -> None:
+        """Returns once no row waits any more, however often it takes; asks for nothing."""
+        await self._empty.wait()
 
     async def close(self) -> None:
         """Writes what is left, if the database can be reached."""
@@ -115,6 +122,8 @@ class SqlLedger:
         self._retry = None
         if self._waiting:
             self._send()
+        else:
+            self._empty.set()
 
 
 class AddRows(Write):

@@ -1,13 +1,29 @@
 """The store in a database: the contract of all stores, on each kind of database."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from sqlalchemy import Connection, Engine, event, text
 
-from tests.support.database import durable
-from tests.support.store_contract import StoreContract
+from tests.support.database import Durable, durable
+from tests.support.store_contract import (
+    LONG,
+    StoreContract,
+    booked,
+    kept,
+    put,
+    saved,
+    texts,
+    unstored,
+)
+from tieline.items import decode_input
+from tieline_server.core.effects import Saved
+from tieline_server.core.history import Segment
+from tieline_server.database.errors import DatabaseError
 from tieline_server.stores.base import ResponseStore
+from tieline_server.stores.sql import LONG as LONG_CHAIN
 
 
 class TestContract(StoreContract):
@@ -19,3 +35,231 @@ class TestContract(StoreContract):
     async def opened(self) -> AsyncIterator[ResponseStore]:
         async with durable(self.address) as opened:
             yield opened.store
+
+
+def run(address: str, *scenarios: Callable[[Durable], Awaitable[None]]) -> None:
+    """Each scenario has the store opened anew, as after a restart."""
+
+    async def main(scenario: Callable[[Durable], Awaitable[None]]) -> None:
+        async with durable(address) as opened:
+            await scenario(opened)
+
+    for scenario in scenarios:
+        asyncio.run(main(scenario))
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """What databases are asked meanwhile. A closed store works, but sweeps no more."""
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def chain(length: int) -> list[Saved]:
+    records: list[Saved] = []
+    for number in range(length):
+        after = records[-1] if records else None
+        records.append(saved(f"resp_{number}", after=after, text=f"fact {number}"))
+    return records
+
+
+def test_chains_forks_and_inherited_context_are_there_after_a_restart(address: str) -> None:
+    records = chain(5)
+    fork = saved("resp_fork", after=records[1])
+    hybrid = saved("resp_hybrid", after=unstored(records[2]))
+
+    async def before(opened: Durable) -> None:
+        for record in (*records, fork, hybrid):
+            await put(opened.store, record)
+
+    async def after(opened: Durable) -> None:
+        for record in (*records, fork, hybrid):
+            found = await opened.store.get("ann", record.response.id)
+            assert texts(found) == texts(record)
+            assert found is not None
+            assert found.response == record.response
+        last = saved("resp_last", after=await opened.store.get("ann", "resp_4"))
+        await put(opened.store, last)
+        assert texts(await opened.store.get("ann", "resp_last"))[:-2] == texts(records[-1])
+
+    run(address, before, after)
+
+
+def test_a_chain_of_any_depth_is_read_with_the_same_few_questions(address: str) -> None:
+    deep = chain(2000)
+
+    async def scenario(opened: Durable) -> None:
+        await opened.store.close()
+        for record in deep:
+            await put(opened.store, record)
+        for record in (deep[0], deep[LONG_CHAIN], deep[-1]):
+            with statements() as asked:
+                found = await opened.store.get("ann", record.response.id)
+            assert len([each for each in asked if "FROM" in each and "UPDATE" not in each]) == 2
+            assert texts(found) == texts(record)
+            assert found is not None
+            assert found.tip.segment.turn == record.tip.segment.turn
+
+    run(address, scenario)
+
+
+def test_a_put_costs_what_is_new_and_not_the_chain_before_it(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        await opened.store.close()
+        costs = []
+        for record in chain(30):
+            with statements() as asked:
+                await put(opened.store, record)
+            costs.append(len([each for each in asked if "BEGIN" not in each]))
+        assert set(costs[1:]) == {costs[1]}
+        assert costs[1] <= 5
+        assert await opened.count("items") == 60
+
+    run(address, scenario)
+
+
+def test_a_put_never_walks_what_is_stored_before_it(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        records = chain(20)
+        for record in records[:-1]:
+            await put(opened.store, record)
+        broken = Segment(None, tuple(decode_input(b'"a trap"')), turn=1)
+        records[15].tip.segment.parent = broken
+        await put(opened.store, records[-1])
+        assert len(texts(await opened.store.get("ann", "resp_19"))) == 40
+
+    run(address, scenario)
+
+
+def test_what_a_foreign_and_an_unknown_id_ask_is_the_same(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        await opened.store.close()
+        await put(opened.store, saved("resp_1", owner="ann"))
+        store = opened.store
+        for ask in (store.get, store.item, store.delete):
+            asked = []
+            for name in ("resp_1", "resp_2", "msg_resp_1", "msg_resp_2"):
+                with statements() as each:
+                    assert not await ask("bob", name)
+                asked.append(list(each))
+            assert asked == [asked[0]] * 4
+
+    run(address, scenario)
+
+
+def test_a_response_and_its_row_of_the_ledger_are_there_together_or_not_at_all(
+    address: str,
+) -> None:
+    def break_ledger(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE ledger RENAME TO away"))
+
+    def mend_ledger(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE away RENAME TO ledger"))
+
+    async def scenario(opened: Durable) -> None:
+        record = saved("resp_1", text=LONG)
+        for keep in kept(record):
+            opened.store.keep(keep)
+        await opened.database.write(break_ledger)
+        with pytest.raises(DatabaseError):
+            await put(opened.store, record)
+        assert await opened.store.get("ann", "resp_1") is None
+        assert await opened.store.item("ann", "msg_resp_1") is None
+        await opened.database.write(mend_ledger)
+        assert await opened.count("ledger") == 0
+        await put(opened.store, record)
+        assert await opened.count("ledger") == 1
+        assert texts(await opened.store.get("ann", "resp_1")) == texts(record)
+
+    run(address, scenario)
+
+
+def test_an_error_never_quotes_what_was_to_be_written(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def break_items(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE items RENAME TO away"))
+
+    async def scenario(opened: Durable) -> None:
+        await opened.database.write(break_items)
+        with pytest.raises(DatabaseError) as caught:
+            await put(opened.store, saved("resp_1", text="a secret"))
+        assert "secret" not in repr(caught.value)
+        assert caught.value.__cause__ is None
+
+    run(address, scenario)
+    assert "secret" not in caplog.text
+
+
+def test_deleting_removes_everything_that_nothing_else_needs(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        first = saved("resp_1")
+        second = saved("resp_2", after=unstored(first))
+        third = saved("resp_3", after=second)
+        fork = saved("resp_fork", after=first)
+        for record in (first, second, third, fork):
+            await put(opened.store, record)
+        assert await opened.count("nodes") == 5
+        for name, left in (("resp_2", 5), ("resp_1", 5), ("resp_3", 2), ("resp_fork", 0)):
+            assert await opened.store.delete("ann", name)
+            assert await opened.count("nodes") == left
+        for table in ("items", "responses"):
+            assert await opened.count(table) == 0
+
+    run(address, scenario)
+
+
+def test_the_size_of_what_is_there_is_known_to_the_byte(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        whole = (
+            "SELECT coalesce((SELECT sum(length(raw)) FROM items), 0)"
+            " + coalesce((SELECT sum(length(body)) FROM responses), 0)"
+        )
+        known = "SELECT coalesce(sum(size), 0) FROM nodes"
+        first = saved("resp_1", text=LONG)
+        second = saved("resp_2", after=unstored(first))
+        for keep in kept(first):
+            opened.store.keep(keep)
+        await put(opened.store, first)
+        await put(opened.store, second)
+        assert await opened.value(known) == await opened.value(whole) > 100_000
+        await opened.store.delete("ann", "resp_1")
+        assert await opened.value(known) == await opened.value(whole) > 50_000
+        await opened.store.delete("ann", "resp_2")
+        assert await opened.value(known) == await opened.value(whole) == 0
+
+    run(address, scenario)
+
+
+def test_a_save_whose_line_has_gone_is_made_all_the_same(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        record = saved("resp_1")
+        saving = asyncio.create_task(opened.store.put(record, booked(record)))
+        await asyncio.sleep(0)
+        saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)
+        await put(opened.store, saved("resp_2"))
+        assert texts(await opened.store.get("ann", "resp_1")) == texts(record)
+        assert await opened.count("ledger") == 2
+
+    run(address, scenario)
+
+
+def test_items_that_are_large_leave_before_the_end_and_small_ones_with_it(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        for record, nodes in ((saved("resp_small"), 0), (saved("resp_large", text=LONG), 1)):
+            for keep in kept(record):
+                opened.store.keep(keep)
+            await opened.store.delete("ann", "resp_none")
+            found = await opened.value("SELECT count(*) FROM nodes WHERE draft IS NOT NULL")
+            assert found == nodes
+
+    run(address, scenario)

@@ -1,0 +1,102 @@
+"""The schema: made once, brought up to date, refused when it is newer than the code."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+
+from tests.support.database import durable
+from tests.support.store_contract import put, saved, texts
+from tieline_server.config import ConfigError
+from tieline_server.database import connection as opening
+from tieline_server.database import migrate as migrating
+from tieline_server.database.connection import connect
+from tieline_server.database.schema import METADATA
+
+
+def write(address: str, change: Callable[[Connection], object]) -> None:
+    """Opens the database, changes it, closes it."""
+
+    async def main() -> None:
+        database = await opening.connect(address)
+        try:
+            await database.write(change)
+        finally:
+            await database.close()
+
+    asyncio.run(main())
+
+
+def test_the_steps_lead_to_the_schema_that_the_code_uses(address: str) -> None:
+    found: list[object] = []
+
+    def compare(connection: Connection) -> None:
+        options = {"version_table": migrating.VERSION_TABLE, "compare_server_default": True}
+        context = MigrationContext.configure(connection, opts=options)
+        found.extend(compare_metadata(context, METADATA))
+
+    write(address, compare)
+    assert found == []
+
+
+def test_an_older_schema_is_brought_up_to_date_with_all_that_is_in_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(connection: Connection) -> None:
+        connection.execute(text("DROP TABLE ledger"))
+        connection.execute(text("UPDATE schema_version SET version_num = '0001'"))
+
+    async def before() -> None:
+        async with durable(address) as opened:
+            await put(opened.store, saved("resp_1"))
+
+    async def after() -> None:
+        async with durable(address) as opened:
+            assert texts(await opened.store.get("ann", "resp_1")) == texts(saved("resp_1"))
+            await put(opened.store, saved("resp_2"))
+            assert await opened.count("ledger") == 1
+
+    asyncio.run(before())
+    write(address, older)
+    asyncio.run(after())
+
+
+def test_a_schema_that_a_newer_version_has_made_is_refused_and_left_alone(address: str) -> None:
+    def newer(connection: Connection) -> None:
+        connection.execute(text("UPDATE schema_version SET version_num = '9999'"))
+
+    write(address, newer)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="schema 9999, which a newer version of Tieline"):
+            asyncio.run(connect(address))
+
+
+def test_processes_that_start_together_make_one_schema(address: str) -> None:
+    async def main() -> None:
+        opened = await asyncio.gather(*(connect(address) for _ in range(4)))
+        for database in opened:
+            await database.close()
+
+    asyncio.run(main())
+
+
+def test_a_step_that_fails_leaves_the_schema_as_it_was(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(connection: Connection) -> None:
+        migrating.migrate(connection)
+        raise ConfigError("no")
+
+    async def empty() -> None:
+        with monkeypatch.context() as patch:
+            for module in ("sqlite", "postgresql"):
+                patch.setattr(f"tieline_server.database.{module}.migrate", fail)
+            with pytest.raises(ConfigError, match="no"):
+                await connect(address)
+        async with durable(address) as opened:
+            assert await opened.count("nodes") == 0
+
+    asyncio.run(empty())

@@ -1,0 +1,240 @@
+"""SQLite: what its file holds, and what happens when it is full, locked or damaged."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from tests.support.database import durable
+from tests.support.store_contract import LONG, kept, put, saved, texts
+from tieline_server.config import ConfigError
+from tieline_server.core.effects import Discard
+from tieline_server.database.connection import connect
+from tieline_server.database.errors import Busy, Damaged, Full
+
+MARK = "marzipan"
+
+
+def address(folder: Path) -> str:
+    return f"sqlite:///{folder}/tieline.db"
+
+
+def bytes_on_disk(folder: Path) -> bytes:
+    """All that is in the database's files now."""
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("tieline.db*")))
+
+
+def modes(folder: Path) -> set[int]:
+    """Who may do what with the database's files."""
+    return {path.stat().st_mode & 0o777 for path in folder.glob("tieline.db*")}
+
+
+def pragma(name: str) -> Callable[[Connection], Any]:
+    return lambda connection: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+
+@pytest.mark.parametrize(("full", "synchronous"), [(False, 1), (True, 2)])
+def test_the_writer_has_a_log_and_overwrites_what_it_deletes(
+    tmp_path: Path, full: bool, synchronous: int
+) -> None:
+    expected = {
+        "journal_mode": "wal",
+        "synchronous": synchronous,
+        "secure_delete": 1,
+        "foreign_keys": 1,
+        "auto_vacuum": 2,
+    }
+
+    async def main() -> None:
+        database = await connect(address(tmp_path), full=full)
+        found = {name: await database.write(pragma(name)) for name in expected}
+        assert found == expected
+        assert await database.read(pragma("query_only")) == 1
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_only_the_owner_of_the_process_may_read_the_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            await put(opened.store, saved("resp_1"))
+            assert modes(tmp_path) == {0o600}
+
+    asyncio.run(main())
+
+
+def test_what_was_deleted_is_in_no_file_when_the_answer_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            first = saved("resp_1", text=MARK * 1000)
+            await put(opened.store, first)
+            await put(opened.store, saved("resp_2", after=first, text="stays"))
+            assert MARK.encode() in bytes_on_disk(tmp_path)
+            assert await opened.store.delete("ann", "resp_2")
+            assert MARK.encode() in bytes_on_disk(tmp_path)
+            assert await opened.store.delete("ann", "resp_1")
+            assert MARK.encode() not in bytes_on_disk(tmp_path)
+
+    asyncio.run(main())
+
+
+def test_what_a_reader_held_up_is_erased_at_the_next_round(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            await put(opened.store, saved("resp_1", text=MARK * 1000))
+            with closing(sqlite3.connect(tmp_path / "tieline.db")) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM items").fetchone()
+                assert await opened.store.delete("ann", "resp_1")
+            assert MARK.encode() in bytes_on_disk(tmp_path)
+            await opened.database.tidy()
+            assert MARK.encode() not in bytes_on_disk(tmp_path)
+
+    asyncio.run(main())
+
+
+def test_pages_that_nothing_needs_go_back_to_the_file_system(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            for number in range(10):
+                await put(opened.store, saved(f"resp_{number}", text="x" * 1_000_000))
+            await opened.database.erase()
+            size = (tmp_path / "tieline.db").stat().st_size
+            for number in range(10):
+                await opened.store.delete("ann", f"resp_{number}")
+            for _ in range(20):
+                await opened.database.tidy()
+            await opened.database.erase()
+            assert (tmp_path / "tieline.db").stat().st_size < size / 4
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_fails_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
+    def allow(pages: int) -> Callable[[Connection], Any]:
+        return pragma(f"max_page_count = {pages}")
+
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            before = saved("resp_1")
+            await put(opened.store, before)
+            pages = int(await opened.value("SELECT page_count FROM pragma_page_count()"))
+            await opened.database.write(allow(pages + 8))
+            big = saved("resp_big", after=before, text="x" * 1_000_000)
+            for keep in kept(big):
+                opened.store.keep(keep)
+            with pytest.raises(Full):
+                await put(opened.store, big)
+            assert await opened.store.get("ann", "resp_big") is None
+            assert await opened.count("ledger") == 1
+            small = saved("resp_2", after=before)
+            await put(opened.store, small)
+            await opened.database.write(allow(1_000_000))
+            await put(opened.store, big)
+            for record in (before, small, big):
+                assert texts(await opened.store.get("ann", record.response.id)) == texts(record)
+            assert await opened.count("ledger") == 3
+
+    asyncio.run(main())
+
+
+def test_a_lock_that_somebody_keeps_fails_puts_until_it_goes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            await opened.database.write(pragma("busy_timeout = 50"))
+            other = sqlite3.connect(tmp_path / "tieline.db", isolation_level=None)
+            with closing(other):
+                other.execute("BEGIN IMMEDIATE")
+                with pytest.raises(Busy):
+                    await put(opened.store, saved("resp_1"))
+                assert await opened.store.get("ann", "resp_1") is None
+                other.execute("COMMIT")
+            await put(opened.store, saved("resp_1"))
+            assert await opened.store.get("ann", "resp_1") is not None
+
+    asyncio.run(main())
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "tieline.db"
+    path.write_bytes(b"somebody's letter " * 1000)
+    with pytest.raises(ConfigError, match=r"tieline\.db is no database, or is damaged"):
+        asyncio.run(connect(address(tmp_path)))
+    assert path.read_bytes() == b"somebody's letter " * 1000
+
+
+def test_pages_that_were_damaged_while_it_ran_are_an_error_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "tieline.db"
+
+    async def fill() -> None:
+        async with durable(address(tmp_path)) as opened:
+            for number in range(20):
+                await put(opened.store, saved(f"resp_{number}", text="x" * 10_000))
+
+    async def read() -> None:
+        async with durable(address(tmp_path)) as opened:
+            with pytest.raises(Damaged):
+                await asyncio.gather(*(opened.store.get("ann", f"resp_{n}") for n in range(20)))
+
+    asyncio.run(fill())
+    whole = path.read_bytes()
+    # All but the schema, which is read at the start.
+    path.write_bytes(whole[: 4096 * 20] + b"\xff" * (len(whole) - 4096 * 20))
+    asyncio.run(read())
+
+
+def test_two_processes_may_share_the_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as one, durable(address(tmp_path)) as other:
+            first = saved("resp_1")
+            await put(one.store, first)
+            found = await other.store.get("ann", "resp_1")
+            second = saved("resp_2", after=found)
+            await put(other.store, second)
+            assert texts(await one.store.get("ann", "resp_2")) == texts(second)
+            records = [saved(f"resp_{number}", after=first) for number in range(3, 43)]
+            await asyncio.gather(
+                *(put((one, other)[index % 2].store, each) for index, each in enumerate(records))
+            )
+            assert await one.count("responses") == 42
+
+    asyncio.run(main())
+
+
+def test_a_draft_is_in_the_file_while_it_runs_and_not_once_it_was_discarded(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            record = saved("resp_1", text=MARK + LONG)
+            for keep in kept(record):
+                opened.store.keep(keep)
+            await put(opened.store, saved("resp_2"))
+            assert MARK.encode() in bytes_on_disk(tmp_path)
+            opened.store.discard(Discard("resp_1", "ann"))
+            await put(opened.store, saved("resp_3"))
+            assert await opened.count("nodes") == 2
+            await opened.database.erase()
+            assert MARK.encode() not in bytes_on_disk(tmp_path)
+
+    asyncio.run(main())
+
+
+def test_a_change_that_raises_is_undone(tmp_path: Path) -> None:
+    def change(connection: Connection) -> None:
+        connection.exec_driver_sql("INSERT INTO leases VALUES ('a', 'b', 0)")
+        raise KeyError("bug")
+
+    async def main() -> None:
+        async with durable(address(tmp_path)) as opened:
+            with pytest.raises(KeyError):
+                await opened.database.write(change)
+            assert await opened.count("leases") == 0
+
+    asyncio.run(main())
