@@ -1,43 +1,56 @@
 """Brings a database's schema up to date, inside the caller's transaction."""
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect, text
 
 from tieline_server.config import ConfigError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 logger: Final = logging.getLogger("tieline.database")
 
 VERSION_TABLE: Final = "schema_version"
 
+HEAD: Final = "0002"
+"""The newest step: a database that has it starts without waiting for Alembic's import."""
 
-def scripts() -> Config:
+
+def migrate(connection: Connection) -> None:
+    """Brings the schema to the newest step; raises :class:`ConfigError` for one beyond it."""
+    current = revision(connection)
+    if current == HEAD:
+        return
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    config = scripts()
+    known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
+    if current is not None and current not in known:
+        raise ConfigError(
+            f"the database has schema {current}, which a newer version of Tieline has made; "
+            f"this one knows up to {HEAD}"
+        )
+    logger.info("database.migrated", extra={"before": current, "after": HEAD})
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+
+
+def revision(connection: Connection) -> str | None:
+    """The step that the database has; None for an empty one."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return None if found is None else str(found)
+
+
+def scripts() -> "Config":
     """Alembic's configuration: its scripts are in this package."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", "tieline_server.database:migrations")
     config.set_main_option("path_separator", "os")
     return config
-
-
-def migrate(connection: Connection, *, to: str = "head") -> None:
-    """Brings the schema to revision ``to``; raises :class:`ConfigError` for one that is newer."""
-    config = scripts()
-    folder = ScriptDirectory.from_config(config)
-    known = {script.revision for script in folder.walk_revisions()}
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    current = context.get_current_revision()
-    if current is not None and current not in known:
-        raise ConfigError(
-            f"the database has schema {current}, which a newer version of Tieline has made; "
-            f"this one knows up to {folder.get_current_head()}"
-        )
-    target = folder.get_current_head() if to == "head" else to
-    if current != target:
-        logger.info("database.migrated", extra={"before": current, "after": target})
-        config.attributes["connection"] = connection
-        command.upgrade(config, to)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from tests.support.database import durable
@@ -40,6 +41,10 @@ def test_the_steps_lead_to_the_schema_that_the_code_uses(address: str) -> None:
 
     write(address, compare)
     assert found == []
+
+
+def test_the_newest_step_is_the_one_that_the_code_names() -> None:
+    assert ScriptDirectory.from_config(migrating.scripts()).get_heads() == [migrating.HEAD]
 
 
 def test_an_older_schema_is_brought_up_to_date_with_all_that_is_in_it(
