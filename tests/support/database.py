@@ -12,6 +12,7 @@ from tieline_server.database.connection import Database, connect
 from tieline_server.database.retention import Bounds
 from tieline_server.database.writer import Writer
 from tieline_server.ledger.sql import SqlLedger
+from tieline_server.stores.recent import RecentChains
 from tieline_server.stores.sql import SqlStore
 
 
@@ -44,12 +45,17 @@ async def durable(
     now: Callable[[], float] = time,
     clock: Callable[[], float] = monotonic,
     most_waiting: int = 100_000,
+    recent: int = 0,
 ) -> AsyncIterator[Durable]:
-    """Opens the database at an address, and closes it with what is written by then."""
+    """Opens the database at an address, and closes it with what is written by then.
+
+    Unless ``recent`` chains may stay in memory, all that is found comes from the database.
+    """
     database = await connect(address)
     writer = Writer(database)
     ledger = SqlLedger(database, writer, most=most_waiting)
-    store = SqlStore(database, writer, now=now, clock=clock, bounds=bounds)
+    chains = RecentChains(most=recent)
+    store = SqlStore(database, writer, now=now, clock=clock, bounds=bounds, recent=chains)
     try:
         # The task's own first look comes before this one: no test meets it in its middle.
         await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from msgspec import Struct
 from sqlalchemy import (
     Connection,
     CursorResult,
@@ -196,10 +197,17 @@ _DROP: Final = (
 )
 
 
-def remove_response(connection: Connection, *, owner: str, response_id: str) -> int | None:
-    """Removes an owner's response and all that only it needed; returns the bytes, or None."""
+class Removed(Struct, frozen=True):
+    """A response that was there: where its chain ended, and the bytes that went."""
+
+    node: int
+    size: int
+
+
+def remove_response(connection: Connection, *, owner: str, response_id: str) -> Removed | None:
+    """Removes an owner's response and all that only it needed; None where there is none."""
     found = connection.execute(_DROP, {"by": owner, "response": response_id}).first()
-    return None if found is None else remove_node(connection, found.node)
+    return None if found is None else Removed(found.node, remove_node(connection, found.node))
 
 
 def remove_node(connection: Connection, node: int) -> int:

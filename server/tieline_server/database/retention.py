@@ -225,8 +225,8 @@ class Sweep(Write):
         return self.responses >= self._over.responses and self.freed >= self._over.size
 
     def _remove(self, connection: Connection, owner: str, response_id: str) -> None:
-        freed = chains.remove_response(connection, owner=owner, response_id=response_id)
-        self.freed += freed or 0
+        removed = chains.remove_response(connection, owner=owner, response_id=response_id)
+        self.freed += removed.size if removed else 0
         self.responses += 1
 
 

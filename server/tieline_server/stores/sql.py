@@ -4,6 +4,10 @@ While a response runs, its items are written as a *draft*, a node that nothing f
 are enough of them that the end would feel it. At its end only what is left, the response and the
 ledger's row are written, in one transaction. A draft is an economy and never needed: where it
 could not be written, or was swept away, the end writes everything.
+
+Every answer comes from the database; but a chain that was lately in memory, with the tokens that
+were computed on it, is not read and computed again. It is looked for by its node, which only
+the owner's response leads to.
 """
 
 import asyncio
@@ -24,14 +28,13 @@ from tieline_server.database.connection import Database
 from tieline_server.database.retention import Bounds, Retention, Running
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 from tieline_server.database.writer import Write, Writer
+from tieline_server.stores.recent import Chain, RecentChains
 
 LONG: Final = 200
 """Rows of a chain from which on a thread decodes them: the loop has tokens to pass on."""
 
 ENOUGH: Final = 32 * KIB
 """Bytes of items that are worth a transaction of their own while their response runs."""
-
-Rows = list[chains.ChainRow]
 
 
 class Draft:
@@ -76,12 +79,14 @@ class SqlStore:
         now: Callable[[], float],
         clock: Callable[[], float],
         bounds: Bounds,
+        recent: RecentChains | None = None,
     ) -> None:
         self._database = database
         self._writer = writer
         self._now = now
         self._key = object()
         """Where segments remember the nodes of this store."""
+        self.recent = RecentChains() if recent is None else recent
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._used: dict[int, str] = {}
         self.retention = Retention(
@@ -135,20 +140,41 @@ class SqlStore:
         change = PutResponse(record, booking, draft=draft, key=self._key, now=self._now())
         self._writer.add(change)
         await change.done
+        self.recent.add(change.node, Chain(record.tip.segment, record.input_from))
         self.retention.stored()
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
         """The owner's response with its chain, or None: two questions, however long it is."""
         if not _askable(response_id):
             return None
-        found = await self._database.read(lambda connection: _find(connection, owner, response_id))
-        if found is None:
+        asked = {"owner": owner, "id": response_id}
+        head = await self._database.read(
+            lambda connection: connection.execute(_RESPONSE, asked).first()
+        )
+        if head is None:
             return None
-        node, body, rows = found
-        self._use(node, owner)
+        chain = self.recent.find(head.node) or await self._chain(owner, head.node)
+        if chain is None:
+            return None
+        self._use(head.node, owner)
+        response = responses.decode(head.body)
+        tip = Tip(response.id, chain.tip, owner=owner, settings=None)
+        return Saved(response=response, tip=tip, owner=owner, input_from=chain.input_from)
+
+    async def _chain(self, owner: str, node: int) -> Chain | None:
+        """The chain that ends at an owner's node; None where a delete came first."""
+        rows = await self._database.read(
+            lambda connection: chains.read_chain(connection, node=node, owner=owner)
+        )
+        if not rows:
+            return None
         if len(rows) > LONG:
-            return await asyncio.to_thread(_saved, body, rows, owner=owner, key=self._key)
-        return _saved(body, rows, owner=owner, key=self._key)
+            links = await asyncio.to_thread(chains.segments, rows, self._key)
+        else:
+            links = chains.segments(rows, self._key)
+        chain = Chain(links[-1], links[-2] if len(links) > 1 else None)
+        self.recent.add(node, chain)
+        return chain
 
     async def item(self, owner: str, item_id: str) -> Item | None:
         """The newest item of this id among the owner's responses, or None."""
@@ -165,7 +191,9 @@ class SqlStore:
         change = DeleteResponse(owner, response_id)
         self._writer.add(change)
         await change.done
-        return change.found
+        if change.node is not None:
+            self.recent.drop(change.node)
+        return change.node is not None
 
     async def close(self) -> None:
         """Ends the sweeping; what is written now is the writer's."""
@@ -278,13 +306,13 @@ class PutResponse(Write):
         self._items = _own_items(record)
         self._body = responses.encode(record.response)
         self._size = sum(len(item.raw) for item in self._items) + len(self._body)
-        self._node = 0
+        self.node = 0
         self._context: int | None = None
 
     def write(self, connection: Connection) -> None:
         """The rest of the items, the response, the ledger's row."""
         if not self._finish_draft(connection):
-            self._node = self._new_node(connection)
+            self.node = self._new_node(connection)
         self._insert_response(connection)
         bookings.replace(connection, self._booking)
 
@@ -304,7 +332,7 @@ class PutResponse(Write):
         chains.insert_items(
             connection, rest, node=draft.node, owner=draft.owner, start=draft.written
         )
-        self._node, self._context = draft.node, None
+        self.node, self._context = draft.node, None
         return True
 
     def _new_node(self, connection: Connection) -> int:
@@ -329,7 +357,7 @@ class PutResponse(Write):
         row = {
             "owner": record.owner,
             "id": record.response.id,
-            "node": self._node,
+            "node": self.node,
             "created_at": self._now,
             "body": self._body,
         }
@@ -341,7 +369,7 @@ class PutResponse(Write):
     def settle(self, error: Exception | None) -> None:
         """The chain remembers where it is, so that what follows it writes only what is new."""
         if error is None:
-            self._record.tip.segment.memo[self._key] = self._node
+            self._record.tip.segment.memo[self._key] = self.node
             if self._context is not None and self._record.input_from is not None:
                 self._record.input_from.memo[self._key] = self._context
         super().settle(error)
@@ -354,14 +382,15 @@ class DeleteResponse(Write):
         super().__init__()
         self._asked = (owner, response_id)
         self.erases = True
-        self.found = False
-        """Whether there was one."""
+        self.node: int | None = None
+        """Where its chain ended, if there was one."""
 
     def write(self, connection: Connection) -> None:
         """Removes it with what only it needed."""
         owner, response_id = self._asked
-        freed = chains.remove_response(connection, owner=owner, response_id=response_id)
-        self.erases = self.found = freed is not None
+        removed = chains.remove_response(connection, owner=owner, response_id=response_id)
+        self.node = removed.node if removed else None
+        self.erases = removed is not None
 
 
 class NoteUse:
@@ -414,26 +443,6 @@ _ITEM: Final = (
     .order_by(ITEMS.c.node.desc(), ITEMS.c.position.desc())
     .limit(1)
 )
-
-
-def _find(connection: Connection, owner: str, response_id: str) -> tuple[int, bytes, Rows] | None:
-    head = connection.execute(_RESPONSE, {"owner": owner, "id": response_id}).first()
-    if head is None:
-        return None
-    rows = chains.read_chain(connection, node=head.node, owner=owner)
-    # A delete may come between the two; then it was here first.
-    return (head.node, head.body, rows) if rows else None
-
-
-def _saved(body: bytes, rows: Rows, *, owner: str, key: object) -> Saved:
-    links = chains.segments(rows, key)
-    response = responses.decode(body)
-    return Saved(
-        response=response,
-        tip=Tip(response.id, links[-1], owner=owner, settings=None),
-        owner=owner,
-        input_from=links[-2] if len(links) > 1 else None,
-    )
 
 
 def _own_items(record: Saved) -> list[Item]:
