@@ -4,8 +4,10 @@ import asyncio
 import io
 import os
 import signal
+import sqlite3
 from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -17,6 +19,7 @@ from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
+from tieline_client import connect
 from tieline_server.app import Signals, limits_of, opened, routes
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
@@ -238,3 +241,39 @@ class TestSealer:
     def test_what_becomes_of_folded_history_is_a_setting(self) -> None:
         assert services().compaction == "keep-tail"
         assert services(compaction="summary").compaction == "summary"
+
+
+def test_what_is_not_stored_leaves_its_numbers_on_disk_and_none_of_its_content(
+    tmp_path: Path,
+) -> None:
+    rules = [{"emit": {"type": "message", "text": 'I heard "{user}".'}}]
+    data = tmp_path / "data"
+    data.mkdir()
+
+    async def turns(address: str) -> str:
+        async with connect(f"grpc://{address}") as line:
+            for text in ("marzipan", "nougat"):
+                asked = await line.create(
+                    input=text, store=False, instructions="praline", metadata={"key": "truffle"}
+                )
+                await asked.result()
+            stored = await line.create(input="gingerbread", store=True)
+            return (await stored.result()).response.id
+
+    address = f"sqlite:///{data}/tieline.db"
+    with serving("--script", write_script(tmp_path, rules=rules), "--store", address) as server:
+        response_id = asyncio.run(turns(server.address))
+        # The files as they are while it runs, the write-ahead log among them.
+        files = sorted(data.iterdir())
+        whole = b"".join(path.read_bytes() for path in files)
+        assert len(files) > 1
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert "marzipan" not in server.log()
+    whole += b"".join(path.read_bytes() for path in data.iterdir())
+    assert b"gingerbread" in whole
+    assert response_id.encode() in whole
+    for word in (b"marzipan", b"nougat", b"praline", b"truffle"):
+        assert word not in whole
+    with closing(sqlite3.connect(data / "tieline.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM ledger").fetchone() == (3,)
