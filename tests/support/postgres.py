@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,19 @@ TIMEOUT: Final = 60.0
 """Seconds after which a command of PostgreSQL is given up."""
 
 # A server that is thrown away needs no durability.
-OPTIONS: Final = "-c listen_addresses= -c fsync=off -c full_page_writes=off -c max_connections=50"
+OPTIONS: Final = (
+    "-c",
+    "listen_addresses=",
+    "-c",
+    "fsync=off",
+    "-c",
+    "full_page_writes=off",
+    "-c",
+    "max_connections=50",
+)
+
+WATCH: Final = '"$0" "$@" & read -r _; kill -INT $!; wait $!'
+"""Runs a server until the pipe to it closes: however the tests end, it does not outlive them."""
 
 
 def binaries() -> Path | None:
@@ -64,17 +77,39 @@ class Cluster:
             "--no-sync",
         )
         self._made = 0
+        self._watch: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns once it takes connections."""
-        options = f"-k {self._folder} {OPTIONS}"
-        self._run(
-            "pg_ctl", *self._here, "-w", "-l", str(self._folder / "log"), "-o", options, "start"
-        )
+        server = [str(self._commands / "postgres"), *self._here, "-k", str(self._folder)]
+        with (self._folder / "log").open("a") as log:
+            self._watch = subprocess.Popen(
+                ["sh", "-c", WATCH, *server, *OPTIONS],
+                user=self._user,
+                cwd=self._folder,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C is for the tests; they end it.
+                start_new_session=True,
+            )
+        give_up = time.monotonic() + TIMEOUT
+        while not self._ready():
+            if self._watch.poll() is not None or time.monotonic() > give_up:
+                raise AssertionError(f"postgres did not start\n{self._log()}")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """Ends it as a restart does: connections are cut."""
-        self._run("pg_ctl", *self._here, "-w", "-m", "fast", "stop")
+        assert self._watch is not None
+        self._watch.communicate(timeout=TIMEOUT)
+
+    def _ready(self) -> bool:
+        command = [str(self._commands / "pg_isready"), "-q", "-h", str(self._folder)]
+        return subprocess.run(command, timeout=TIMEOUT, check=False).returncode == 0
+
+    def _log(self) -> str:
+        return (self._folder / "log").read_text()
 
     def address(self, database: str) -> str:
         """Where a database of this cluster is."""
@@ -92,16 +127,13 @@ class Cluster:
             [str(self._commands / command), *arguments],
             user=self._user,
             cwd=self._folder,
-            # A file, not a pipe: the server inherits it, and a pipe would stay open.
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=TIMEOUT,
             check=False,
         )
         if done.returncode != 0:
-            log = self._folder / "log"
-            said = log.read_text() if log.exists() else ""
-            raise AssertionError(f"{command} {' '.join(arguments)} failed\n{said}")
+            raise AssertionError(f"{command} failed\n{done.stdout}{done.stderr}")
 
 
 @contextmanager
