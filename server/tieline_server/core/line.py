@@ -43,13 +43,13 @@ from tieline_server.core.effects import (
     Saved,
     Work,
 )
-from tieline_server.core.history import Tip
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, unsupported
 from tieline_server.core.sealed import Sealer
+from tieline_server.core.succession import Succession
 from tieline_server.core.transitions import (
     LINES,
     LaneInput,
@@ -117,7 +117,7 @@ class Line:
         self.effects: list[Effect] = []
         self.waiting: deque[Turn] = deque()
         self._lanes: dict[str | None, Lane] = {}
-        self._pending_steers: dict[str, tuple[Item, ...]] = {}
+        self._succession = Succession(self)
         self._ended: deque[str] = deque(maxlen=_RECENT)
         self._drain_at: float | None = None
 
@@ -298,7 +298,7 @@ class Line:
             tip = self.memory.find(named)
             if tip is not None and tip.owner == principal.owner:
                 turn.pinned = tip
-            turn.extra = self._pending_steers.pop(named, ())
+            turn.extra = self._succession.take(named)
         lane.handle(LaneInput.CREATE, turn)
         self._follow_lane(lane)
 
@@ -512,51 +512,13 @@ class Line:
             turn.handle(TurnInput.START)
 
     def _after(self, turn: Turn, lane: Lane) -> None:
-        """A turn ended: its steers go on in a successor, or wait for tool outputs."""
-        request = turn.request
+        """A turn ended: late cancels know it, and its steers go on."""
         self._ended.append(turn.id)
-        if request.event_id is not None:
-            self._ended.append(request.event_id)
-        unused = turn.status == "refused" or turn.tip is None
-        if unused and turn.extra and request.previous_response_id:
-            self._keep_steer(request.previous_response_id, turn.extra)
-        if not len(turn.steers) or self.state is LineState.CLOSED:
-            return
-        items = tuple(turn.steers.take())
-        if turn.tip is None or not turn.tip.open_calls:
-            lane.queue.appendleft(self._successor(turn, items))
-            return
-        waits = (each for each in lane.queue if each.request.previous_response_id == turn.id)
-        follower = next(waits, None)
-        if follower is not None:
-            # The create that superseded a held turn carries its outputs.
-            follower.extra = items
-        else:
-            self._keep_steer(turn.id, items)
-
-    def _keep_steer(self, response_id: str, items: tuple[Item, ...]) -> None:
-        """Until its calls are answered; of responses that never are, the oldest go first."""
-        self._pending_steers[response_id] = items
-        if len(self._pending_steers) > _RECENT:
-            del self._pending_steers[next(iter(self._pending_steers))]
-
-    def _successor(self, turn: Turn, items: tuple[Item, ...]) -> Turn:
-        """The response that a steer starts by itself, with the settings of the one before."""
-        assert turn.settings is not None
-        assert turn.tip is not None
-        create = Create(
-            stream_id=turn.lane,
-            previous_response_id=turn.id,
-            trace_context=turn.request.trace_context,
-        )
-        successor = Turn(self, create, principal=turn.principal, recall=turn.recall)
-        successor.settings = turn.settings.following()
-        successor.pinned = Tip(
-            turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings
-        )
-        successor.extra = items
-        successor.succeeds = turn.id
-        return successor
+        if turn.request.event_id is not None:
+            self._ended.append(turn.request.event_id)
+        self._succession.restore(turn)
+        if self.state is not LineState.CLOSED:
+            self._succession.follow(turn, lane.queue)
 
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a line that was told goodbye can close."""

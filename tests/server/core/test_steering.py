@@ -213,20 +213,6 @@ class TestPending:
             expected = {"type": CALL_KINDS[kind], "approval_request_id": "c"}
         assert stub == expected
 
-    def test_of_calls_that_are_never_answered_only_the_latest_are_kept(self) -> None:
-        line = Lockstep()
-        first = last = ""
-        for _ in range(300):
-            last = line.create("go")
-            line.say(last, TEN, LOOK, CallDelta("{}"))
-            line.steer(last)
-            line.say(last, Finish())
-            first = first or last
-        pending = line.line._pending_steers
-        assert len(pending) == 256
-        assert first not in pending
-        assert last in pending
-
 
 class TestCancel:
     def test_one_that_crosses_a_steered_end_reaches_the_successor(self) -> None:

@@ -1,0 +1,83 @@
+"""What a running turn holds outside of itself."""
+
+from tieline.items import Message, encode
+from tieline_server.core.effects import Discard, Effect, Keep
+from tieline_server.core.history import Segment, Tip
+from tieline_server.core.memory import Memory
+from tieline_server.core.standing import Standing
+
+
+class Line:
+    """The two things that a turn's standing needs of its line."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.memory = Memory()
+
+
+WORD = encode(Message(role="user", content="w"))
+SIZE = len(WORD.raw)
+
+
+def link(parent: Segment | None = None, words: int = 1) -> Segment:
+    return Segment(parent, (WORD,) * words, turn=1)
+
+
+def test_only_the_last_place_of_a_turn_counts() -> None:
+    line = Line()
+    standing = Standing(line, "r1", "ann")
+    first = standing.move(link())
+    standing.move(link(first, 2))
+    assert line.memory.size == 3 * SIZE
+    standing.leave()
+    standing.leave()
+    assert line.memory.size == 0
+
+
+def test_what_a_turn_held_its_lane_holds_at_the_end() -> None:
+    line = Line()
+    standing = Standing(line, "r1", "ann")
+    tip = Tip("r1", standing.move(link()), owner="ann", settings=None)
+    standing.rest("a", tip)
+    standing.leave()
+    assert line.memory.size == SIZE
+    assert line.memory.latest("a") is tip
+    line.memory.clear()
+    assert line.memory.size == 0
+
+
+def test_a_lane_may_rest_on_another_chain_than_the_turn_held() -> None:
+    line = Line()
+    standing = Standing(line, "r1", "ann")
+    standing.move(link())
+    standing.rest("a", Tip("r1", link(words=4), owner="ann", settings=None))
+    standing.leave()
+    assert line.memory.size == 4 * SIZE
+
+
+def test_items_are_handed_over_once_and_in_order() -> None:
+    line = Line()
+    standing = Standing(line, "r1", "ann")
+    parent = link()
+    said = [encode(Message(role="user", content=each)) for each in "abc"]
+    standing.keep([], after=parent)
+    assert (line.effects, standing.kept) == ([], False)
+    standing.keep(said[:1], after=parent)
+    standing.keep_output(said[1:2], after=parent)
+    standing.keep_output(said[1:2], after=parent)
+    standing.keep_output(said[1:3], after=parent)
+    assert line.effects == [Keep("r1", "ann", parent, (each,)) for each in said]
+    standing.linked()
+    standing.keep_output(said[:1], after=parent)
+    assert line.effects[-1] == Keep("r1", "ann", parent, (said[0],))
+
+
+def test_what_was_handed_over_is_taken_back_once() -> None:
+    line = Line()
+    standing = Standing(line, "r1", "ann")
+    standing.discard()
+    assert line.effects == []
+    standing.keep([WORD], after=None)
+    standing.discard()
+    standing.discard()
+    assert line.effects[1:] == [Discard("r1", "ann")]
