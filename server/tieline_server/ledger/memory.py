@@ -10,7 +10,7 @@ from tieline_server.config import Config
 from tieline_server.core.booking import Booking
 from tieline_server.ledger.base import By, Question, Sum
 
-ROWS: Final = 100_000
+ROWS: Final = 10_000
 """Rows that are kept; past it the oldest go."""
 
 
