@@ -41,7 +41,7 @@ ROUND: Final = 10.0
 ROUSE: Final = 64
 """Stored responses after which a look comes earlier."""
 
-SHARE: Final = 50
+SHARE: Final = 20
 """Counting what is there may take one part in so many of the time: it grows with the tables."""
 
 BATCH: Final = 32
@@ -353,11 +353,15 @@ class Retention:
         return went
 
     async def _excess(self) -> Excess:
-        now, aged, began = self._now(), self._clock_is_steady(), self._clock()
-        over = await self._database.read(
-            lambda connection: excess(connection, self._bounds, now=now, aged=aged)
-        )
-        self._asking = self._clock() - began
+        now, aged = self._now(), self._clock_is_steady()
+
+        def ask(connection: Connection) -> tuple[Excess, float]:
+            began = self._clock()
+            over = excess(connection, self._bounds, now=now, aged=aged)
+            # Without the wait for a reader: a busy machine must not let the store grow.
+            return over, self._clock() - began
+
+        over, self._asking = await self._database.read(ask)
         return over
 
     def _clock_is_steady(self) -> bool:
