@@ -236,6 +236,8 @@ def _lane_input(line: Lockstep, what: LaneInput) -> None:
     create = Turn(line.line, create_of(input="hi"), principal=LOCAL, recall=lane.recall)
     if what is LaneInput.NEXT and not lane.queue:
         lane.queue.append(create)  # By its meaning: something is queued.
+    if what is LaneInput.HOLD and lane.current is not None and lane.current.tip is None:
+        return  # By its meaning: the turn has sampled.
     arguments: dict[LaneInput, tuple[Any, ...]] = {
         LaneInput.CREATE: (create,),
         LaneInput.APPEND: (append_of(user("more")), LOCAL),
