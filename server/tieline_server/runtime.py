@@ -248,14 +248,24 @@ class LineRuntime:
         return self.line.phase()
 
     async def close(self) -> None:
-        """Ends every task of the line. Idempotent."""
+        """Ends every task of the line. Idempotent.
+
+        Whoever closes may be cancelled meanwhile, as the peer goes: what is being saved is saved
+        and booked all the same, and what the line holds is let go.
+        """
         self.drop()
         self._services.running.lines.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        pending = [task for task in self._tasks if task is not asyncio.current_task()]
-        await asyncio.gather(*pending, return_exceptions=True)
+        cancelled: asyncio.CancelledError | None = None
+        while pending := self._tasks - {asyncio.current_task()}:
+            try:
+                await asyncio.wait(pending)
+            except asyncio.CancelledError as error:
+                cancelled = error
         self.line.memory.clear()
+        if cancelled is not None:
+            raise cancelled
 
     # Effects.
 

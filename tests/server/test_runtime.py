@@ -30,6 +30,7 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline.requests import Cancel, SessionStart
+from tieline_server.core.booking import Booking
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.limits import Limits
@@ -349,6 +350,29 @@ class TestFailures:
 
         run(test)
         assert any(record.exc_info for record in caplog.records)
+
+    def test_a_close_that_is_cancelled_still_saves_books_and_lets_go(self) -> None:
+        """A peer that goes while its line is being closed has the closing cancelled."""
+
+        async def test() -> None:
+            booked: list[Booking] = []
+            store = Failing(book=booked.append)
+            stage = Stage(hello, store=store)
+            store.gate.clear()
+            stage.create(store=True)
+            await until(lambda: stage.engine.finished == 1)
+            closing = asyncio.create_task(stage.line.close())
+            await loop_turns()
+            closing.cancel()
+            await loop_turns()
+            store.gate.set()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert [row.outcome for row in booked] == ["completed"]
+            assert [record.outcome for record, _ in stage.records] == ["completed"]
+            assert stage.services.budget.size == 0
+
+        run(test)
 
     def test_a_store_that_cannot_be_asked_is_a_server_error(self) -> None:
         async def test() -> None:
