@@ -289,7 +289,8 @@ class Retention:
         self._ahead = now() - clock()
         self._trusted_at = clock()
         self._tidied_at = self._beat_at = clock()
-        self._owing = False
+        self._owed = 0
+        """Removals that are still to be erased."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stored(self) -> None:
@@ -297,6 +298,10 @@ class Retention:
         self._stored += 1
         if self._stored >= ROUSE:
             self._wanted.set()
+
+    def owe(self) -> None:
+        """Something was removed that nobody waits for: the files forget it soon."""
+        self._owed += 1
 
     async def close(self) -> None:
         """Ends after the transaction that is in flight."""
@@ -331,11 +336,12 @@ class Retention:
             self._writer.leave(beat)
             await beat.done
         while not self._ending.is_set() and await self._sweep():
-            self._owing = True
+            self.owe()
         if self._clock() - self._tidied_at >= ROUND:
             self._tidied_at = self._clock()
-            if self._owing:
-                self._owing = not await self._database.erase()
+            owed = self._owed
+            if owed and await self._database.erase():
+                self._owed -= owed
             await self._database.tidy()
 
     async def _sweep(self) -> bool:

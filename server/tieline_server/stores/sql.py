@@ -130,7 +130,7 @@ class SqlStore:
         draft = self._drafts.pop((discard.owner, discard.response_id), None)
         if draft is not None:
             draft.ended = True
-            self._writer.leave(DropDraft(draft))
+            self._writer.leave(DropDraft(draft, gone=self.retention.owe))
 
     async def put(self, record: Saved, booking: Booking) -> None:
         """Writes what is left of a response, and its row of the ledger."""
@@ -275,8 +275,10 @@ class DropDraft:
 
     erases = False
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, *, gone: Callable[[], None]) -> None:
         self._draft = draft
+        self._gone = gone
+        """Called once it is removed; it is still in the log of the file then."""
 
     def take(self) -> bool:
         """Only where there is one."""
@@ -289,6 +291,8 @@ class DropDraft:
 
     def settle(self, error: Exception | None) -> None:
         """One that stays is swept away when nobody has claimed it for long."""
+        if error is None:
+            self._gone()
 
 
 class PutResponse(Write):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine, event, text
@@ -19,9 +20,10 @@ from tests.support.store_contract import (
     unstored,
 )
 from tieline.items import decode_input
-from tieline_server.core.effects import Saved
+from tieline_server.core.effects import Discard, Saved
 from tieline_server.core.history import Segment
 from tieline_server.database.errors import DatabaseError
+from tieline_server.database.retention import ROUND
 from tieline_server.stores.base import ResponseStore
 from tieline_server.stores.sql import LONG as LONG_CHAIN
 
@@ -298,5 +300,29 @@ def test_a_chain_in_memory_is_never_found_past_the_database(address: str) -> Non
             await put(one.store, saved("resp_3", text="old"))
             await put(other.store, replaced)
             assert texts(await one.store.get("ann", "resp_3")) == texts(replaced)
+
+    asyncio.run(main())
+
+
+def test_of_a_response_that_was_cut_off_nothing_stays_in_the_files(tmp_path: Path) -> None:
+    """What was written while it ran is gone from the write-ahead log as well, after a round."""
+
+    def holding() -> list[str]:
+        return [file.name for file in tmp_path.iterdir() if b"a secret" in file.read_bytes()]
+
+    async def main() -> None:
+        clock = 0.0
+        async with durable(f"sqlite:///{tmp_path}/t.db", clock=lambda: clock) as opened:
+            for keep in kept(saved("resp_1", text="a secret " + LONG)):
+                opened.store.keep(keep)
+            while not await opened.count("items"):
+                pass
+            assert holding() == ["t.db-wal"]
+            opened.store.discard(Discard("resp_1", "ann"))
+            while await opened.count("items"):
+                pass
+            clock += ROUND
+            await opened.store.retention.look()
+            assert holding() == []
 
     asyncio.run(main())
