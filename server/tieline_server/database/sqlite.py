@@ -17,12 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 
 from tieline_server.config import MIB, ConfigError
 from tieline_server.database.connection import PATIENCE, READERS
-from tieline_server.database.errors import Busy, Damaged, DatabaseError, translated
+from tieline_server.database.errors import Away, Busy, Damaged, DatabaseError, translated
 from tieline_server.database.migrate import migrate
 
 T = TypeVar("T")
@@ -51,10 +52,10 @@ class SqliteDatabase:
     """An open file. Build it with :meth:`open`."""
 
     def __init__(self, path: Path, *, full: bool) -> None:
-        url = URL.create("sqlite", database=str(path))
-        self._write = _engine(url, size=1, prepare=_writing(full))
-        self._house = _engine(url, size=1, prepare=_writing(full), patience=CHECKPOINT_PATIENCE)
-        self._read = _engine(url, size=READERS, prepare=_reading)
+        self._file = file = SameFile(path)
+        self._write = _engine(file, size=1, prepare=_writing(full))
+        self._house = _engine(file, size=1, prepare=_writing(full), patience=CHECKPOINT_PATIENCE)
+        self._read = _engine(file, size=READERS, prepare=_reading)
         event.listen(self._write, "begin", _begin)
         self._writer = ThreadPoolExecutor(1, "sqlite-write")
         self._readers = ThreadPoolExecutor(READERS, "sqlite-read")
@@ -98,14 +99,28 @@ class SqliteDatabase:
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
         """Runs a question on a thread."""
-        return await self._on(self._readers, _ask, self._read, ask)
+        return await self._on(self._readers, self._ask, ask)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
         """Runs a change on the writer's thread."""
-        changed: T = await self._on(self._writer, _change, self._write, change)
+        changed: T = await self._on(self._writer, self._change, change)
         if self._checkpoint is None:
             loop = asyncio.get_running_loop()
             self._checkpoint = loop.call_later(CHECKPOINT, self._start_checkpoint)
+        return changed
+
+    def _ask(self, ask: Callable[[Connection], T]) -> T:
+        with self._read.connect() as connection:
+            answer = ask(connection)
+        self._file.check()
+        return answer
+
+    def _change(self, change: Callable[[Connection], T]) -> T:
+        self._file.check()
+        with self._write.begin() as connection:
+            changed = change(connection)
+        # It may have gone meanwhile.
+        self._file.check()
         return changed
 
     def _start_checkpoint(self) -> None:
@@ -141,26 +156,58 @@ class SqliteDatabase:
             return await asyncio.get_running_loop().run_in_executor(threads, work, *args)
 
 
+class SameFile:
+    """The file that was opened: a path may be given to another one, or to none, meanwhile.
+
+    A connection goes on with a file that was removed, and all that it writes is gone at its end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._identity = _identity(path)
+
+    def check(self) -> None:
+        """Raises :class:`Away` unless the path still leads to it."""
+        if _identity(self.path) != self._identity:
+            raise Away("the file was moved, removed or replaced")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
 def _make_private(path: Path) -> None:
     """What callers said is in the file: it is made for its owner's eyes only."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _engine(
-    url: URL,
+    file: SameFile,
     *,
     size: int,
     prepare: Callable[[sqlite3.Connection, object], None],
     patience: float = PATIENCE,
 ) -> Engine:
+    def dial() -> sqlite3.Connection:
+        # SQLite would make a file that is missing.
+        file.check()
+        # The driver begins no transaction by itself: ``_begin`` does, or none is begun.
+        return sqlite3.connect(
+            file.path, timeout=patience, isolation_level=None, check_same_thread=False
+        )
+
     engine = create_engine(
-        url,
+        "sqlite://",
+        creator=dial,
+        poolclass=QueuePool,
         pool_size=size,
         max_overflow=0,
         # Parameters are content, which no message may show.
         hide_parameters=True,
-        # The driver begins no transaction by itself: ``_begin`` does, or none is begun.
-        connect_args={"timeout": patience, "isolation_level": None, "check_same_thread": False},
     )
     event.listen(engine, "connect", prepare)
     return engine
@@ -189,19 +236,9 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _ask(engine: Engine, ask: Callable[[Connection], T]) -> T:
-    with engine.connect() as connection:
-        return ask(connection)
-
-
-def _change(engine: Engine, change: Callable[[Connection], T]) -> T:
-    with engine.begin() as connection:
-        return change(connection)
-
-
 def _move_log(engine: Engine) -> None:
     """As far as no reader and no writer is in the way. The next one tries again what fails."""
-    with suppress(SQLAlchemyError, sqlite3.Error):
+    with suppress(SQLAlchemyError, sqlite3.Error, DatabaseError):
         _run(engine, "PRAGMA wal_checkpoint(PASSIVE)")
 
 

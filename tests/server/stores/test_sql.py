@@ -22,7 +22,8 @@ from tests.support.store_contract import (
 from tieline.items import decode_input
 from tieline_server.core.effects import Discard, Saved
 from tieline_server.core.history import Segment
-from tieline_server.database.errors import DatabaseError
+from tieline_server.database.connection import READERS
+from tieline_server.database.errors import Away, DatabaseError
 from tieline_server.database.retention import ROUND
 from tieline_server.stores.base import ResponseStore
 from tieline_server.stores.sql import LONG as LONG_CHAIN
@@ -319,10 +320,37 @@ def test_of_a_response_that_was_cut_off_nothing_stays_in_the_files(tmp_path: Pat
                 pass
             assert holding() == ["t.db-wal"]
             opened.store.discard(Discard("resp_1", "ann"))
-            while await opened.count("items"):
-                pass
+            # Changes are made in their order.
+            await put(opened.store, saved("resp_2"))
             clock += ROUND
             await opened.store.retention.look()
             assert holding() == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_moved_away_takes_nothing_until_it_is_back(
+    tmp_path: Path, replaced: bool
+) -> None:
+    """What went on into it would be acknowledged, and missing after the next start."""
+    path, elsewhere = tmp_path / "t.db", tmp_path / "elsewhere.db"
+
+    async def scenario(opened: Durable) -> None:
+        first = saved("resp_1")
+        await put(opened.store, first)
+        path.rename(elsewhere)
+        if replaced:
+            path.write_bytes(elsewhere.read_bytes())
+        with pytest.raises(Away):
+            await put(opened.store, saved("resp_2", after=first))
+        for _ in range(2 * READERS):
+            with pytest.raises(Away):
+                await opened.count("responses")
+        assert path.exists() is replaced
+        elsewhere.rename(path)
+        assert await opened.count("responses") == await opened.count("ledger") == 1
+        await put(opened.store, saved("resp_3", after=first))
+        assert texts(await opened.store.get("ann", "resp_1")) == texts(first)
+
+    run(f"sqlite:///{path}", scenario)
