@@ -181,6 +181,14 @@ class TestRefusals:
         assert "lives in the running server" in said
         assert "GET /v1/usage" in said
 
+    def test_a_file_that_is_not_there_is_no_ledger_and_is_not_made(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        path = tmp_path / "mistyped.db"
+        said = Command(capsys).refusal("--store", f"sqlite:///{path}")
+        assert said == f"cannot open {path}: No such file or directory"
+        assert not path.exists()
+
     @pytest.mark.parametrize("package", ["pydantic_settings", "structlog"])
     def test_without_its_extra_the_command_says_what_to_install(self, package: str) -> None:
         done = subprocess.run(

@@ -48,15 +48,16 @@ class Database(Protocol):
         ...
 
 
-async def connect(url: str, *, full: bool = False) -> Database:
+async def connect(url: str, *, full: bool = False, make: bool = True) -> Database:
     """Opens ``sqlite:///PATH`` or ``postgresql://...`` with its schema brought up to date.
 
-    ``full`` makes a commit survive the loss of power. Raises :class:`ConfigError`.
+    ``full`` makes a commit survive the loss of power; ``make`` makes a SQLite file that is not
+    there. Raises :class:`ConfigError`.
     """
     if url.startswith("sqlite:"):
         from tieline_server.database.sqlite import SqliteDatabase
 
-        return await SqliteDatabase.open(url, full=full)
+        return await SqliteDatabase.open(url, full=full, make=make)
     try:
         from tieline_server.database.postgresql import PostgresqlDatabase
     except ModuleNotFoundError as error:

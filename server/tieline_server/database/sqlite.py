@@ -65,13 +65,13 @@ class SqliteDatabase:
         """Whether a checkpoint that should have erased could not."""
 
     @classmethod
-    async def open(cls, url: str, *, full: bool) -> Self:
-        """Opens or makes the file of ``url``; raises :class:`ConfigError`."""
+    async def open(cls, url: str, *, full: bool, make: bool = True) -> Self:
+        """Opens the file of ``url``, or makes it; raises :class:`ConfigError`."""
         if sqlite3.sqlite_version_info < OLDEST:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         path = Path(url.removeprefix(PREFIX))
         try:
-            _make_private(path)
+            _open_private(path, make=make)
         except OSError as error:
             raise ConfigError(f"cannot open {path}: {error.strerror}") from None
         database = cls(path, full=full)
@@ -180,9 +180,9 @@ def _identity(path: Path) -> tuple[int, int]:
     return (found.st_dev, found.st_ino)
 
 
-def _make_private(path: Path) -> None:
+def _open_private(path: Path, *, make: bool) -> None:
     """What callers said is in the file: it is made for its owner's eyes only."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600))
 
 
 def _engine(

@@ -53,7 +53,8 @@ class SqlLedger:
     @classmethod
     async def open(cls, config: Config, stack: AsyncExitStack) -> Self:
         """The ledger by itself, without its store; ``stack`` closes it and its database."""
-        database = await connect(config.store)
+        # A path that is mistyped is no ledger without rows.
+        database = await connect(config.store, make=False)
         stack.push_async_callback(database.close)
         writer = Writer(database)
         stack.push_async_callback(writer.close)
