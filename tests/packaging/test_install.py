@@ -41,7 +41,7 @@ def bare(artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def everything(artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    requirement = f"{artifacts.sdist}[server,llama,otel,cli,bench]"
+    requirement = f"{artifacts.sdist}[server,llama,otel,postgres,cli,bench]"
     return install(requirement, tmp_path_factory.mktemp("everything") / "venv")
 
 
