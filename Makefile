@@ -39,8 +39,7 @@ run: $(SYNCED) ## Start a server (ARGS="--engine scripted --grpc 127.0.0.1:50051
 
 .PHONY: bench
 bench: $(SYNCED) ## Run the quick benchmarks (ARGS="..." to choose)
-	@if [ -d client/tieline_client/bench ]; then $(BIN)/python -m tieline_client.bench $(ARGS); \
-	else echo "make bench: this release has no benchmarks yet"; fi
+	@$(BIN)/python -m tieline_client.bench $(ARGS)
 
 ##@ Check
 

@@ -5,7 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tieline.codecs.json import MAX_DEPTH, MAX_VALUES
 from tieline.errors import ERRORS, Grpc
+from tieline.items import MAX_ITEMS
+from tieline.requests import EVENT_ID
+from tieline_server.core.limits import Limits
+from tieline_server.core.outbox import MERGE_CHARACTERS
+from tieline_server.core.settings import MAX_TOOLS
+from tieline_server.summaries import LONGEST
+from tieline_server.transports.grpc.stream import WRITE_BYTES
+from tieline_server.transports.websocket.config import WebSocketConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +28,31 @@ def test_the_error_table_of_the_page_is_the_table_of_the_code() -> None:
     listed = {code: (int(status), kind, numbers[grpc]) for code, status, kind, grpc in rows}
 
     assert {code: (row.status, row.type, row.grpc) for code, row in ERRORS.items()} == listed
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/protocol.md").read_text()
+    limits, mebi = Limits(), 1024 * 1024
+
+    for sentence in (
+        f"| responses that sample side by side on a line | {limits.active};",
+        f"| lane names in the life of a line | {limits.lanes},",
+        f"| {MAX_ITEMS:,} and {MAX_TOOLS:,}: `array_above_max_length` |",
+        f"| JSON values in one client event | {MAX_VALUES:,} ({MAX_DEPTH} levels deep)",
+        f"| {limits.queue}, and {limits.queue_bytes // mebi} MiB of them on a line;",
+        f"| history that a line remembers | {limits.line_bytes // mebi} MiB of items,",
+        f"| largest client message | {limits.message_bytes // mebi} MiB",
+        f"on a WebSocket less than {WebSocketConfig().max_message_bytes // mebi} MiB",
+        f"| one `ConnectResponse` | closes at {WRITE_BYTES // 1024} KiB;",
+        f"| events that a reader has not taken | {limits.outbox}, shared by the lanes",
+        f"| steers that one response collects | {limits.steers};",
+        f"| nothing for {limits.held_timeout / 60:.0f} minutes (`--held-timeout`) |",
+        f"| `event_id` on any message, at most {EVENT_ID} characters |",
+        f"has {limits.merge_from} unsent events, a delta joins the one before it, "
+        f"unless that has {MERGE_CHARACTERS} characters or more",
+        f"(at most {LONGEST:,} tokens,",
+    ):
+        assert sentence in page
 
 
 def test_the_state_diagrams_are_those_of_the_tables() -> None:
