@@ -83,10 +83,19 @@ def _doomed(line: Lockstep) -> str:
     return turn
 
 
+class Stopped(Turn):
+    """A turn that is ready to run and does not."""
+
+    __slots__ = ()
+
+    def _go(self) -> None:
+        pass
+
+
 def _resolving(line: Lockstep) -> str:
     """The one state that never outlasts a call: the call is stopped in its middle."""
     turn = _queued(line)
-    line.turns[turn]._go = lambda: None  # type: ignore[method-assign]
+    line.turns[turn].__class__ = Stopped
     line.cancel()
     return turn
 

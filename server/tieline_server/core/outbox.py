@@ -229,7 +229,7 @@ class Outbox:
     def extend(self, make: Make, texts: Sequence[str]) -> None:
         """Numbers and queues deltas of one part that became known together.
 
-        Where the reader is slow, those that would join the one before them join each other first.
+        Where the reader is slow, the later ones join as if they had come one by one.
         """
         room = self._outgoing.room(self._lane)
         alone = texts if room is None else texts[:room]
@@ -237,8 +237,8 @@ class Outbox:
         made = make(first, alone)
         self._outgoing.extend(self._lane, made)
         self.count = first + len(made)
-        if len(made) < len(texts):
-            (late,) = make(self.count, ["".join(texts[len(made) :])])
+        for text in texts[len(made) :]:
+            (late,) = make(self.count, (text,))
             if self._outgoing.put(self._lane, late):
                 self.count += 1
 
