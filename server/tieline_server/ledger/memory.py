@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from tieline_server.config import Config
 from tieline_server.core.booking import Booking
 from tieline_server.ledger.base import By, Question, Sum
@@ -36,8 +38,8 @@ class MemoryLedger:
         return iter(self._rows.values())
 
     def book(self, booking: Booking) -> None:
-        """Takes a row; a response id that has one keeps it."""
-        self._rows.setdefault(booking.response_id, booking)
+        """Takes a row; a response id that has one keeps it. Its phases, half of it, are let go."""
+        self._rows.setdefault(booking.response_id, replace(booking, phases={}))
         if len(self._rows) > self._most:
             self._rows.popitem(last=False)
 
