@@ -9,13 +9,15 @@ class Holdings:
     To hold or release a chain costs what no other held chain has of it.
     """
 
-    __slots__ = ("_holders", "size")
+    __slots__ = ("_holders", "_sizes", "size")
 
     def __init__(self) -> None:
         self._holders: dict[Segment, int] = {}
         """Link -> how many hold it as their last one, plus how many held links follow it."""
+        self._sizes: dict[Segment, int] = {}
+        """What each counts: a link that is opened while it is held grows."""
         self.size = 0
-        """Bytes of JSON of all held links' items."""
+        """Bytes of JSON of all held links' items, each as it was when it came."""
 
     def hold(self, tip: Segment) -> None:
         """One more holds the chain that ends here."""
@@ -26,6 +28,7 @@ class Holdings:
             holders[link] = count + 1
             if count:
                 return
+            self._sizes[link] = link.size
             self.size += link.size
             link = link.parent
 
@@ -39,7 +42,7 @@ class Holdings:
                 holders[link] = count
                 return
             del holders[link]
-            self.size -= link.size
+            self.size -= self._sizes.pop(link)
             link = link.parent
 
     @property

@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tieline.items import Message, encode
+from tieline.items import Compaction, Item, Message, Opened, encode
 from tieline_server.core.history import Segment
 from tieline_server.core.holdings import Holdings
 
@@ -36,3 +37,20 @@ def test_the_size_is_that_of_all_links_that_are_held(
         for tip in held:
             followed = any(each.parent is tip for each in every)
             assert holdings.alone(tip) is (held.count(tip) == 1 and not followed)
+
+
+def test_a_chain_that_is_opened_while_it_is_held_leaves_nothing_behind() -> None:
+    """A store holds what it has read before a turn opens it (sealed items)."""
+    sealed = encode(Compaction(id="cmp_1", encrypted_content="sealed"))
+    tip = Segment(None, (sealed,), turn=1)
+
+    def opened(item: Item) -> Item:
+        inside = encode(Message(role="user", content="a word that was sealed"))
+        return replace(item, opened=Opened(items=(inside,)))
+
+    holdings = Holdings()
+    holdings.hold(tip)
+    tip.reveal(opened)
+    assert tip.size > len(sealed.raw)
+    holdings.release(tip)
+    assert (holdings.size, holdings.empty) == (0, True)
