@@ -45,7 +45,8 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"on a WebSocket less than {WebSocketConfig().max_message_bytes // mebi} MiB",
         f"| one `ConnectResponse` | closes at {WRITE_BYTES // 1024} KiB;",
         f"| events that a reader has not taken | {limits.outbox}, shared by the lanes",
-        f"| steers that one response collects | {limits.steers};",
+        f"| steers that one response collects | {limits.steers}, "
+        f"and {limits.queue_bytes // mebi} MiB of them on a line;",
         f"| nothing for {limits.held_timeout / 60:.0f} minutes (`--held-timeout`) |",
         f"| `event_id` on any message, at most {EVENT_ID} characters |",
         f"has {limits.merge_from} unsent events, a delta joins the one before it, "

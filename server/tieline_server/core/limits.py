@@ -23,7 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     queue: int = 64
     """Creates that may wait behind another on one lane."""
     queue_bytes: int = 256 * 1024 * 1024
-    """Bytes, about, of all creates that wait behind others on the line."""
+    """Bytes, about, of all creates that wait behind others on the line; and of all steers."""
     steers: int = 8
     """Steers that one response may collect."""
     held_timeout: float = 900.0
@@ -127,6 +127,14 @@ class Admission:
                 "queue_full",
                 f"Requests of {waiting} bytes already wait on this connection.",
                 retry_after=1.0,
+            )
+
+    def steer_bytes(self, waiting: int, size: int) -> None:
+        """Admits a steer beside ``waiting`` bytes on the line; raises :class:`ApiError` 429."""
+        if waiting and waiting + size > self._limits.queue_bytes:
+            raise ApiError.of(
+                "too_many_pending_steers",
+                f"Steers of {waiting} bytes already wait on this connection.",
             )
 
     @property

@@ -358,6 +358,8 @@ class Line:
             if turn is None:
                 raise steering.no_target(steer, latest=self.memory)
             steering.admit(turn, most=self.limits.steers)
+            waiting = self._succession.waiting_bytes(self._turns())
+            self.admission.steer_bytes(waiting, steering.size(items))
         except ApiError as refusal:
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named

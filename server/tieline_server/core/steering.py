@@ -5,7 +5,7 @@ steer's messages starts by itself. If the response leaves tool calls open, the s
 the create (or, in append shape, the append) that answers them, and joins it once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -35,6 +35,11 @@ def read(steer: Steer) -> tuple[Item, ...]:
             "invalid_input", "A steer takes text or user messages only.", param="input"
         )
     return tuple(items)
+
+
+def size(items: Iterable[Item]) -> int:
+    """Bytes of JSON of a steer's messages."""
+    return sum(len(item.raw) for item in items)
 
 
 def _is_user(item: Item) -> bool:
@@ -105,6 +110,11 @@ class Steers:
 
     def __len__(self) -> int:
         return len(self._accepted)
+
+    @property
+    def size(self) -> int:
+        """Bytes of JSON of all their messages."""
+        return sum(size(own) for _, own in self._accepted)
 
     def accept(self, items: Sequence[Item]) -> None:
         """Takes a steer and says so."""

@@ -4,11 +4,13 @@ They go on in a successor, or with the create that answers the open calls.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from tieline.items import Item
 from tieline.requests import Create
 from tieline_server.core.history import Tip
+from tieline_server.core.steering import size
 from tieline_server.core.turn import Host, Turn
 
 WAITING: Final = 256
@@ -27,6 +29,14 @@ class Succession:
     def take(self, response_id: str) -> tuple[Item, ...]:
         """What waits for a create that continues this response; it is used now."""
         return self._waiting.pop(response_id, ())
+
+    def waiting_bytes(self, turns: Iterable[Turn]) -> int:
+        """Bytes of all steers of the line that are in no chain yet, those of its turns included."""
+        waiting = sum(map(size, self._waiting.values()))
+        # A turn that has a chain has what it took in it.
+        return waiting + sum(
+            each.steers.size + (size(each.extra) if each.tip is None else 0) for each in turns
+        )
 
     def restore(self, turn: Turn) -> None:
         """A turn ended: where it came to nothing, the steers that it had taken wait again."""

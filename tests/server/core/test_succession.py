@@ -2,6 +2,7 @@
 
 from tests.support.core import TEN, Lockstep, output
 from tieline_server.core.deltas import CallDelta, CallStart, Finish, ItemEnd, TextDelta
+from tieline_server.core.limits import Limits
 from tieline_server.core.succession import WAITING
 
 LOOK = CallStart(kind="function_call", name="look")
@@ -24,6 +25,30 @@ def test_of_calls_that_are_never_answered_only_the_latest_are_kept() -> None:
     assert succession.take(turns[0]) == ()
     assert succession.take(turns[-1]) != ()
     assert succession.take(turns[-1]) == ()
+
+
+def takes(line: Lockstep, turn: str, size: int) -> bool:
+    """Whether a steer of so many letters finds room."""
+    before = line.types(turn).count("steer.accepted")
+    line.steer(turn, "x" * size)
+    return line.types(turn).count("steer.accepted") > before
+
+
+def test_the_bytes_of_all_steers_that_wait_on_a_line_are_bounded() -> None:
+    """Whether their response runs, has ended, or a create has taken them and waits itself."""
+    line = Lockstep(limits=Limits(queue_bytes=1000))
+    busy = line.create("go", lane="b")
+    line.say(busy, TEN, TextDelta("x"))
+    turn = waiting(line)
+    (call,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+    assert not takes(line, busy, 1000)
+    assert takes(line, busy, 700)
+    assert not takes(line, busy, 200)
+    follower = line.create([output(call)], previous_response_id=turn, lane="b")
+    assert not takes(line, busy, 200)
+    line.cancel(stream_id="b")
+    line.say(follower, TEN, TextDelta("x"))
+    assert takes(line, follower, 900)
 
 
 def test_a_successor_has_the_settings_and_the_lane_of_the_one_before() -> None:
