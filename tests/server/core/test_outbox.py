@@ -267,6 +267,14 @@ class TestRuns:
         assert [event.sequence_number for event in sent] == [0, 1, 2, 3]
         assert outbox.count == 4
 
+    def test_however_long_a_run_is_no_delta_grows_past_the_bound(self) -> None:
+        texts = ["four"] * 1000
+        outbox, sent = self.run(1, 1, texts)
+        assert "".join(event.delta for event in sent) == "x" + "".join(texts)
+        assert max(len(event.delta) for event in sent) < MERGE_CHARACTERS + len("four")
+        assert min(len(event.delta) for event in sent[:-1]) >= MERGE_CHARACTERS
+        assert [event.sequence_number for event in sent] == list(range(outbox.count))
+
     def test_behind_another_part_they_are_one_event(self) -> None:
         out = outgoing(1)
         outbox = Outbox(out, None)
