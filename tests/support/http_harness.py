@@ -80,24 +80,14 @@ async def serve(
         transports.append(transport)
         signal.notify()
 
-    ledger = MemoryLedger() if ledger is None else ledger
-    services = Services(
-        engines={engine.name: engine},
-        catalog=ModelCatalog(
-            Resolved(model=model.id, engine=engine.name) for model in engine.models()
-        ),
-        store=MemoryStore(book=ledger.book) if store is None else store,
-        ledger=ledger,
-        budget=Budget(),
-        keys=Keys(api_keys, clock=time.monotonic, warn=print),
+    services = _services(
+        engine,
+        observe,
+        api_keys=api_keys,
         limits=limits or Limits(),
-        observe=observe,
-        clock=time.monotonic,
-        now=time.time,
-        ids=IdSource(os.urandom),
-        running=Running(),
-        sealer=Keyring.random(os.urandom),
         profile=profile,
+        store=store,
+        ledger=MemoryLedger() if ledger is None else ledger,
     )
     config = HttpConfig(
         **{
@@ -125,3 +115,32 @@ async def serve(
         await door.stop()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not [task for task in left if "RequestHandler" in repr(task)], "a request lives on"
+
+
+def _services(
+    engine: TinyEngine,
+    observe: Callable[[TurnRecord, str], None],
+    *,
+    api_keys: Path | None,
+    limits: Limits,
+    profile: Profile,
+    store: MemoryStore | None,
+    ledger: MemoryLedger,
+) -> Services:
+    models = (Resolved(model=model.id, engine=engine.name) for model in engine.models())
+    return Services(
+        engines={engine.name: engine},
+        catalog=ModelCatalog(models),
+        store=MemoryStore(book=ledger.book) if store is None else store,
+        ledger=ledger,
+        budget=Budget(),
+        keys=Keys(api_keys, clock=time.monotonic, warn=print),
+        limits=limits,
+        observe=observe,
+        clock=time.monotonic,
+        now=time.time,
+        ids=IdSource(os.urandom),
+        running=Running(),
+        sealer=Keyring.random(os.urandom),
+        profile=profile,
+    )
