@@ -126,6 +126,9 @@ class Output:
 
     def feed(self, run: Sequence[deltas.Delta]) -> None:
         """Takes deltas in order; those of one kind that follow each other, together."""
+        if len(run) == 1:
+            HANDLERS[type(run[0])](self, run)
+            return
         for kind, some in groupby(run, type):
             HANDLERS[kind](self, list(some))
 

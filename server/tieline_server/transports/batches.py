@@ -42,15 +42,21 @@ class Batches:
 
     def next(self) -> bytes | None:
         """The next write; None when there is nothing to write now."""
-        frames, self._frames = self._frames, []
+        frames = self._frames
+        if not frames and self._line.sent:
+            return None
+        self._frames = []
         size = sum(map(len, frames))
         while size <= self.most and (events := self._line.take(EVENTS)):
             made = self._encode(events)
-            frames += made
+            frames = frames + made if frames else made
             size += sum(map(len, made))
-        if size <= self.most or len(frames) == 1:
-            return b"".join(frames) or None
-        return self._cut(frames)
+            if len(events) < EVENTS:
+                # That was all there is: most writes are one token.
+                break
+        if len(frames) == 1:
+            return frames[0]
+        return (b"".join(frames) or None) if size <= self.most else self._cut(frames)
 
     def _cut(self, frames: list[bytes]) -> bytes:
         """As many frames as fit, at least one; the others are next."""
