@@ -40,7 +40,10 @@ class Ledger(Protocol):
     """What keeps bookings."""
 
     def book(self, booking: Booking) -> None:
-        """Takes a row. Never waits and never raises; it is durable within 50 ms."""
+        """Takes a row. Never waits and never raises.
+
+        It is durable within 50 ms; where the processor is full, now and then some later.
+        """
         ...
 
     async def usage(self, question: Question) -> Sequence[Sum]:
