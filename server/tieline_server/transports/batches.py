@@ -51,8 +51,8 @@ class Batches:
             made = self._encode(events)
             frames = frames + made if frames else made
             size += sum(map(len, made))
-            if len(events) < EVENTS:
-                # That was all there is: most writes are one token.
+            if frames and len(events) < EVENTS:
+                # Most writes are one token, with nothing behind it.
                 break
         if len(frames) == 1:
             return frames[0]

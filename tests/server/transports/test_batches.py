@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.runtime import Stage, hello, run
-from tieline.events import Event, Heartbeat
+from tieline.events import Event, Heartbeat, SteerAccepted, SteerRef
 from tieline_server.transports.batches import EVENTS, Batches
 
 
@@ -60,6 +60,22 @@ def test_what_was_given_first_goes_first() -> None:
 def test_more_events_than_are_taken_at_once_still_leave_together() -> None:
     phases = ["x"] * (2 * EVENTS + 3)
     assert written(*phases, most=1000) == [b"x" * len(phases)]
+
+
+def test_what_stands_behind_events_that_the_client_does_not_get_is_not_left() -> None:
+    """The reason why a line ends goes out last, whatever was left out before it."""
+
+    async def main() -> None:
+        stage = Stage(hello)
+        outgoing = stage.line.line.outgoing
+        outgoing.put("a", SteerAccepted(steer=SteerRef(previous_response_id="resp_1")))
+        outgoing.put_last(Heartbeat(phase="last"))
+        batches = Batches(stage.line, words, most=100)
+        assert batches.next() == b"last"
+        assert batches.next() is None
+        await stage.line.close()
+
+    run(main)
 
 
 def test_events_that_the_client_does_not_get_leave_nothing_to_write() -> None:
