@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.runtime import until
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
+from tieline_server.transports import http
 from tieline_server.transports.http.connection import UNSENT_BYTES
 from tieline_server.transports.http.sse import WRITE_BYTES, comment, frame
 
@@ -128,6 +130,44 @@ def test_a_write_holds_whole_events_up_to_its_bound_and_a_larger_one_alone() -> 
             assert any(write.count(b"event: ") > 1 for write in writes)
             deltas = [e for e in read_events(b"".join(writes)) if e["type"].endswith("text.delta")]
             assert [len(event["delta"]) for event in deltas] == sizes
+
+    run(main())
+
+
+class Counted:
+    """A transport that notes what is written to it."""
+
+    def __init__(self, transport: Any, writes: list[bytes]) -> None:
+        self._transport = transport
+        self._writes = writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(bytes(data))
+        self._transport.write(data)
+
+
+def test_a_short_turn_leaves_in_one_write_with_its_head_and_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A write of its own for the head, and one for the last chunk, would cost as much again."""
+    writes: list[bytes] = []
+    made: Any = http.connection.Connection.connection_made
+
+    def counted(connection: http.connection.Connection, transport: Any) -> None:
+        made(connection, Counted(transport, writes))
+
+    monkeypatch.setattr(http.connection.Connection, "connection_made", counted)
+
+    async def main() -> None:
+        async with serve() as served:
+            body = await stream(served)
+            (only,) = writes
+            assert only.startswith(b"HTTP/1.1 200 ")
+            assert body in only
+            assert only.endswith(b"\r\n0\r\n\r\n")
 
     run(main())
 
