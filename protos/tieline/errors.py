@@ -72,6 +72,7 @@ ERRORS: Final[dict[str, Row]] = {
     "content_filter": _BAD,
     "steering_not_supported": _BAD,
     "nothing_to_append": _BAD,
+    "not_resumable": _BAD,
     "previous_response_not_found": Row(400, _INVALID, Grpc.NOT_FOUND),
     "websocket_connection_limit_reached": Row(400, _INVALID, Grpc.FAILED_PRECONDITION),
     "websocket_stream_limit_reached": Row(400, _INVALID, Grpc.RESOURCE_EXHAUSTED),
@@ -88,6 +89,8 @@ ERRORS: Final[dict[str, Row]] = {
     "upgrade_required": Row(426, _INVALID, Grpc.FAILED_PRECONDITION),
     # The state of the line or of a turn is in the way.
     "lane_busy": Row(409, "conflict_error", Grpc.ABORTED),
+    "resumed_elsewhere": Row(409, "conflict_error", Grpc.ABORTED),
+    "idempotency_conflict": Row(409, "conflict_error", Grpc.ABORTED),
     "response_already_completed": Row(409, "conflict_error", Grpc.FAILED_PRECONDITION),
     "response_not_active": Row(409, "conflict_error", Grpc.FAILED_PRECONDITION),
     "request_too_large": Row(413, _INVALID, Grpc.RESOURCE_EXHAUSTED),

@@ -103,6 +103,17 @@ class Steer(Request, frozen=True, kw_only=True, tag="response.steer"):
     input: Raw | UnsetType = UNSET
 
 
+class Resume(Request, frozen=True, kw_only=True, tag="response.resume"):
+    """Attach to a resumable response again: its events after one, with the very numbers.
+
+    ``after`` is a sequence_number; without it every event comes. The response and its chain move
+    to the lane of this message, which must be free.
+    """
+
+    response_id: str | None = None
+    after: Annotated[int, Meta(ge=0)] | None = None
+
+
 class Processed(Request, frozen=True, kw_only=True, tag="response.processed"):
     """A short-lived acknowledgement of one client; accepted and ignored (wire.md 2)."""
 
@@ -144,6 +155,7 @@ CLASSES: Final[tuple[type[Request], ...]] = (
     Append,
     Cancel,
     Steer,
+    Resume,
     Processed,
     SessionStart,
     SessionEnd,

@@ -282,6 +282,7 @@ def _line_input(line: Lockstep, what: LineInput) -> None:
         LineInput.APPEND: lambda: line.append(user("more")),
         LineInput.CANCEL: line.cancel,
         LineInput.STEER: lambda: line.steer("resp_x"),
+        LineInput.RESUME: lambda: line.send("response.resume", response_id="resp_x"),
         LineInput.NOTICE: lambda: line.receive(ClientHeartbeat()),
         LineInput.UNKNOWN: lambda: line.receive(Opaque(name="x", raw=raw({}))),
         LineInput.SESSION_END: lambda: line.send("tieline.session.end"),

@@ -53,6 +53,7 @@ class ConnectRequest(_message.Message):
     RESPONSE_STEER_FIELD_NUMBER: _builtins.int
     SESSION_END_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    RESPONSE_RESUME_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     EVENT_ID_FIELD_NUMBER: _builtins.int
     STREAM_ID_FIELD_NUMBER: _builtins.int
@@ -78,6 +79,8 @@ class ConnectRequest(_message.Message):
     @_builtins.property
     def heartbeat(self) -> _events_pb2.Heartbeat: ...
     @_builtins.property
+    def response_resume(self) -> _requests_pb2.ResponseResume: ...
+    @_builtins.property
     def opaque(self) -> _requests_pb2.OpaqueRequest: ...
     @_builtins.property
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -93,20 +96,21 @@ class ConnectRequest(_message.Message):
         response_steer: _requests_pb2.ResponseSteer | None = ...,
         session_end: _requests_pb2.SessionEnd | None = ...,
         heartbeat: _events_pb2.Heartbeat | None = ...,
+        response_resume: _requests_pb2.ResponseResume | None = ...,
         opaque: _requests_pb2.OpaqueRequest | None = ...,
         event_id: _builtins.str | None = ...,
         stream_id: _builtins.str | None = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "_stream_id", b"_stream_id", "event_id", b"event_id", "heartbeat", b"heartbeat", "message", b"message", "opaque", b"opaque", "response_append", b"response_append", "response_cancel", b"response_cancel", "response_create", b"response_create", "response_steer", b"response_steer", "session_end", b"session_end", "session_start", b"session_start", "stream_id", b"stream_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "_stream_id", b"_stream_id", "event_id", b"event_id", "heartbeat", b"heartbeat", "message", b"message", "opaque", b"opaque", "response_append", b"response_append", "response_cancel", b"response_cancel", "response_create", b"response_create", "response_resume", b"response_resume", "response_steer", b"response_steer", "session_end", b"session_end", "session_start", b"session_start", "stream_id", b"stream_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "_stream_id", b"_stream_id", "event_id", b"event_id", "heartbeat", b"heartbeat", "message", b"message", "opaque", b"opaque", "response_append", b"response_append", "response_cancel", b"response_cancel", "response_create", b"response_create", "response_steer", b"response_steer", "session_end", b"session_end", "session_start", b"session_start", "stream_id", b"stream_id", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "_stream_id", b"_stream_id", "event_id", b"event_id", "heartbeat", b"heartbeat", "message", b"message", "opaque", b"opaque", "response_append", b"response_append", "response_cancel", b"response_cancel", "response_create", b"response_create", "response_resume", b"response_resume", "response_steer", b"response_steer", "session_end", b"session_end", "session_start", b"session_start", "stream_id", b"stream_id", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__event_id: _TypeAlias = _typing.Literal["event_id"]  # noqa: Y015
     _WhichOneofArgType__event_id: _TypeAlias = _typing.Literal["_event_id", b"_event_id"]  # noqa: Y015
     _WhichOneofReturnType__stream_id: _TypeAlias = _typing.Literal["stream_id"]  # noqa: Y015
     _WhichOneofArgType__stream_id: _TypeAlias = _typing.Literal["_stream_id", b"_stream_id"]  # noqa: Y015
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_start", "response_create", "response_append", "response_cancel", "response_steer", "session_end", "heartbeat", "opaque"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["session_start", "response_create", "response_append", "response_cancel", "response_steer", "session_end", "heartbeat", "response_resume", "opaque"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__event_id) -> _WhichOneofReturnType__event_id | None: ...
@@ -220,6 +224,53 @@ class StreamResponseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamResponseResponse: _TypeAlias = StreamResponseResponse  # noqa: Y015
+
+@_typing.final
+class ResumeResponseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    response_id: _builtins.str
+    after: _builtins.int
+    """A sequence_number. Unset: from the first event on."""
+    def __init__(
+        self,
+        *,
+        response_id: _builtins.str = ...,
+        after: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+
+Global___ResumeResponseRequest: _TypeAlias = ResumeResponseRequest  # noqa: Y015
+
+@_typing.final
+class ResumeResponseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.ServerEvent]:
+        """Laid out as ConnectResponse."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[_events_pb2.ServerEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeResponseResponse: _TypeAlias = ResumeResponseResponse  # noqa: Y015
 
 @_typing.final
 class GetResponseRequest(_message.Message):

@@ -49,6 +49,11 @@ class ResponsesServiceStub:
                 request_serializer=tieline_dot_v1_dot_line__pb2.StreamResponseRequest.SerializeToString,
                 response_deserializer=tieline_dot_v1_dot_line__pb2.StreamResponseResponse.FromString,
                 _registered_method=True)
+        self.ResumeResponse = channel.unary_stream(
+                '/tieline.v1.ResponsesService/ResumeResponse',
+                request_serializer=tieline_dot_v1_dot_line__pb2.ResumeResponseRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_line__pb2.ResumeResponseResponse.FromString,
+                _registered_method=True)
         self.GetResponse = channel.unary_unary(
                 '/tieline.v1.ResponsesService/GetResponse',
                 request_serializer=tieline_dot_v1_dot_line__pb2.GetResponseRequest.SerializeToString,
@@ -101,6 +106,14 @@ class ResponsesServiceServicer:
 
     def StreamResponse(self, request, context):
         """One turn as events. A refused request is a status, not an event.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeResponse(self, request, context):
+        """The events of a background or resumable response after one of them, to its end. A further
+        reader: nothing moves, and leaving ends nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,6 +173,11 @@ def add_ResponsesServiceServicer_to_server(servicer, server):
                     servicer.StreamResponse,
                     request_deserializer=tieline_dot_v1_dot_line__pb2.StreamResponseRequest.FromString,
                     response_serializer=tieline_dot_v1_dot_line__pb2.StreamResponseResponse.SerializeToString,
+            ),
+            'ResumeResponse': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResumeResponse,
+                    request_deserializer=tieline_dot_v1_dot_line__pb2.ResumeResponseRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_line__pb2.ResumeResponseResponse.SerializeToString,
             ),
             'GetResponse': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResponse,
@@ -273,6 +291,33 @@ class ResponsesService:
             '/tieline.v1.ResponsesService/StreamResponse',
             tieline_dot_v1_dot_line__pb2.StreamResponseRequest.SerializeToString,
             tieline_dot_v1_dot_line__pb2.StreamResponseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeResponse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tieline.v1.ResponsesService/ResumeResponse',
+            tieline_dot_v1_dot_line__pb2.ResumeResponseRequest.SerializeToString,
+            tieline_dot_v1_dot_line__pb2.ResumeResponseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class ResponsesServiceStub:
     """One turn, answered whole. Safe to retry with an idempotency_key."""
     StreamResponse: _grpc.UnaryStreamMultiCallable[_line_pb2.StreamResponseRequest, _line_pb2.StreamResponseResponse]
     """One turn as events. A refused request is a status, not an event."""
+    ResumeResponse: _grpc.UnaryStreamMultiCallable[_line_pb2.ResumeResponseRequest, _line_pb2.ResumeResponseResponse]
+    """The events of a background or resumable response after one of them, to its end. A further
+    reader: nothing moves, and leaving ends nothing.
+    """
     GetResponse: _grpc.UnaryUnaryMultiCallable[_line_pb2.GetResponseRequest, _line_pb2.GetResponseResponse]
     DeleteResponse: _grpc.UnaryUnaryMultiCallable[_line_pb2.DeleteResponseRequest, _line_pb2.DeleteResponseResponse]
     CancelResponse: _grpc.UnaryUnaryMultiCallable[_line_pb2.CancelResponseRequest, _line_pb2.CancelResponseResponse]
@@ -58,6 +62,10 @@ class ResponsesServiceAsyncStub(ResponsesServiceStub):
     """One turn, answered whole. Safe to retry with an idempotency_key."""
     StreamResponse: _aio.UnaryStreamMultiCallable[_line_pb2.StreamResponseRequest, _line_pb2.StreamResponseResponse]  # type: ignore[assignment]
     """One turn as events. A refused request is a status, not an event."""
+    ResumeResponse: _aio.UnaryStreamMultiCallable[_line_pb2.ResumeResponseRequest, _line_pb2.ResumeResponseResponse]  # type: ignore[assignment]
+    """The events of a background or resumable response after one of them, to its end. A further
+    reader: nothing moves, and leaving ends nothing.
+    """
     GetResponse: _aio.UnaryUnaryMultiCallable[_line_pb2.GetResponseRequest, _line_pb2.GetResponseResponse]  # type: ignore[assignment]
     DeleteResponse: _aio.UnaryUnaryMultiCallable[_line_pb2.DeleteResponseRequest, _line_pb2.DeleteResponseResponse]  # type: ignore[assignment]
     CancelResponse: _aio.UnaryUnaryMultiCallable[_line_pb2.CancelResponseRequest, _line_pb2.CancelResponseResponse]  # type: ignore[assignment]
@@ -92,6 +100,16 @@ class ResponsesServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_line_pb2.StreamResponseResponse], _abc.AsyncIterator[_line_pb2.StreamResponseResponse]]:
         """One turn as events. A refused request is a status, not an event."""
+
+    @_abc_1.abstractmethod
+    def ResumeResponse(
+        self,
+        request: _line_pb2.ResumeResponseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_line_pb2.ResumeResponseResponse], _abc.AsyncIterator[_line_pb2.ResumeResponseResponse]]:
+        """The events of a background or resumable response after one of them, to its end. A further
+        reader: nothing moves, and leaving ends nothing.
+        """
 
     @_abc_1.abstractmethod
     def GetResponse(

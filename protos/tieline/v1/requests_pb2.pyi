@@ -431,6 +431,43 @@ class ResponseCancel(_message.Message):
 Global___ResponseCancel: _TypeAlias = ResponseCancel  # noqa: Y015
 
 @_typing.final
+class ResponseResume(_message.Message):
+    """Attach again to a resumable response: its events after one, with the numbers of the first time.
+    The response and its chain move to the lane of this message, which must be free.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    EXTRA_JSON_FIELD_NUMBER: _builtins.int
+    response_id: _builtins.str
+    after: _builtins.int
+    """A sequence_number. Unset: from the first event on."""
+    extra_json: _builtins.str
+    def __init__(
+        self,
+        *,
+        response_id: _builtins.str | None = ...,
+        after: _builtins.int | None = ...,
+        extra_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_response_id", b"_response_id", "after", b"after", "response_id", b"response_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_response_id", b"_response_id", "after", b"after", "extra_json", b"extra_json", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__response_id: _TypeAlias = _typing.Literal["response_id"]  # noqa: Y015
+    _WhichOneofArgType__response_id: _TypeAlias = _typing.Literal["_response_id", b"_response_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response_id) -> _WhichOneofReturnType__response_id | None: ...
+
+Global___ResponseResume: _TypeAlias = ResponseResume  # noqa: Y015
+
+@_typing.final
 class ResponseSteer(_message.Message):
     """New user messages for the response that is running now."""
 

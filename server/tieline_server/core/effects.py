@@ -128,6 +128,8 @@ class Saved(Struct, frozen=True, kw_only=True):
     owner: str
     input_from: Segment | None
     """The link before the response's own input; None for the first of a chain."""
+    terminal: int | None = None
+    """The number of its terminal event where its events are kept; None where they are not."""
 
 
 class Keep(Struct, frozen=True):

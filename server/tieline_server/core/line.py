@@ -25,6 +25,7 @@ from tieline.requests import (
     Opaque,
     Processed,
     Request,
+    Resume,
     SessionEnd,
     SessionStart,
     Steer,
@@ -72,6 +73,7 @@ _INPUTS: Final[dict[type[Request], LineInput]] = {
     Append: LineInput.APPEND,
     Cancel: LineInput.CANCEL,
     Steer: LineInput.STEER,
+    Resume: LineInput.RESUME,
     Processed: LineInput.NOTICE,
     ClientHeartbeat: LineInput.NOTICE,
     SessionStart: LineInput.SESSION_START,
@@ -370,6 +372,11 @@ class Line:
             return
         turn.handle(TurnInput.STEER, steer, items)
         self._follow(turn)
+
+    def resume(self, resume: Resume, _principal: Principal) -> None:
+        """Attaches the lane to a response that runs or ran elsewhere."""
+        error = ApiError.of("not_resumable", "This response keeps no events.", param="response_id")
+        self.reject(error, event_id=resume.event_id, stream_id=resume.stream_id)
 
     def refuse_unknown(self, request: Opaque, _principal: Principal) -> None:
         """An event type that this server does not know."""

@@ -157,6 +157,8 @@ class LineInput(StrEnum):
     """response.cancel."""
     STEER = "steer"
     """response.steer."""
+    RESUME = "resume"
+    """response.resume."""
     NOTICE = "notice"
     """A message that needs no answer: heartbeat, response.processed."""
     UNKNOWN = "unknown"
@@ -215,6 +217,7 @@ LineAction = Literal[
     "refuse_late",
     "refuse_old",
     "refuse_unknown",
+    "resume",
     "retire",
     "start_session",
     "steer",
@@ -474,6 +477,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.OPEN, LineInput.APPEND): ("append", LineState.OPEN),
     (LineState.OPEN, LineInput.CANCEL): ("cancel", LineState.OPEN),
     (LineState.OPEN, LineInput.STEER): ("steer", LineState.OPEN),
+    (LineState.OPEN, LineInput.RESUME): ("resume", LineState.OPEN),
     (LineState.OPEN, LineInput.NOTICE): ("ignore", LineState.OPEN),
     (LineState.OPEN, LineInput.UNKNOWN): ("refuse_unknown", LineState.OPEN),
     (LineState.OPEN, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
@@ -487,6 +491,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.ENDING, LineInput.APPEND): ("refuse_late", LineState.ENDING),
     (LineState.ENDING, LineInput.CANCEL): ("cancel", LineState.ENDING),
     (LineState.ENDING, LineInput.STEER): ("refuse_late", LineState.ENDING),
+    (LineState.ENDING, LineInput.RESUME): ("refuse_late", LineState.ENDING),
     (LineState.ENDING, LineInput.NOTICE): ("ignore", LineState.ENDING),
     (LineState.ENDING, LineInput.UNKNOWN): ("refuse_unknown", LineState.ENDING),
     (LineState.ENDING, LineInput.SESSION_END): ("ignore", LineState.ENDING),
@@ -500,6 +505,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.DRAINING, LineInput.APPEND): ("append_last", LineState.DRAINING),
     (LineState.DRAINING, LineInput.CANCEL): ("cancel", LineState.DRAINING),
     (LineState.DRAINING, LineInput.STEER): ("steer", LineState.DRAINING),
+    (LineState.DRAINING, LineInput.RESUME): ("refuse_draining", LineState.DRAINING),
     (LineState.DRAINING, LineInput.NOTICE): ("ignore", LineState.DRAINING),
     (LineState.DRAINING, LineInput.UNKNOWN): ("refuse_unknown", LineState.DRAINING),
     (LineState.DRAINING, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
@@ -513,6 +519,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.AGED, LineInput.APPEND): ("append_last", LineState.AGED),
     (LineState.AGED, LineInput.CANCEL): ("cancel", LineState.AGED),
     (LineState.AGED, LineInput.STEER): ("steer", LineState.AGED),
+    (LineState.AGED, LineInput.RESUME): ("refuse_old", LineState.AGED),
     (LineState.AGED, LineInput.NOTICE): ("ignore", LineState.AGED),
     (LineState.AGED, LineInput.UNKNOWN): ("refuse_unknown", LineState.AGED),
     (LineState.AGED, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
@@ -526,6 +533,7 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     (LineState.CLOSED, LineInput.APPEND): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.CANCEL): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.STEER): ("ignore", LineState.CLOSED),
+    (LineState.CLOSED, LineInput.RESUME): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.NOTICE): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.UNKNOWN): ("ignore", LineState.CLOSED),
     (LineState.CLOSED, LineInput.SESSION_END): ("ignore", LineState.CLOSED),

@@ -323,6 +323,7 @@ REQUESTS: Final = _arms(
         "ResponseCreate": requests.Create,
         "ResponseAppend": requests.Append,
         "ResponseCancel": requests.Cancel,
+        "ResponseResume": requests.Resume,
         "ResponseSteer": requests.Steer,
         "SessionStart": requests.SessionStart,
         "SessionEnd": requests.SessionEnd,

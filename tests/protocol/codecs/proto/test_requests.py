@@ -19,6 +19,7 @@ from tieline.v1.requests_pb2 import (
     ResponseAppend,
     ResponseCancel,
     ResponseCreate,
+    ResponseResume,
     SessionEnd,
 )
 
@@ -41,6 +42,7 @@ SENT: list[Request] = [
     Create(tool_choice=Raw(b'"none"'), instructions=Raw(b'["odd"]'), client_metadata=Raw(b"5")),
     requests.Append(input=Raw(b'[{"type":"item_reference","id":"m"}]'), response_id="resp_1"),
     requests.Cancel(event_id="evt-1"),
+    requests.Resume(response_id="resp_1", after=7, stream_id="lane.2"),
     requests.Steer(previous_response_id="resp_1", input=Raw(b'"stop"')),
     requests.Processed(response_id="resp_1"),
     requests.SessionStart(max_receive_bytes=0, merge="never", extensions=["timing"]),
@@ -268,6 +270,7 @@ def test_every_arm_reads_with_and_without_members() -> None:
     arms = {
         "response_append": ResponseAppend(),
         "response_cancel": ResponseCancel(),
+        "response_resume": ResponseResume(),
         "session_end": SessionEnd(),
         "heartbeat": Heartbeat(),
     }

@@ -1,0 +1,134 @@
+"""The journal interface: what a turn leaves behind while it runs, for whoever meets it elsewhere.
+
+A store keeps responses that have ended. A journal keeps what outlives a line or a process before
+that: that a background turn runs at all, the events of resumable turns, the idempotency keys that
+name them, and cancels for turns of other processes. All of it belongs to an owner: what is
+another's is exactly like what does not exist.
+
+Rows of a ``store:true`` response go when the response does (its TTL, its bounds, DELETE). Of a
+``store:false`` response nothing but hashes of its key is ever here.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from tieline.responses import Response
+
+
+class Begun(Struct, frozen=True, kw_only=True):
+    """A response that will be stored and has not ended, as it stood when last written.
+
+    Its ``usage`` is what it has used so far.
+    """
+
+    response: Response
+    owner: str
+    model: str
+    """The public name, for the ledger."""
+    transport: str
+    started_at: float
+    """Unix seconds."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """Events of one response in order, without a gap; ``first`` is the number of the first.
+
+    ``events`` are JSON as the WebSocket shows it, without a ``stream_id``. ``begun`` is the
+    response as it stands after them.
+    """
+
+    response_id: str
+    owner: str
+    first: int
+    events: tuple[bytes, ...]
+    begun: Begun
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """An idempotency key in use: hashes only."""
+
+    owner: str
+    key: bytes
+    """Digest of owner and key."""
+    body: bytes
+    """Digest of the create's body: the same over all transports."""
+    response_id: str
+    stored: bool
+    """Whether the response will be stored: the claim then lives as long as the response."""
+
+
+class Cancellation(Struct, frozen=True, kw_only=True):
+    """Somebody wants a turn cancelled that runs in a process that he cannot reach."""
+
+    owner: str
+    response_id: str
+
+
+class Journal(Protocol):
+    """What keeps it. One for each store, in the same database."""
+
+    async def begin(self, begun: Begun) -> None:
+        """Notes that a response runs; durable on return.
+
+        Until ``ResponseStore.put`` has stored it, or ``end`` was called, ``running`` finds it.
+        """
+        ...
+
+    def log(self, entry: Entry) -> None:
+        """Takes events of a response that was begun. Never waits, never raises.
+
+        They are durable soon, and before the response itself is.
+        """
+        ...
+
+    def end(self, owner: str, response_id: str) -> None:
+        """A begun response will never be stored (refused, or lost): all of it goes."""
+        ...
+
+    async def running(self, owner: str, response_id: str) -> Begun | None:
+        """The owner's begun response as it stands, or None where it ended or never was.
+
+        One whose process has died is ended first: it is stored as ``failed`` with code
+        ``server_error`` and its usage so far, booked once, and not running any more.
+        """
+        ...
+
+    async def events(
+        self, owner: str, response_id: str, *, after: int, most: int
+    ) -> Sequence[bytes] | None:
+        """At most so many events with numbers > ``after`` (-1: from the first), in order.
+
+        None where the owner has no response of this id with events, running or stored.
+        Terminal events are not among them: they are made of the stored response, and
+        ``Saved.terminal`` is their number.
+        """
+        ...
+
+    async def claim(self, claim: Claim) -> Claim:
+        """The claim of this owner and key that holds: this one, or an earlier one.
+
+        Durable on return. An earlier one whose process died before its response was stored
+        holds no more, and neither does one whose time is over.
+        """
+        ...
+
+    def expire(self, claim: Claim, *, at: float | None) -> None:
+        """Lets a claim end at ``at`` (Unix seconds), at once with None. Never waits, never raises.
+
+        A claim of a stored response needs no call: it goes with the response.
+        """
+        ...
+
+    async def ask_cancel(self, wanted: Cancellation) -> None:
+        """Leaves word for whichever process runs it; the word is good for a few seconds."""
+        ...
+
+    async def asked_cancels(self) -> Sequence[Cancellation]:
+        """The words left since this was last called here: each is told once to each process."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what is open. Called once."""
+        ...
