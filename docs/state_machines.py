@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from tieline_server.core.transitions import LANES, LINES, TURNS
+from tieline_server.core.transitions import LANES, LINES
+from tieline_server.core.turns import TURNS
 
 PAGE = Path(__file__).with_name("state-machines.md")
 
 INTRO = """# State machines
 
-Made from the tables in `server/tieline_server/core/transitions.py` by `docs/state_machines.py`.
+Made from the tables in `server/tieline_server/core/turns.py` and `transitions.py` by
+`docs/state_machines.py`.
 Each arrow names the input and the action; inputs that change nothing are left out.
 """
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Final
@@ -24,6 +24,7 @@ from tieline_server.core.effects import Resolved
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
+from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
@@ -45,6 +46,10 @@ FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
 
 
+Drain = Callable[[float], Awaitable[None]]
+"""Lets what runs end within some seconds."""
+
+
 async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT, then drains and returns.
 
@@ -61,7 +66,8 @@ async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
                     announce(f"{name} listening on {address}")
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
             await signals.asked.wait()
-            await _drain(doors.values(), signals, seconds=config.drain_timeout, log=log)
+            drains = [*(door.drain for door in doors.values()), services.running.drain]
+            await _drain(drains, signals, seconds=config.drain_timeout, log=log)
         finally:
             for door in doors.values():
                 await door.stop()
@@ -85,14 +91,14 @@ class Signals:
 
 
 async def _drain(
-    doors: Collection[Door], signals: Signals, *, seconds: float, log: FilteringBoundLogger
+    drains: Collection[Drain], signals: Signals, *, seconds: float, log: FilteringBoundLogger
 ) -> None:
     """Drains, until ``seconds`` have passed or a second signal comes."""
     log.info(telemetry.DRAINING, seconds=seconds)
     try:
         async with asyncio.timeout(None) as patience:
             signals.insist = lambda: patience.reschedule(0.0)
-            await asyncio.gather(*(door.drain(seconds) for door in doors))
+            await asyncio.gather(*(drain(seconds) for drain in drains))
     except TimeoutError:
         log.info(telemetry.INTERRUPTED)
     finally:
@@ -126,6 +132,7 @@ async def opened(
             catalog=ModelCatalog(routes(by_name)),
             store=store,
             ledger=ledger,
+            journal=MemoryJournal(now=time.time),
             budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
             observe=observer.observe,
@@ -138,6 +145,8 @@ async def opened(
             compaction=config.compaction,
             keys=keys,
         )
+        # Before what it uses is closed.
+        stack.push_async_callback(running.close)
         yield services, observer.numbers
 
 

@@ -7,7 +7,7 @@ process offers, directly to itself and over a socket to the others on the machin
 Every call names the owner, and what is another's is exactly like what does not exist.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from tieline.events import Event
@@ -27,7 +27,7 @@ class Link(Protocol):
         """Passes on a client event. Never waits, never raises; a lost link ends ``events``."""
         ...
 
-    def events(self) -> AsyncIterator[Sequence[Event]]:
+    def events(self) -> AsyncGenerator[Sequence[Event], None]:
         """What its line sends, in order, until the link is closed.
 
         Raises :class:`ApiError` (``server_error``) where the other process is gone.
@@ -52,7 +52,7 @@ class Home(Protocol):
 
     def follow(
         self, owner: str, response_id: str, *, after: int | None
-    ) -> AsyncIterator[Sequence[Event]]:
+    ) -> AsyncGenerator[Sequence[Event], None]:
         """A further reader: events with numbers > ``after``, to the terminal one.
 
         One that is at or behind ``after`` all the same is the terminal one. Raises

@@ -22,6 +22,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES, Profile
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
+from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
@@ -112,6 +113,7 @@ async def serve(
         ),
         store=MemoryStore(book=ledger.book),
         ledger=ledger,
+        journal=MemoryJournal(now=time.time),
         budget=Budget(),
         keys=Keys(None, clock=time.monotonic, warn=print),
         limits=limits or Limits(),

@@ -30,7 +30,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.limits import Limits
-from tieline_server.core.transitions import TurnState
+from tieline_server.core.turns import TurnState
 
 WIRES: Final[list[Callable[[], Wire]]] = [ProtoWire, BareProtoWire, JsonWire]
 LANES = [None, "a", "b"]

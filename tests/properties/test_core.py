@@ -31,8 +31,10 @@ from tests.support.core import (
 )
 from tieline import events
 from tieline.errors import ApiError
+from tieline.events import ResponseQueued
 from tieline.items import decode, decode_input
 from tieline.requests import ClientHeartbeat, Opaque, Steer
+from tieline.responses import Response
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import (
     CallDelta,
@@ -46,18 +48,10 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.limits import Limits
-from tieline_server.core.transitions import (
-    LANES,
-    LINES,
-    TURNS,
-    LaneInput,
-    LaneState,
-    LineInput,
-    LineState,
-    TurnInput,
-    TurnState,
-)
+from tieline_server.core.reading import Reading
+from tieline_server.core.transitions import LANES, LINES, LaneInput, LaneState, LineInput, LineState
 from tieline_server.core.turn import Turn
+from tieline_server.core.turns import TURNS, TurnInput, TurnState
 
 ERROR = ApiError.of("server_error", "It broke.")
 ITEMS = tuple(decode_input(b'"more"'))
@@ -104,6 +98,15 @@ def _loading(line: Lockstep) -> str:
     return line.create("hi", previous_response_id="resp_x")
 
 
+def _claiming(line: Lockstep) -> str:
+    return line.create("hi", idempotency_key="k")
+
+
+def _following(line: Lockstep) -> str:
+    line.send("response.resume", response_id="resp_x")
+    return "resp_x"
+
+
 def _waiting(line: Lockstep) -> str:
     line.create("first", lane="a")
     return line.create("second", lane="b")
@@ -147,18 +150,25 @@ REACH: dict[TurnState, Callable[[Lockstep], str]] = {
     TurnState.QUEUED: _queued,
     TurnState.DOOMED: _doomed,
     TurnState.RESOLVING: _resolving,
+    TurnState.CLAIMING: _claiming,
     TurnState.LOADING: _loading,
     TurnState.WAITING: _waiting,
     TurnState.STARTING: _starting,
     TurnState.SAMPLING: _sampling,
     TurnState.STEERED: _steered,
     TurnState.HELD: _held,
+    TurnState.FOLLOWING: _following,
     TurnState.SAVING: _saving,
     TurnState.ENDED: _ended,
 }
 
 ARGUMENTS: dict[TurnInput, tuple[Any, ...]] = {
     TurnInput.HEAD: (),
+    TurnInput.CLAIM: ("key",),
+    TurnInput.CLAIMED: (),
+    TurnInput.FOLLOW: (Reading("resp_y", None, moves=False),),
+    TurnInput.RELAY: ([ResponseQueued(sequence_number=1, response=Response())],),
+    TurnInput.READ: (),
     TurnInput.LOAD: ("resp_x", ()),
     TurnInput.LOADED: (None, {}),
     TurnInput.REFUSE: (ERROR,),
@@ -204,7 +214,8 @@ def _feed(line: Lockstep, turn: Turn, what: TurnInput) -> None:
         turn.state in (TurnState.STARTING, TurnState.SAMPLING, TurnState.STEERED)
     )
     own = [each for each in line.records if each.response_id == turn.id]
-    assert len(own) == (turn.state is TurnState.ENDED)
+    # What only reads another's events is no response, and leaves no record.
+    assert len(own) == (turn.state is TurnState.ENDED and turn.reading is None)
     assert turn.output.open is None or turn.placed or own[0].outcome == "disconnected"
 
 
@@ -241,7 +252,7 @@ LANE_STATES: dict[LaneState, Callable[[Lockstep], object]] = {
 
 
 def _lane_input(line: Lockstep, what: LaneInput) -> None:
-    lane = line.line._lanes[None]
+    lane = line.line._lanes.get(None)
     create = Turn(line.line, create_of(input="hi"), principal=LOCAL, recall=lane.recall)
     if what is LaneInput.NEXT and not lane.queue:
         lane.queue.append(create)  # By its meaning: something is queued.
@@ -250,6 +261,7 @@ def _lane_input(line: Lockstep, what: LaneInput) -> None:
     arguments: dict[LaneInput, tuple[Any, ...]] = {
         LaneInput.CREATE: (create,),
         LaneInput.APPEND: (append_of(user("more")), LOCAL),
+        LaneInput.SEAT: (create,),
     }
     before = lane.state
     lane.handle(what, *arguments.get(what, ()))
@@ -261,7 +273,7 @@ def _lane_input(line: Lockstep, what: LaneInput) -> None:
 def test_a_lane_takes_every_input_in_every_state(state: LaneState, what: LaneInput) -> None:
     line = bench()
     LANE_STATES[state](line)
-    assert line.line._lanes[None].state is state
+    assert line.line._lanes.get(None).state is state
     _lane_input(line, what)
 
 
@@ -601,7 +613,7 @@ class AnyLine(RuleBasedStateMachine):
             assert turn.placed is (turn.state in busy)
         for lane, turns in self.line.lanes().items():
             bound = self.line.line.limits.queue
-            assert len(self.line.line._lanes[lane].queue) <= bound + 1
+            assert len(self.line.line._lanes.get(lane).queue) <= bound + 1
             assert TurnState.RESOLVING not in {turn.state for turn in turns}
 
     @invariant()

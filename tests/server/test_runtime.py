@@ -53,7 +53,7 @@ class TestTurns:
             assert completed.response.completed_at >= completed.response.created_at
             await stage.line.close()
             assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
-            assert stage.line._tasks == set(), "what is done is not kept"
+            assert stage.line._jobs == {}, "what is done is not kept"
 
         run(test)
 

@@ -188,6 +188,17 @@ class Lockstep:
         self.kept: dict[str, list[Item]] = {}
         """Items that were handed to the store while their response ran."""
         self.stored: dict[tuple[str, str], Saved] = {}
+        self.claims: list[effects.Claim] = []
+        self.keys: dict[bytes, tuple[str, bytes]] = {}
+        """Digest of a key -> (the response that has it, digest of its body)."""
+        self.released: list[tuple[str, bool]] = []
+        """Responses whose keys end: (id, at once)."""
+        self.begun: list[str] = []
+        """Responses whose events are kept."""
+        self.follows: list[effects.Follow] = []
+        self.cancelled_sources: list[str] = []
+        self.outlived: list[Turn] = []
+        """Turns that have left the line and have no other one yet."""
         self.records: list[TurnRecord] = []
         self.closed: effects.Close | None = None
         self._store_answers = store_answers
@@ -354,10 +365,37 @@ class Lockstep:
             self.kept.setdefault(effect.response_id, []).extend(effect.items)
         elif isinstance(effect, effects.Discard):
             del self.kept[effect.response_id]
-        else:
+        elif isinstance(effect, effects.Save):
             self.saves.append(effect)
             if self._store_answers:
                 self.saved(effect)
+        elif isinstance(effect, effects.Claim):
+            self.claims.append(effect)
+            if self._store_answers:
+                self.claimed(effect)
+        else:
+            self._carry_on(effect)
+
+    def _carry_on(self, effect: effects.Effect) -> None:
+        """What concerns turns that others can find."""
+        if isinstance(effect, effects.Outlive):
+            self.outlived.append(effect.turn)
+            self.turns.pop(effect.turn.id, None)
+        elif isinstance(effect, effects.Follow):
+            self.follows.append(effect)
+        elif isinstance(effect, effects.Release):
+            self.released.append((effect.turn.id, effect.at_once))
+        elif isinstance(effect, effects.CancelSource):
+            self.cancelled_sources.append(effect.response_id)
+        else:
+            assert isinstance(effect, effects.Begin)
+            self.begun.append(effect.turn.id)
+
+    def claimed(self, claim: effects.Claim) -> None:
+        """The first create of a key has it."""
+        holder, body = self.keys.setdefault(claim.key, (claim.turn.id, claim.body))
+        self._at()
+        self.line.claimed(claim.turn, holder, same=body == claim.body)
 
     # What a test looks at.
 
@@ -418,14 +456,14 @@ class Lockstep:
 
     def lanes(self) -> Mapping[str | None, Iterable[Turn]]:
         """The turns of each lane, the running one first."""
-        return {name: list(lane.turns()) for name, lane in self.line._lanes.items()}
+        return {lane.name: list(lane.turns()) for lane in self.line._lanes}
 
     def check(self) -> None:
         """What holds between any two inputs."""
         limits = self.line.limits
         placed = self.sampling
         assert self.line.admission._active == len(placed) <= limits.active
-        for lane in self.line._lanes.values():
+        for lane in self.line._lanes:
             assert all(turn.state in ("queued", "doomed") for turn in lane.queue)
             assert len(lane.queue) <= limits.queue + 1, "one more than asked for: a successor"
         recorded = [each.response_id for each in self.records]

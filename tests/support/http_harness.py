@@ -18,6 +18,7 @@ from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
@@ -133,6 +134,7 @@ def _services(
         catalog=ModelCatalog(models),
         store=MemoryStore(book=ledger.book) if store is None else store,
         ledger=ledger,
+        journal=MemoryJournal(now=time.time),
         budget=Budget(),
         keys=Keys(api_keys, clock=time.monotonic, warn=print),
         limits=limits,

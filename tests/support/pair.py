@@ -26,8 +26,8 @@ from tieline.v1.line_pb2 import ConnectRequest, ConnectResponse
 from tieline_client._line import Ask, AskState, Delivery, Line, Verdict
 from tieline_server.core.deltas import Delta
 from tieline_server.core.limits import Limits
-from tieline_server.core.transitions import TurnState
 from tieline_server.core.turn import Turn
+from tieline_server.core.turns import TurnState
 
 _STEER_EVENTS: Final = (events.SteerAccepted, events.SteerFailed, events.SteerPending)
 

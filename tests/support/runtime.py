@@ -17,6 +17,7 @@ from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Fi
 from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import Model
+from tieline_server.journals.memory import MemoryJournal
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import LineRuntime, Running, Services
 from tieline_server.sealing import Keyring
@@ -127,6 +128,7 @@ class Stage:
             catalog=catalog(),
             store=MemoryStore(book=ledger.book) if store is None else store,
             ledger=ledger,
+            journal=MemoryJournal(now=time.time),
             budget=Budget(),
             limits=limits or Limits(),
             observe=lambda record, transport: self.records.append((record, transport)),

@@ -20,6 +20,7 @@ from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
+from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
@@ -90,6 +91,7 @@ def services_of(
         ),
         store=MemoryStore(book=ledger.book),
         ledger=ledger,
+        journal=MemoryJournal(now=time.time),
         budget=Budget(),
         keys=Keys(api_keys, clock=clock, warn=print),
         limits=limits or Limits(),

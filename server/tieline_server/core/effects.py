@@ -103,6 +103,55 @@ class Load(Struct, frozen=True):
     owner: str
 
 
+class Claim(Struct, frozen=True):
+    """Claim an idempotency key for the turn, then call ``line.claimed``. Digests only."""
+
+    turn: "Turn"
+    owner: str
+    key: bytes
+    body: bytes
+    stored: bool
+
+
+class Release(Struct, frozen=True):
+    """The turn's claim of its key ends: at once, or as long after its end as it can be resumed."""
+
+    turn: "Turn"
+    at_once: bool
+
+
+class Begin(Struct, frozen=True):
+    """The turn's events are kept from here on (``turn.log``): it can be found by its id."""
+
+    turn: "Turn"
+
+
+class Follow(Struct, frozen=True):
+    """Find the response, feed ``line.relayed``, at its end call ``line.followed``.
+
+    With ``moves`` its turn, or its chain where it has ended, comes to this line
+    (``line.take_over``); on an error call ``line.lost``.
+    """
+
+    turn: "Turn"
+    response_id: str
+    after: int | None
+    moves: bool
+
+
+class CancelSource(Struct, frozen=True):
+    """Cancel a response wherever it runs."""
+
+    response_id: str
+    owner: str
+
+
+class Outlive(Struct, frozen=True):
+    """The turn has left its line, which goes: have another line ``join`` it at once."""
+
+    turn: "Turn"
+
+
 class Sample(Struct, frozen=True):
     """Start sampling; feed ``line.deltas``, then stop; on an error call ``line.engine_failed``.
 
@@ -213,4 +262,19 @@ class Close(Struct, frozen=True):
     error: ApiError | None = None
 
 
-Effect = Load | Sample | Stop | Keep | Discard | Save | Record | Close
+Effect = (
+    Begin
+    | CancelSource
+    | Claim
+    | Close
+    | Discard
+    | Follow
+    | Keep
+    | Load
+    | Outlive
+    | Record
+    | Release
+    | Sample
+    | Save
+    | Stop
+)

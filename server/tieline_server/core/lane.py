@@ -8,14 +8,9 @@ from tieline.requests import Append, Create
 from tieline_server.core.effects import Principal
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Recall, Settings
-from tieline_server.core.transitions import (
-    LANES,
-    LaneInput,
-    LaneState,
-    TurnInput,
-    TurnState,
-)
+from tieline_server.core.transitions import LANES, LaneInput, LaneState
 from tieline_server.core.turn import Host, Turn
+from tieline_server.core.turns import TurnInput, TurnState
 
 
 class Lane:
@@ -83,6 +78,10 @@ class Lane:
         """The first in the queue has the lane now."""
         self.current = self.queue.popleft()
         self.current.handle(TurnInput.HEAD)
+
+    def seat(self, turn: Turn) -> None:
+        """A turn from elsewhere has the lane now; one that only read it gives way."""
+        self.current = turn
 
     def supersede(self, turn: Turn) -> None:
         """A create behind a held turn ends that turn, then runs (design: held table)."""

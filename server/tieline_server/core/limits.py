@@ -28,6 +28,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Steers that one response may collect."""
     held_timeout: float = 900.0
     """How long a held turn waits for its tool outputs."""
+    resume_window: float = 120.0
+    """How long a resumable turn outlives its line, and its events their end."""
     announce_after: float = 0.5
     """How long ``response.created`` waits for the engine's acceptance."""
     merge_from: int = 16

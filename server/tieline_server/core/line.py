@@ -7,17 +7,15 @@ mistake becomes an error event and the line lives on.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from tieline import events, ids
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import (
-    EVENT_ID,
     Append,
     Cancel,
     ClientHeartbeat,
@@ -31,7 +29,7 @@ from tieline.requests import (
     Steer,
 )
 from tieline.responses import Response
-from tieline_server.core import steering
+from tieline_server.core import moving, refusals, steering
 from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
@@ -39,34 +37,28 @@ from tieline_server.core.effects import (
     Catalog,
     Close,
     Effect,
+    Outlive,
     Principal,
+    Release,
     Resolved,
     Saved,
     Work,
 )
+from tieline_server.core.ending import CANCELLED, DRAINED
+from tieline_server.core.event_log import EventLogs
+from tieline_server.core.history import Tip
 from tieline_server.core.lane import Lane
+from tieline_server.core.lanes import Lanes
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
-from tieline_server.core.profile import OPENAI, Profile, unsupported
+from tieline_server.core.profile import EXTENSIONS, OPENAI, REVISION, Profile, unsupported
+from tieline_server.core.reading import Reading, relaned
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.succession import Succession
-from tieline_server.core.transitions import (
-    LINES,
-    LaneInput,
-    LaneState,
-    LineInput,
-    LineState,
-    TurnInput,
-    TurnState,
-)
-from tieline_server.core.turn import CANCELLED, DRAINED, Turn
-
-REVISION: Final = "2026-11-29"
-"""The protocol revision that ``SessionStarted`` names."""
-
-EXTENSIONS: Final = ("append", "cancel", "heartbeat", "steer", "timeout_ms", "timing")
-"""What this server offers beyond OpenAI's API (docs/protocol.md)."""
+from tieline_server.core.transitions import LINES, LaneInput, LaneState, LineInput, LineState
+from tieline_server.core.turn import Turn
+from tieline_server.core.turns import TurnInput, TurnState
 
 _INPUTS: Final[dict[type[Request], LineInput]] = {
     Create: LineInput.CREATE,
@@ -100,12 +92,17 @@ class Line:
         merge: bool = True,
         profile: Profile = OPENAI,
         budget: Budget | None = None,
+        logs: EventLogs | None = None,
+        driver: object = None,
     ) -> None:
         self.limits = limits
         self.profile = profile
         self.catalog = catalog
         self.new_id = new_id
         self.sealer = sealer
+        self.logs = logs or EventLogs()
+        self.driver: Any = driver
+        """Who drives it: a turn's jobs report there, wherever the turn has moved."""
         self.id = new_id(ids.LINE)
         self.state = LineState.OPEN
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
@@ -118,10 +115,11 @@ class Line:
         self.unix_time = 0
         self.effects: list[Effect] = []
         self.waiting: deque[Turn] = deque()
-        self._lanes: dict[str | None, Lane] = {}
+        self._lanes = Lanes(self, self.admission, profile)
         self._succession = Succession(self)
         self._ended: deque[str] = deque(maxlen=_RECENT)
-        self._drain_at: float | None = None
+        self._cut_at: float | None = None
+        self._cut_reason = DRAINED
 
     # What the driver calls.
 
@@ -142,11 +140,11 @@ class Line:
 
     def reject(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
         """A message that could not be read or may not be run: an error event (wire.md 4.1)."""
-        self.outgoing.put_line(_error(error, event_id, stream_id))
+        self.outgoing.put_line(refusals.error_event(error, event_id, stream_id))
 
     def expel(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
         """The peer may ask no more: everything stops, and the error is the last event."""
-        self.handle(LineInput.DROP, _error(error, event_id, stream_id), error)
+        self.handle(LineInput.DROP, refusals.error_event(error, event_id, stream_id), error)
 
     def loaded(self, turn: Turn, saved: Saved | None, found: Mapping[str, Item]) -> None:
         """The store answered a ``Load``. A failed response cannot be continued."""
@@ -177,18 +175,83 @@ class Line:
             turn.handle(TurnInput.UNSAVED, error)
         self._follow(turn)
 
+    def claimed(self, turn: Turn, holder: str, *, same: bool) -> None:
+        """The response that holds a key: the turn's own, or another's of the same body or not."""
+        if turn.state is not TurnState.CLAIMING:
+            if holder == turn.id:
+                self.effects.append(Release(turn, at_once=True))
+            return
+        if holder == turn.id:
+            turn.claimed = True
+            turn.handle(TurnInput.CLAIMED)
+        elif same:
+            turn.handle(TurnInput.FOLLOW, Reading(holder, None, moves=False))
+        else:
+            turn.handle(TurnInput.REFUSE, refusals.other_body())
+        self._follow(turn)
+
+    def unclaimed(self, turn: Turn, error: ApiError) -> None:
+        """Whose key it is cannot be said: nothing may run."""
+        turn.handle(TurnInput.REFUSE, error)
+        self._follow(turn)
+
+    def relayed(self, turn: Turn, taken: Sequence[events.Event]) -> None:
+        """The response that a turn follows said these things, in order."""
+        turn.handle(TurnInput.RELAY, taken)
+
+    def followed(self, turn: Turn, tip: Tip | None) -> None:
+        """It has been read to its end; with ``tip`` it is this lane's latest now."""
+        turn.handle(TurnInput.READ, tip)
+        self._follow(turn)
+
+    def lost(self, turn: Turn, error: ApiError) -> None:
+        """It cannot be read."""
+        turn.handle(TurnInput.FAIL, error)
+        self._follow(turn)
+
+    def give(self, turn: Turn) -> None:
+        """Another line ``takes`` a turn of this one, at once: its reader here is told."""
+        moving.say_elsewhere(turn)
+        self.memory.forget_lane(turn.lane)
+        self._part(turn)
+        self._rest()
+
+    def take(self, turn: Turn, reader: Turn, after: int | None) -> None:
+        """A turn of another line moves to the lane on which ``reader`` asked for it."""
+        self.outgoing.extend(reader.lane, relaned(moving.told(turn, after), reader.lane))
+        self._join(turn, reader.lane)
+
+    def shelter(self, turn: Turn, seconds: float | None) -> None:
+        """This line is for a turn that has outlived its own: nobody reads it here.
+
+        It ends with the turn, which is cancelled when ``seconds`` have passed; None: never.
+        """
+        self.outgoing.close()
+        self.handle(LineInput.DRAIN, seconds)
+        self._cut_reason = CANCELLED
+        self._join(turn, None)
+        self._rest()
+
+    def hurry(self, seconds: float) -> None:
+        """The process will stop: what is sheltered here gets ``seconds`` to end."""
+        self._cut_at, self._cut_reason = self.now + seconds, DRAINED
+
     def cut(self, response_id: str, reason: str, *, owner: str) -> Response | None:
         """Ends an owner's turn of this line early and returns it as it then stands.
 
         None when this line has no such turn.
         """
-        turn = self._find(response_id)
+        turn = self._lanes.turn(response_id)
         if turn is None or turn.principal.owner != owner:
             return None
         turn.handle(TurnInput.CUT, reason)
         response = turn.snapshot(turn.status)
         self._follow(turn)
         return response
+
+    def find(self, response_id: str) -> Turn | None:
+        """The turn of a response, where it is on this line."""
+        return self._lanes.turn(response_id)
 
     def half_close(self) -> None:
         """The client will send no more; what runs ends."""
@@ -211,26 +274,24 @@ class Line:
 
     def tick(self) -> None:
         """Time has passed: looks at what is due."""
-        for turn in [turn for lane in self._lanes.values() for turn in lane.turns()]:
+        for turn in list(self._lanes.turns()):
             self._check_time(turn)
-        if self._drain_at is not None and self._drain_at <= self.now:
-            self._drain_at = None
-            self._cut_all(DRAINED)
+        if self._cut_at is not None and self._cut_at <= self.now:
+            self._cut_at = None
+            self._cut_all(self._cut_reason)
         self._rest()
 
     def next_deadline(self) -> float | None:
         """When ``tick`` is to be called next, or None."""
-        times = [self._drain_at] if self._drain_at is not None else []
-        for lane in self._lanes.values():
+        times = [self._cut_at] if self._cut_at is not None else []
+        for lane in self._lanes:
             for turn in lane.turns():
                 times += [at for at in (turn.expires_at, turn.wake_at) if at is not None]
         return min(times, default=None)
 
     def phase(self) -> str:
         """What a heartbeat says: the liveliest of the lanes."""
-        phases = {_phase(lane.current) for lane in self._lanes.values()}
-        order = ("thinking", "prefill", "queued", "held")
-        return next((phase for phase in order if phase in phases), "idle")
+        return self._lanes.phase
 
     def handle(self, what: LineInput, *args: object) -> None:
         """Runs the row of (state, ``what``)."""
@@ -313,14 +374,14 @@ class Line:
             try:
                 lane.admit_answer(append.response_id)
             except ApiError as error:
-                self.reject(error, event_id=append.event_id, stream_id=append.stream_id)
+                self._refuse(append, error)
                 return
         lane.handle(LaneInput.APPEND, append, principal)
         self._follow_lane(lane)
 
     def append_last(self, append: Append, principal: Principal) -> None:
         """A held turn may still end well; nothing new begins."""
-        lane = self._lanes.get(append.stream_id)
+        lane = self._lanes.find(append.stream_id)
         if lane is not None and lane.state is LaneState.HELD:
             self.append(append, principal)
         elif self.state is LineState.AGED:
@@ -330,7 +391,7 @@ class Line:
 
     def cancel(self, cancel: Cancel, _principal: Principal) -> None:
         """Ends the named turn, the named create, or the lane's turn (design: cancel)."""
-        turn = self._cancel_target(cancel)
+        turn = self._lanes.target(cancel)
         if turn is not None:
             turn.handle(TurnInput.CUT, CANCELLED)
             self._follow(turn)
@@ -338,29 +399,22 @@ class Line:
         named = cancel.response_id or cancel.event_id
         known = cancel.stream_id in self._lanes if named is None else named in self._ended
         if not known:
-            error = ApiError.of(
-                "response_not_found",
-                f"Response with id '{named[:128]}' not found."
-                if named
-                else "Nothing runs on this lane.",
-                param="response_id",
-            )
-            self.reject(error, event_id=cancel.event_id, stream_id=cancel.stream_id)
+            self._refuse(cancel, refusals.no_target(cancel))
 
     def steer(self, steer: Steer, _principal: Principal) -> None:
         """New user messages for the running response (wire.md 2.3)."""
         if not self.profile.steer:
             # Its events do not exist there either.
             error = unsupported("response.steer")
-            self.reject(error, event_id=steer.event_id, stream_id=steer.stream_id)
+            self._refuse(steer, error)
             return
-        turn = self._find(steer.previous_response_id or "")
+        turn = self._lanes.turn(steer.previous_response_id or "")
         try:
             items = steering.read(steer)
             if turn is None:
                 raise steering.no_target(steer, latest=self.memory)
             steering.admit(turn, most=self.limits.steers)
-            waiting = self._succession.waiting_bytes(self._turns())
+            waiting = self._succession.waiting_bytes(self._lanes.turns())
             self.admission.steer_bytes(waiting, steering.size(items))
         except ApiError as refusal:
             named = steer.stream_id if steer.stream_id in self._lanes else None
@@ -373,40 +427,45 @@ class Line:
         turn.handle(TurnInput.STEER, steer, items)
         self._follow(turn)
 
-    def resume(self, resume: Resume, _principal: Principal) -> None:
-        """Attaches the lane to a response that runs or ran elsewhere."""
-        error = ApiError.of("not_resumable", "This response keeps no events.", param="response_id")
-        self.reject(error, event_id=resume.event_id, stream_id=resume.stream_id)
+    def resume(self, resume: Resume, principal: Principal) -> None:
+        """The lane gets a response that runs or ran elsewhere, and what it missed of it."""
+        try:
+            lane = self._lanes.admit_resume(resume)
+        except ApiError as error:
+            self._refuse(resume, error)
+            return
+        ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
+        reader = Turn(self, ask, principal=principal, recall=lane.recall)
+        reader.reading = Reading(resume.response_id or "", resume.after, moves=True)
+        lane.handle(LaneInput.CREATE, reader)
+        self._follow_lane(lane)
 
     def refuse_unknown(self, request: Opaque, _principal: Principal) -> None:
         """An event type that this server does not know."""
-        error = ApiError.of("invalid_event", f"Unknown event type '{request.name[:64]}'.")
-        self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
+        self._refuse(request, refusals.unknown(request))
 
     def refuse_late(self, request: Request, _principal: Principal) -> None:
         """The client has said goodbye."""
-        error = ApiError.of("invalid_event", f"'{request.type}' came after the session's end.")
-        self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
+        self._refuse(request, refusals.late(request))
 
     def refuse_draining(self, request: Request, _principal: Principal) -> None:
         """The server has said goodbye."""
-        error = ApiError.of(
-            "server_draining", "This server is about to stop; connect again.", retry_after=1.0
-        )
-        self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
+        self._refuse(request, refusals.draining())
 
     def refuse_old(self, request: Request, _principal: Principal) -> None:
         """Its time is up (wire.md 1.1)."""
-        self.reject(_too_old(), event_id=request.event_id, stream_id=request.stream_id)
+        self._refuse(request, refusals.too_old())
 
     def stop_input(self, *_: object) -> None:
         """What is held ends, since no outputs can come; the rest runs to its end."""
-        for lane in list(self._lanes.values()):
+        for lane in self._lanes:
             self._follow_lane(lane)
 
-    def go_away(self, seconds: float) -> None:
+    def go_away(self, seconds: float | None) -> None:
         """Tells the client to finish and to send new work elsewhere."""
-        self._drain_at = self.now + seconds
+        if seconds is None:
+            return
+        self._cut_at = self.now + seconds
         self.outgoing.put_line(events.SessionGoingAway(reason="server_draining", seconds=seconds))
 
     def grow_old(self) -> None:
@@ -414,16 +473,16 @@ class Line:
 
     def retire(self) -> None:
         """Nothing runs any more: says why, then closes (wire.md 1.1)."""
-        self.outgoing.put_last(_error(_too_old(), None, None))
+        self.outgoing.put_last(refusals.error_event(refusals.too_old(), None, None))
         self.effects.append(Close())
 
     def drop_all(self, last: events.Event | None = None, error: ApiError | None = None) -> None:
         """Everything that runs is stopped and booked."""
         self.outgoing.close(last)
         self.waiting.clear()
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             for turn in list(lane.turns()):
-                turn.handle(TurnInput.DROP)
+                self._abandon(turn)
             lane.queue.clear()
         self.effects.append(Close(error))
 
@@ -433,44 +492,39 @@ class Line:
 
     # Steps that inputs share.
 
+    def _refuse(self, request: Request, error: ApiError) -> None:
+        self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
+
     def _admit(self, request: Create | Append) -> Lane | None:
         """The lane of a request, or None when it was refused there and then."""
-        name = request.stream_id
         try:
-            self.profile.admit(request)
-            self.admission.lane(name)
-            lane = self._lanes.get(name)
-            if lane is None:
-                lane = self._lanes[name] = Lane(self, name)
-            if lane.state is not LaneState.HELD or isinstance(request, Create):
-                # An answer to a held turn waits behind nobody.
-                self.admission.queue(len(lane.queue))
-                if lane.current is not None:
-                    waiting = (each for every in self._lanes.values() for each in every.queue)
-                    self.admission.queue_bytes(sum(each.size for each in waiting), request)
+            return self._lanes.admit(request)
         except ApiError as error:
-            self.reject(error, event_id=request.event_id, stream_id=name)
+            self._refuse(request, error)
             return None
-        return lane
 
-    def _turns(self) -> Iterator[Turn]:
-        return (turn for lane in self._lanes.values() for turn in lane.turns())
+    def _abandon(self, turn: Turn) -> None:
+        """Its line goes: it ends, or goes on without."""
+        lane = self._lanes.get(turn.lane)
+        if turn.outlives and turn is lane.current:
+            self._outlive(turn)
+        else:
+            turn.handle(TurnInput.DROP)
 
-    def _find(self, response_id: str) -> Turn | None:
-        return next((turn for turn in self._turns() if turn.id == response_id), None)
+    def _outlive(self, turn: Turn) -> None:
+        self._part(turn)
+        self.effects.append(Outlive(turn))
 
-    def _successor_of(self, response_id: str) -> Turn | None:
-        """What a steer started when this response ended: a cancel that crossed means that."""
-        return next((turn for turn in self._turns() if turn.succeeds == response_id), None)
+    def _part(self, turn: Turn) -> None:
+        lane = self._lanes.get(turn.lane)
+        moving.part(turn, lane)
+        if self.state is not LineState.CLOSED:
+            self._follow_lane(lane)
 
-    def _cancel_target(self, cancel: Cancel) -> Turn | None:
-        if cancel.response_id is not None:
-            return self._find(cancel.response_id) or self._successor_of(cancel.response_id)
-        lane = self._lanes.get(cancel.stream_id)
-        if lane is None or cancel.event_id is None:
-            return lane.current if lane is not None else None
-        named = (turn for turn in lane.turns() if turn.request.event_id == cancel.event_id)
-        return next(named, None)
+    def _join(self, turn: Turn, name: str | None) -> None:
+        lane = self._lanes.get(name)
+        moving.join(self, turn, lane)
+        self._follow_lane(lane)
 
     def _check_time(self, turn: Turn) -> None:
         if turn.expires_at is not None and turn.expires_at <= self.now:
@@ -485,14 +539,14 @@ class Line:
         self._follow(turn)
 
     def _cut_all(self, reason: str) -> None:
-        for lane in list(self._lanes.values()):
+        for lane in self._lanes:
             for turn in list(lane.turns()):
                 turn.handle(TurnInput.CUT, reason)
             self._follow_lane(lane)
 
     def _follow(self, turn: Turn) -> None:
         """Brings the turn's lane, and whoever waits for a place, in line with its new state."""
-        lane = self._lanes.get(turn.lane)
+        lane = self._lanes.find(turn.lane)
         if lane is not None:
             self._follow_lane(lane)
         self._rest()
@@ -506,14 +560,20 @@ class Line:
                 lane.handle(LaneInput.END)
                 self._after(turn, lane)
             elif turn.state is TurnState.HELD and self.state is LineState.ENDING:
-                # Nobody is left to answer its calls.
-                turn.handle(TurnInput.CUT, CANCELLED)
+                self._unanswered(turn)
             elif (turn.state is TurnState.HELD) != (lane.state is LaneState.HELD):
                 held = turn.state is TurnState.HELD
                 lane.handle(LaneInput.HOLD if held else LaneInput.RESUME)
             else:
                 break
         self._fill_places()
+
+    def _unanswered(self, turn: Turn) -> None:
+        """Nobody is left here to answer its calls."""
+        if turn.outlives:
+            self._outlive(turn)
+        else:
+            turn.handle(TurnInput.CUT, CANCELLED)
 
     def _fill_places(self) -> None:
         while self.waiting and self.admission.has_place:
@@ -531,37 +591,5 @@ class Line:
 
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a line that was told goodbye can close."""
-        if all(lane.current is None and not lane.queue for lane in self._lanes.values()):
+        if self._lanes.idle:
             self.handle(LineInput.IDLE)
-
-
-def _error(error: ApiError, event_id: str | None, stream_id: str | None) -> events.ErrorEvent:
-    """An error outside any response: number 0, and no echo of a bad name (wire.md 3.3)."""
-    known = stream_id is not None and ids.is_stream_id(stream_id)
-    if event_id is not None and len(event_id) > EVENT_ID:
-        event_id = None
-    return events.ErrorEvent(
-        sequence_number=0,
-        stream_id=stream_id if known and stream_id is not None else UNSET,
-        status=error.status,
-        error=events.ErrorDetail.of(error, event_id),
-    )
-
-
-def _too_old() -> ApiError:
-    return ApiError.of(
-        "websocket_connection_limit_reached",
-        "This connection has reached its age limit. Create a new connection to continue.",
-    )
-
-
-def _phase(turn: Turn | None) -> str:
-    if turn is None:
-        return "idle"
-    if turn.state is TurnState.HELD:
-        return "held"
-    if turn.state in (TurnState.QUEUED, TurnState.WAITING, TurnState.DOOMED):
-        return "queued"
-    if turn.marks.first_token_at is None:
-        return "prefill"
-    return "thinking"

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 
 from tieline.events import MERGEABLE, Event, merged
+from tieline_server.core.event_log import EventLog
 
 MERGE_CHARACTERS: Final = 128
 """A delta of this size joins no further: ``limits.outbox`` counts events, and bounds memory."""
@@ -169,68 +170,102 @@ class Outgoing:
 class Outbox:
     """The events of one response: numbers them and hands them to the line."""
 
-    __slots__ = ("_lane", "_outgoing", "_stream_id", "count")
+    __slots__ = ("_lane", "_outgoing", "_stream_id", "count", "log")
 
     def __init__(self, outgoing: Outgoing, lane: str | None) -> None:
+        self.count = 0
+        """Events so far: the next sequence number."""
+        self.log: EventLog | None = None
+        """Where every event is kept, for a response that can be resumed."""
+        self.move_to(outgoing, lane)
+
+    def move_to(self, outgoing: Outgoing, lane: str | None) -> None:
+        """What comes from here on goes out by another line, or on another lane."""
         self._outgoing = outgoing
         self._lane = lane
         self._stream_id: str | UnsetType = UNSET if lane is None else lane
-        self.count = 0
-        """Events so far: the next sequence number."""
 
     def push(self, kind: type[Event], **members: Any) -> None:
         """Numbers an event of this class and queues it."""
         event = kind(sequence_number=self.count, stream_id=self._stream_id, **members)
-        if self._outgoing.put(self._lane, event):
+        if self.log is not None:
+            self._keep((event,))
+        elif self._outgoing.put(self._lane, event):
             self.count += 1
+
+    def _keep(self, events: Sequence[Event]) -> None:
+        """Events that are kept go out as they are: every reader sees the same ones."""
+        assert self.log is not None
+        self.count += len(events)
+        self._outgoing.extend(self._lane, events)
+        self.log.extend(events)
 
     def maker(self, kind: type[Event], **place: Any) -> Make:
         """What makes the deltas of one part: their class and where they belong."""
         kind_of: Any = kind
-        lane, item_id, output_index = self._stream_id, place["item_id"], place["output_index"]
-        # One closure for each shape: to pass the place as a dictionary costs three times as much.
+        item_id, output_index = place["item_id"], place["output_index"]
+        # The lane may change between two calls. One closure for each shape: to pass the place as a
+        # dictionary costs three times as much.
         if "content_index" in place:
             content_index = place["content_index"]
-            return lambda first, texts: [
-                kind_of(
-                    sequence_number=number,
-                    stream_id=lane,
-                    item_id=item_id,
-                    output_index=output_index,
-                    content_index=content_index,
-                    delta=text,
-                )
-                for number, text in enumerate(texts, first)
-            ]
+
+            def make_content(first: int, texts: Sequence[str]) -> list[Event]:
+                lane = self._stream_id
+                return [
+                    kind_of(
+                        sequence_number=number,
+                        stream_id=lane,
+                        item_id=item_id,
+                        output_index=output_index,
+                        content_index=content_index,
+                        delta=text,
+                    )
+                    for number, text in enumerate(texts, first)
+                ]
+
+            return make_content
         if "summary_index" in place:
             summary_index = place["summary_index"]
-            return lambda first, texts: [
+
+            def make_summary(first: int, texts: Sequence[str]) -> list[Event]:
+                lane = self._stream_id
+                return [
+                    kind_of(
+                        sequence_number=number,
+                        stream_id=lane,
+                        item_id=item_id,
+                        output_index=output_index,
+                        summary_index=summary_index,
+                        delta=text,
+                    )
+                    for number, text in enumerate(texts, first)
+                ]
+
+            return make_summary
+
+        def make(first: int, texts: Sequence[str]) -> list[Event]:
+            lane = self._stream_id
+            return [
                 kind_of(
                     sequence_number=number,
                     stream_id=lane,
                     item_id=item_id,
                     output_index=output_index,
-                    summary_index=summary_index,
                     delta=text,
                 )
                 for number, text in enumerate(texts, first)
             ]
-        return lambda first, texts: [
-            kind_of(
-                sequence_number=number,
-                stream_id=lane,
-                item_id=item_id,
-                output_index=output_index,
-                delta=text,
-            )
-            for number, text in enumerate(texts, first)
-        ]
+
+        return make
 
     def extend(self, make: Make, texts: Sequence[str]) -> None:
         """Numbers and queues deltas of one part that became known together.
 
         Where the reader is slow, the later ones join as if they had come one by one.
         """
+        if self.log is not None:
+            self._keep(make(self.count, texts))
+            return
         if len(texts) == 1:
             # A paced engine says one token at a time: the shortest way.
             (only,) = make(self.count, texts)

@@ -13,6 +13,21 @@ from msgspec.structs import replace
 from tieline.errors import ApiError
 from tieline.requests import Append, Create
 
+REVISION: Final = "2026-11-29"
+"""The protocol revision that ``SessionStarted`` names."""
+
+EXTENSIONS: Final = (
+    "append",
+    "cancel",
+    "heartbeat",
+    "idempotency_key",
+    "resume",
+    "steer",
+    "timeout_ms",
+    "timing",
+)
+"""What this server offers beyond OpenAI's API (docs/protocol.md)."""
+
 
 class Profile(Struct, frozen=True, kw_only=True):
     """What one profile offers; a line may have a variant of its own."""
@@ -26,6 +41,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     context_management: bool = True
     unanswered: bool = False
     """Whether calls may stay open in what is not sampled (a window that is being compacted)."""
+    background: bool = False
+    """Whether a response may run with nobody connected: on lines, never (design 4)."""
     extensions: bool = True
     """Whether events and members of ours exist at all."""
     cancel_foreground: bool = True
@@ -50,9 +67,11 @@ class Profile(Struct, frozen=True, kw_only=True):
         """Refuses what this profile lacks; raises :class:`ApiError` 400."""
         asked = {
             "append": create.append is True and not self.append,
+            "background": create.background is True and not self.background,
             "context_management": bytes(create.context_management) != b"null"
             and not self.context_management,
             "generate": create.generate is False and not self.warm_up,
+            "resumable": create.resumable is True and not self.extensions,
             "timeout_ms": create.timeout_ms is not None and not self.extensions,
         }
         for name, refused in asked.items():

@@ -97,6 +97,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     truncation: str
     store: bool
     generate: bool
+    background: bool
     append: bool
     timeout_ms: int | None
     echo: dict[str, Any]
@@ -359,6 +360,7 @@ _UNSETTLED: Final = frozenset(
         "idempotency_key",
         "input",
         "previous_response_id",
+        "resumable",
         "stream_id",
         "trace_context",
     }
@@ -397,6 +399,7 @@ def _build(create: Create, recall: Recall, model: str) -> Settings:
         truncation=truncation,
         store=create.store is not False,
         generate=create.generate is not False,
+        background=create.background is True,
         append=create.append is True,
         timeout_ms=create.timeout_ms,
         echo=_echo(create, model, tools, text_echo, reasoning_echo),
@@ -408,8 +411,10 @@ def _refuse_unsupported(create: Create) -> None:
     for name in UNSUPPORTED:
         if bytes(getattr(create, name)) != b"null":
             raise _unsupported(name)
-    if create.background:
-        raise _unsupported("background")
+    if create.background and create.store is False:
+        raise ApiError.of(
+            "invalid_value", "A background response has to be stored.", param="background"
+        )
 
 
 def _check_choice(choice: ToolChoice, tools: Tools) -> None:
@@ -451,6 +456,7 @@ def _echo(create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw) -
         "reasoning": reasoning,
         "max_output_tokens": create.max_output_tokens,
         "max_tool_calls": create.max_tool_calls,
+        "background": create.background is True,
         "store": create.store is not False,
         "metadata": metadata,
         "safety_identifier": create.safety_identifier,

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw
 
 from tieline.errors import ApiError
 from tieline.items import Item, decode_input
+from tieline.requests import Append
 from tieline_server.core import intake, sealed
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.profile import unsupported
@@ -70,6 +71,22 @@ def input_of(turn: "Turn") -> list[Item]:
     raw = turn.request.input
     own = [] if raw is UNSET else read(turn, raw)
     return [*own, *turn.extra]
+
+
+def answer_of(turn: "Turn", append: Append) -> tuple[list[Item], Settings]:
+    """What an append adds to a held turn, and its settings from here on.
+
+    Raises :class:`ApiError` 400, or 429 where it does not fit.
+    """
+    assert turn.tip is not None
+    assert turn.settings is not None
+    if append.input is UNSET:
+        raise ApiError.of(
+            "missing_required_parameter", "Missing required parameter: 'input'.", param="input"
+        )
+    items = follow(turn, read(turn, append.input), turn.tip, {})
+    turn.host.memory.admit(turn.principal.owner, sum(len(item.raw) for item in items))
+    return items, turn.settings.choosing(append.tool_choice, turn.recall)
 
 
 def follow(

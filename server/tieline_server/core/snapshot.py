@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from tieline.responses import IncompleteDetails, Response, ResponseError
 
 if TYPE_CHECKING:
@@ -26,3 +28,10 @@ def snapshot(turn: "Turn", status: str) -> Response:
         incomplete_details=IncompleteDetails(reason=reason) if reason else None,
         usage=turn.usage if started else None,
     )
+
+
+def so_far(turn: "Turn") -> Response:
+    """The response as it stands, with what it has used until now."""
+    standing = snapshot(turn, turn.status if turn.running else "queued")
+    usage = turn.usage.plus(turn.tally.usage(None)) if turn.placed else turn.usage
+    return replace(standing, usage=usage) if usage.total_tokens else standing

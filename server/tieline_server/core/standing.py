@@ -51,6 +51,16 @@ class Standing:
         self._release()
         self._link = None
 
+    def let_go(self) -> None:
+        """The turn leaves its line, which counts its chain no more."""
+        self._release()
+
+    def move_to(self, host: Host) -> None:
+        """The turn has another line, which counts its chain from here on."""
+        self._host = host
+        if self._link is not None:
+            host.memory.hold(self._owner, self._link)
+
     def _release(self) -> None:
         if self._link is not None:
             self._host.memory.release(self._owner, self._link)

@@ -74,6 +74,7 @@ class Succession:
             stream_id=turn.lane,
             previous_response_id=turn.id,
             trace_context=turn.request.trace_context,
+            resumable=turn.log is not None,
         )
         successor = Turn(self._host, create, principal=turn.principal, recall=turn.recall)
         successor.settings = turn.settings.following()

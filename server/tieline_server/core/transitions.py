@@ -1,104 +1,24 @@
-"""The three state machines of a connection, as literal tables.
+"""The state machines of a line and of its lanes, as literal tables.
 
-Everything about transitions lives in this file, and the file knows nothing else: an action is a
-name, and who carries it out is elsewhere (``turn.py``, ``line.py``). Every pair of state and
+Everything about their transitions lives in this file, and the file knows nothing else: an action
+is a name, and who carries it out is elsewhere (``lane.py``, ``line.py``). Every pair of state and
 input has its own row; there is no default row and no wildcard. A row is
 ``(state, input): (action, next state)``. ``ignore`` means that the input is late or cannot
-matter there; nothing is sent.
+matter there; nothing is sent. The life of a response is a table of its own (``turns.py``).
 
 Theory of operation.
 
-*A turn* is the life of one response. It is QUEUED behind others on its lane. At the head of the
-lane it is resolved: settings and items are checked, the parent is found on the line or LOADED
-from the store. A turn that cannot run is refused with one error event, and no response exists.
-Otherwise it samples as soon as there is an active place. ``response.created`` waits for the
-engine's acceptance, so that an engine's refusal is an error and not a failed response, but no
-longer than a set time. Sampling ends by itself, at client tool calls (HELD in append shape), by
-a cut, or by a failure. Every end passes SAVING, because with ``store:true`` the terminal event
-follows the commit (read your writes).
-
 *A lane* is a first-in first-out queue of turns. It is HELD while its first turn is: a create
-then ends that turn (superseded), an append answers it.
+then ends that turn (superseded), an append answers it. A turn from elsewhere may be seated on it
+where it is free, or in the place of one that only reads it.
 
 *A line* is OPEN until either side says goodbye; it closes when nothing runs any more.
 
-The diagrams in docs/protocol.md are made from these tables.
+The diagrams in docs/state-machines.md are made from these tables.
 """
 
 from enum import StrEnum
 from typing import Final, Literal
-
-
-class TurnState(StrEnum):
-    """Where a response is in its life."""
-
-    QUEUED = "queued"
-    """Behind another response on its lane; nothing is sent."""
-    DOOMED = "doomed"
-    """Cut while queued; says so when its turn on the lane comes."""
-    RESOLVING = "resolving"
-    """Has the lane; its input, parent and settings are being settled. Never outlasts a call."""
-    LOADING = "loading"
-    """The store is asked for what it continues from."""
-    WAITING = "waiting"
-    """Ready, but all active places are taken; created and queued are sent."""
-    STARTING = "starting"
-    """The engine is asked and has not accepted yet."""
-    SAMPLING = "sampling"
-    """The engine samples."""
-    STEERED = "steered"
-    """The engine samples, and a steer waits for the end of the open item."""
-    HELD = "held"
-    """Append shape: sampling stopped at client tool calls."""
-    SAVING = "saving"
-    """Output is whole; the terminal event waits for the store."""
-    ENDED = "ended"
-    """The terminal event is out, or the request was refused."""
-
-
-class TurnInput(StrEnum):
-    """What can happen to a response."""
-
-    HEAD = "head"
-    """It is first on its lane."""
-    LOAD = "load"
-    """What it continues from is not on the line."""
-    LOADED = "loaded"
-    """The store answered."""
-    REFUSE = "refuse"
-    """It cannot be run, and no event of it has been sent."""
-    WAIT = "wait"
-    """It is ready and there is no active place."""
-    START = "start"
-    """It is ready and has an active place."""
-    ANNOUNCE = "announce"
-    """The engine takes long to accept: say created without it."""
-    FOLD = "fold"
-    """Its history was folded away before the engine was asked to sample."""
-    ACCEPT = "accept"
-    """The engine accepted the prompt."""
-    OUTPUT = "output"
-    """The engine said something."""
-    BOUNDARY = "boundary"
-    """An output item was closed and sampling goes on."""
-    FINISH = "finish"
-    """Sampling ended by itself."""
-    HOLD = "hold"
-    """Sampling ended at client tool calls in append shape."""
-    FAIL = "fail"
-    """It broke after response.created."""
-    APPEND = "append"
-    """All open calls were answered."""
-    STEER = "steer"
-    """The client steers it."""
-    CUT = "cut"
-    """It must end early: cancel, deadline, held too long, superseded, a limit."""
-    DROP = "drop"
-    """The line is gone."""
-    SAVED = "saved"
-    """The store has it, or need not."""
-    UNSAVED = "unsaved"
-    """The store failed."""
 
 
 class LaneState(StrEnum):
@@ -126,7 +46,9 @@ class LaneInput(StrEnum):
     RESUME = "resume"
     """Its held response goes on."""
     END = "end"
-    """Its response ended."""
+    """Its response ended, or went elsewhere."""
+    SEAT = "seat"
+    """A response that runs already comes from elsewhere."""
 
 
 class LineState(StrEnum):
@@ -177,32 +99,7 @@ class LineInput(StrEnum):
     """No response runs, waits or is held."""
 
 
-TurnAction = Literal[
-    "abandon",
-    "accept_steer",
-    "announce",
-    "ask_engine",
-    "ask_store",
-    "confess",
-    "cut",
-    "decline",
-    "doom",
-    "end",
-    "end_unsaved",
-    "extend",
-    "fail",
-    "finish",
-    "fold",
-    "hold",
-    "ignore",
-    "refuse",
-    "resolve",
-    "run",
-    "take",
-    "wait",
-    "yield_to_steer",
-]
-LaneAction = Literal["answer", "begin", "enqueue", "follow_latest", "ignore", "supersede"]
+LaneAction = Literal["answer", "begin", "enqueue", "follow_latest", "ignore", "seat", "supersede"]
 LineAction = Literal[
     "append",
     "append_last",
@@ -225,230 +122,6 @@ LineAction = Literal[
 ]
 
 # fmt: off
-TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = {
-    (TurnState.QUEUED, TurnInput.HEAD): ("resolve", TurnState.RESOLVING),
-    (TurnState.QUEUED, TurnInput.LOAD): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.LOADED): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.REFUSE): ("refuse", TurnState.ENDED),
-    (TurnState.QUEUED, TurnInput.WAIT): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.START): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.ANNOUNCE): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.FOLD): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.ACCEPT): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.OUTPUT): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.BOUNDARY): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.FINISH): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.HOLD): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.FAIL): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.APPEND): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.STEER): ("decline", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.CUT): ("doom", TurnState.DOOMED),
-    (TurnState.QUEUED, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.QUEUED, TurnInput.SAVED): ("ignore", TurnState.QUEUED),
-    (TurnState.QUEUED, TurnInput.UNSAVED): ("ignore", TurnState.QUEUED),
-    (TurnState.DOOMED, TurnInput.HEAD): ("confess", TurnState.SAVING),
-    (TurnState.DOOMED, TurnInput.LOAD): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.LOADED): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.REFUSE): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.WAIT): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.START): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.ANNOUNCE): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.FOLD): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.ACCEPT): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.OUTPUT): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.BOUNDARY): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.FINISH): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.HOLD): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.FAIL): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.APPEND): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.STEER): ("decline", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.CUT): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.DOOMED, TurnInput.SAVED): ("ignore", TurnState.DOOMED),
-    (TurnState.DOOMED, TurnInput.UNSAVED): ("ignore", TurnState.DOOMED),
-    (TurnState.RESOLVING, TurnInput.HEAD): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.LOAD): ("ask_store", TurnState.LOADING),
-    (TurnState.RESOLVING, TurnInput.LOADED): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.REFUSE): ("refuse", TurnState.ENDED),
-    (TurnState.RESOLVING, TurnInput.WAIT): ("wait", TurnState.WAITING),
-    (TurnState.RESOLVING, TurnInput.START): ("ask_engine", TurnState.STARTING),
-    (TurnState.RESOLVING, TurnInput.ANNOUNCE): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.FOLD): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.ACCEPT): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.OUTPUT): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.BOUNDARY): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.FINISH): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.HOLD): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.FAIL): ("fail", TurnState.SAVING),
-    (TurnState.RESOLVING, TurnInput.APPEND): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.STEER): ("decline", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.RESOLVING, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.RESOLVING, TurnInput.SAVED): ("ignore", TurnState.RESOLVING),
-    (TurnState.RESOLVING, TurnInput.UNSAVED): ("ignore", TurnState.RESOLVING),
-    (TurnState.LOADING, TurnInput.HEAD): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.LOAD): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.LOADED): ("resolve", TurnState.RESOLVING),
-    (TurnState.LOADING, TurnInput.REFUSE): ("refuse", TurnState.ENDED),
-    (TurnState.LOADING, TurnInput.WAIT): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.START): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.ANNOUNCE): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.FOLD): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.ACCEPT): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.OUTPUT): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.BOUNDARY): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.FINISH): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.HOLD): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.FAIL): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.APPEND): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.STEER): ("decline", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.LOADING, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.LOADING, TurnInput.SAVED): ("ignore", TurnState.LOADING),
-    (TurnState.LOADING, TurnInput.UNSAVED): ("ignore", TurnState.LOADING),
-    (TurnState.WAITING, TurnInput.HEAD): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.LOAD): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.LOADED): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.REFUSE): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.WAIT): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.START): ("ask_engine", TurnState.STARTING),
-    (TurnState.WAITING, TurnInput.ANNOUNCE): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.FOLD): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.ACCEPT): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.OUTPUT): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.BOUNDARY): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.FINISH): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.HOLD): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.FAIL): ("fail", TurnState.SAVING),
-    (TurnState.WAITING, TurnInput.APPEND): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.STEER): ("decline", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.WAITING, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.WAITING, TurnInput.SAVED): ("ignore", TurnState.WAITING),
-    (TurnState.WAITING, TurnInput.UNSAVED): ("ignore", TurnState.WAITING),
-    (TurnState.STARTING, TurnInput.HEAD): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.LOAD): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.LOADED): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.REFUSE): ("refuse", TurnState.ENDED),
-    (TurnState.STARTING, TurnInput.WAIT): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.START): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.ANNOUNCE): ("announce", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.FOLD): ("fold", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.ACCEPT): ("run", TurnState.SAMPLING),
-    (TurnState.STARTING, TurnInput.OUTPUT): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.BOUNDARY): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.FINISH): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.HOLD): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.FAIL): ("fail", TurnState.SAVING),
-    (TurnState.STARTING, TurnInput.APPEND): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.STEER): ("decline", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.STARTING, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.STARTING, TurnInput.SAVED): ("ignore", TurnState.STARTING),
-    (TurnState.STARTING, TurnInput.UNSAVED): ("ignore", TurnState.STARTING),
-    (TurnState.SAMPLING, TurnInput.HEAD): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.LOAD): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.LOADED): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.REFUSE): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.WAIT): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.START): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.ANNOUNCE): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.FOLD): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.ACCEPT): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.OUTPUT): ("take", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.BOUNDARY): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.FINISH): ("finish", TurnState.SAVING),
-    (TurnState.SAMPLING, TurnInput.HOLD): ("hold", TurnState.HELD),
-    (TurnState.SAMPLING, TurnInput.FAIL): ("fail", TurnState.SAVING),
-    (TurnState.SAMPLING, TurnInput.APPEND): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.STEER): ("accept_steer", TurnState.STEERED),
-    (TurnState.SAMPLING, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.SAMPLING, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.SAMPLING, TurnInput.SAVED): ("ignore", TurnState.SAMPLING),
-    (TurnState.SAMPLING, TurnInput.UNSAVED): ("ignore", TurnState.SAMPLING),
-    (TurnState.STEERED, TurnInput.HEAD): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.LOAD): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.LOADED): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.REFUSE): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.WAIT): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.START): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.ANNOUNCE): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.FOLD): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.ACCEPT): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.OUTPUT): ("take", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.BOUNDARY): ("yield_to_steer", TurnState.SAVING),
-    (TurnState.STEERED, TurnInput.FINISH): ("finish", TurnState.SAVING),
-    (TurnState.STEERED, TurnInput.HOLD): ("hold", TurnState.HELD),
-    (TurnState.STEERED, TurnInput.FAIL): ("fail", TurnState.SAVING),
-    (TurnState.STEERED, TurnInput.APPEND): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.STEER): ("accept_steer", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.STEERED, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.STEERED, TurnInput.SAVED): ("ignore", TurnState.STEERED),
-    (TurnState.STEERED, TurnInput.UNSAVED): ("ignore", TurnState.STEERED),
-    (TurnState.HELD, TurnInput.HEAD): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.LOAD): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.LOADED): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.REFUSE): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.WAIT): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.START): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.ANNOUNCE): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.FOLD): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.ACCEPT): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.OUTPUT): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.BOUNDARY): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.FINISH): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.HOLD): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.FAIL): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.APPEND): ("extend", TurnState.RESOLVING),
-    (TurnState.HELD, TurnInput.STEER): ("accept_steer", TurnState.HELD),
-    (TurnState.HELD, TurnInput.CUT): ("cut", TurnState.SAVING),
-    (TurnState.HELD, TurnInput.DROP): ("abandon", TurnState.ENDED),
-    (TurnState.HELD, TurnInput.SAVED): ("ignore", TurnState.HELD),
-    (TurnState.HELD, TurnInput.UNSAVED): ("ignore", TurnState.HELD),
-    (TurnState.SAVING, TurnInput.HEAD): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.LOAD): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.LOADED): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.REFUSE): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.WAIT): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.START): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.ANNOUNCE): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.FOLD): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.ACCEPT): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.OUTPUT): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.BOUNDARY): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.FINISH): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.HOLD): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.FAIL): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.APPEND): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.STEER): ("decline", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.CUT): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.DROP): ("ignore", TurnState.SAVING),
-    (TurnState.SAVING, TurnInput.SAVED): ("end", TurnState.ENDED),
-    (TurnState.SAVING, TurnInput.UNSAVED): ("end_unsaved", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.HEAD): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.LOAD): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.LOADED): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.REFUSE): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.WAIT): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.START): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.ANNOUNCE): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.FOLD): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.ACCEPT): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.OUTPUT): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.BOUNDARY): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.FINISH): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.HOLD): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.FAIL): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.APPEND): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.STEER): ("decline", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.CUT): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.DROP): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.SAVED): ("ignore", TurnState.ENDED),
-    (TurnState.ENDED, TurnInput.UNSAVED): ("ignore", TurnState.ENDED),
-}
-"""The life of a response."""
-
 LANES: Final[dict[tuple[LaneState, LaneInput], tuple[LaneAction, LaneState]]] = {
     (LaneState.IDLE, LaneInput.CREATE): ("enqueue", LaneState.IDLE),
     (LaneState.IDLE, LaneInput.APPEND): ("follow_latest", LaneState.IDLE),
@@ -456,18 +129,21 @@ LANES: Final[dict[tuple[LaneState, LaneInput], tuple[LaneAction, LaneState]]] = 
     (LaneState.IDLE, LaneInput.HOLD): ("ignore", LaneState.IDLE),
     (LaneState.IDLE, LaneInput.RESUME): ("ignore", LaneState.IDLE),
     (LaneState.IDLE, LaneInput.END): ("ignore", LaneState.IDLE),
+    (LaneState.IDLE, LaneInput.SEAT): ("seat", LaneState.BUSY),
     (LaneState.BUSY, LaneInput.CREATE): ("enqueue", LaneState.BUSY),
     (LaneState.BUSY, LaneInput.APPEND): ("follow_latest", LaneState.BUSY),
     (LaneState.BUSY, LaneInput.NEXT): ("ignore", LaneState.BUSY),
     (LaneState.BUSY, LaneInput.HOLD): ("ignore", LaneState.HELD),
     (LaneState.BUSY, LaneInput.RESUME): ("ignore", LaneState.BUSY),
     (LaneState.BUSY, LaneInput.END): ("ignore", LaneState.IDLE),
+    (LaneState.BUSY, LaneInput.SEAT): ("seat", LaneState.BUSY),
     (LaneState.HELD, LaneInput.CREATE): ("supersede", LaneState.HELD),
     (LaneState.HELD, LaneInput.APPEND): ("answer", LaneState.HELD),
     (LaneState.HELD, LaneInput.NEXT): ("ignore", LaneState.HELD),
     (LaneState.HELD, LaneInput.HOLD): ("ignore", LaneState.HELD),
     (LaneState.HELD, LaneInput.RESUME): ("ignore", LaneState.BUSY),
     (LaneState.HELD, LaneInput.END): ("ignore", LaneState.IDLE),
+    (LaneState.HELD, LaneInput.SEAT): ("ignore", LaneState.HELD),
 }
 """The queue of one lane."""
 

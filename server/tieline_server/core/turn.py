@@ -6,7 +6,7 @@ action. Actions never wait; what must be done outside becomes an effect of the l
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from msgspec import UNSET
 
@@ -15,29 +15,33 @@ from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Append, Create, Steer
 from tieline.responses import Response, Usage
-from tieline_server.core import compaction, intake, settling, steering
+from tieline_server.core import compaction, idempotency, intake, reading, settling, steering
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
+    Begin,
+    Claim,
     Effect,
     Load,
     Outcome,
     Principal,
     Prompt,
     Record,
+    Release,
     Resolved,
     Sample,
-    Save,
-    Saved,
     Stop,
     Work,
 )
-from tieline_server.core.history import NO_CALLS, Segment, Tip
+from tieline_server.core.ending import CANCELLED, conclude, conclude_cut, finish, push_timing
+from tieline_server.core.event_log import EventLog, EventLogs
+from tieline_server.core.history import Segment, Tip
 from tieline_server.core.limits import Admission, Limits, size_of
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile
+from tieline_server.core.reading import Reading
 from tieline_server.core.record import Marks, record_of
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall, Settings
@@ -45,23 +49,18 @@ from tieline_server.core.snapshot import snapshot
 from tieline_server.core.standing import Standing
 from tieline_server.core.steering import Steers
 from tieline_server.core.tally import Tally
-from tieline_server.core.transitions import TURNS, TurnInput, TurnState
-
-CANCELLED: Final = "cancelled"
-"""The cut reason whose response has status cancelled and no incomplete_details."""
-
-
-DRAINED: Final = "server_draining"
-"""The cut reason of a turn that a drain's deadline met."""
+from tieline_server.core.turns import TURNS, TurnInput, TurnState
 
 
 class Host(Protocol):
     """What a turn needs of its line."""
 
     admission: Admission
+    driver: Any
     effects: list[Effect]
     extensions: frozenset[str]
     limits: Limits
+    logs: EventLogs
     memory: Memory
     now: float
     outgoing: Outgoing
@@ -88,12 +87,12 @@ class Turn:
     """One response. ``parent`` is the link that its input follows, once that is known."""
 
     # A queued turn is mostly its attributes: as a dictionary they take twice as much.
-    __slots__ = ("_size", "announced", "aside", "booked", "completed_at", "created_at",
+    __slots__ = ("_size", "announced", "aside", "booked", "claimed", "completed_at", "created_at",
                  "expires_at", "extra", "failure", "follows_latest", "held", "host", "id",
                  "lane", "marks", "outbox", "output", "parent", "pinned", "placed", "principal",
-                 "quiet", "reason", "recall", "request", "resolved", "running", "settings",
-                 "standing", "state", "status", "steers", "succeeds", "tally", "tip", "usage",
-                 "wake_at", "work_before")  # fmt: skip
+                 "quiet", "reading", "reason", "recall", "request", "resolved", "running",
+                 "settings", "standing", "state", "status", "steers", "succeeds", "tally", "tip",
+                 "usage", "wake_at", "work_before")  # fmt: skip
 
     def __init__(
         self, host: Host, request: Create, *, principal: Principal, recall: Recall
@@ -143,6 +142,10 @@ class Turn:
         self.booked = False
         """Whether the store books it together with the response."""
         self.standing = Standing(host, self.id, principal.owner)
+        self.claimed = False
+        """Whether its idempotency key is its own."""
+        self.reading: Reading | None = None
+        """The response whose events it reads, for want of one of its own."""
         self._size: int | None = None
 
     def handle(self, what: TurnInput, *args: Any) -> None:
@@ -163,6 +166,21 @@ class Turn:
         return self.state is TurnState.ENDED
 
     @property
+    def log(self) -> EventLog | None:
+        """Its events so far, where they are kept."""
+        return self.outbox.log
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it goes on when its line does not (design: resume)."""
+        return self.log is not None and (self.log.whole or self.background)
+
+    @property
+    def background(self) -> bool:
+        """Whether nobody need be connected to it."""
+        return self.settings is not None and self.settings.background
+
+    @property
     def follows(self) -> str | None:
         """The response that it continues, by name or as the lane's latest."""
         if self.follows_latest and self.pinned is not None:
@@ -173,18 +191,8 @@ class Turn:
 
     def answer(self, append: Append) -> bool:
         """A held turn gets an append; False when it was refused and the turn stays held."""
-        assert self.tip is not None
-        assert self.settings is not None
         try:
-            if append.input is UNSET:
-                raise ApiError.of(
-                    "missing_required_parameter",
-                    "Missing required parameter: 'input'.",
-                    param="input",
-                )
-            items = settling.follow(self, settling.read(self, append.input), self.tip, {})
-            self.host.memory.admit(self.principal.owner, sum(len(item.raw) for item in items))
-            settings = self.settings.choosing(append.tool_choice, self.recall)
+            items, settings = settling.answer_of(self, append)
         except ApiError as error:
             self.push_error(error, append.event_id)
             return False
@@ -225,10 +233,17 @@ class Turn:
     def resolve(self, tip: Tip | None = None, found: Mapping[str, Item] | None = None) -> None:
         """Settles settings, parent and input; asks the store for what the line does not know."""
         loaded = found is not None
-        if not loaded:
+        if not loaded and not self.claimed:
             self.marks.head(self.host.now)
+        if self.reading is not None:
+            self.handle(TurnInput.FOLLOW, self.reading)
+            return
         try:
             settling.ground(self)
+            if self.request.idempotency_key is not None and not self.claimed:
+                self.handle(TurnInput.CLAIM, self.request.idempotency_key)
+                return
+            self._keep_events()
             parent = tip or settling.parent_of(self)
             named = self.request.previous_response_id
             if parent is None and named is not None and loaded:
@@ -253,9 +268,35 @@ class Turn:
             self.handle(TurnInput.REFUSE, error)
             return
         self.marks.resolved(self.host.now)
-        if self._stores:
+        if self.stores:
             self.standing.keep(self.tip.items, after=self.parent)
         self._go()
+
+    def claim(self, key: str) -> None:
+        """One create of each key makes a response; the others read that one."""
+        owner = self.principal.owner
+        digest, body = idempotency.key_digest(owner, key), idempotency.body_digest(self.request)
+        self.host.effects.append(Claim(self, owner, digest, body, self.stores))
+
+    def follow(self, other: Reading) -> None:
+        """Another response's events answer it."""
+        reading.begin(self, other)
+
+    def relay(self, taken: Sequence[events.Event]) -> None:
+        """That response said these things."""
+        reading.relay(self, taken)
+
+    def part(self, tip: Tip | None = None) -> None:
+        """There is no more to read, or nobody to read it; ``tip`` is now the lane's."""
+        reading.part(self, tip)
+
+    def lose(self, error: ApiError) -> None:
+        """The other response cannot be read."""
+        reading.lose(self, error)
+
+    def cut_source(self, reason: str) -> None:
+        """What is cancelled is the response that is read."""
+        reading.cut(self, reason)
 
     def ask_store(self, response_id: str | None, item_ids: Sequence[str]) -> None:
         """The parent, or items that the input names, are not on the line."""
@@ -265,9 +306,7 @@ class Turn:
         """No active place: a client sees created and queued (design: lanes)."""
         self.host.waiting.append(self)
         if not self.announced:
-            response = self.snapshot("queued")
-            self._push_created(response)
-            self.outbox.push(events.ResponseQueued, response=response)
+            self._say_queued()
 
     def ask_engine(self) -> None:
         """Takes a place and has the engine asked."""
@@ -308,7 +347,7 @@ class Turn:
         self.announce()
         compaction.apply(self, fold)
         assert self.tip is not None
-        if self._stores:
+        if self.stores:
             self.standing.keep(self.tip.items, after=self.parent)
 
     def run(self, accepted: Accepted) -> None:
@@ -333,27 +372,27 @@ class Turn:
         if self.marks.first_token_at is None:
             self.marks.first_token(self.host.now)
         self.output.feed(run)
-        if self._stores:
+        if self.stores:
             self.standing.keep_output(self.output.kept, after=self.parent)
 
     def finish(self, finish: Finish) -> None:
         """Sampling ended by itself."""
         self._end_leg(finish)
         if finish.reason == "stop":
-            self._conclude("completed")
+            conclude(self, "completed")
         else:
             reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-            self._conclude("incomplete", reasons.get(finish.reason, finish.reason))
+            conclude(self, "incomplete", reasons.get(finish.reason, finish.reason))
 
     def hold(self, finish: Finish) -> None:
         """Append shape: gives its place back and waits for the client's tool outputs."""
         self._end_leg(finish)
         self.output.close("completed")
-        self._link()
+        self.link()
         self.held = True
         self.marks.held(self.host.now)
         self.wake_at = self.host.now + self.host.limits.held_timeout
-        self._push_timing()
+        push_timing(self)
         self.outbox.push(events.ResponseDone, response=self.snapshot("in_progress"))
 
     def extend(self, items: Sequence[Item]) -> None:
@@ -364,7 +403,7 @@ class Turn:
         self.marks.resume(self.host.now)
         joined = (*items, *self.steers.take())
         self.tip = self.standing.move(Segment(self.tip, joined, turn=self.tip.turn))
-        if self._stores:
+        if self.stores:
             self.standing.keep(joined, after=self.parent)
         self._go()
 
@@ -388,7 +427,7 @@ class Turn:
 
     def confess(self) -> None:
         """The turn of a doomed one has come."""
-        self._conclude_cut(self.reason or CANCELLED)
+        conclude_cut(self, self.reason or CANCELLED)
 
     def yield_to_steer(self) -> None:
         """The open item is whole and a steer waits (wire.md 2.3)."""
@@ -402,7 +441,7 @@ class Turn:
         if self.placed:
             self.host.effects.append(Stop(self))
             self._end_leg(None)
-        self._conclude_cut(reason)
+        conclude_cut(self, reason)
 
     def fail(self, error: ApiError) -> None:
         """It broke after response.created."""
@@ -410,19 +449,18 @@ class Turn:
         if self.placed:
             self.host.effects.append(Stop(self))
             self._end_leg(None)
-        self._conclude("failed")
+        conclude(self, "failed")
 
     def refuse(self, error: ApiError) -> None:
         """It cannot run: one error event, no response."""
         self.failure = error
         self.status = "refused"
         self.push_error(error, self.request.event_id)
-        self._evict_parent()
+        self.evict_parent()
         self.usage = self.usage.plus(self.tally.usage(None))
         self._leave()
-        self.standing.discard()
-        self.standing.leave()
-        self._record("refused")
+        self._forsake()
+        self.record("refused")
 
     def abandon(self) -> None:
         """The line is gone."""
@@ -430,29 +468,13 @@ class Turn:
             self.host.effects.append(Stop(self))
             self._end_leg(None)
         self.status = CANCELLED
-        self.standing.discard()
-        self.standing.leave()
-        self._record("disconnected")
+        self._forsake()
+        self.record("disconnected")
 
     def end(self) -> None:
         """The store has it, or need not: the terminal event goes out."""
-        self.marks.saved(self.host.now)
-        response = self.snapshot(self.status)
-        if self.status == "failed":
-            self._evict_parent()
-        elif self.tip is not None:
-            tip = Tip(self.id, self.tip, owner=self.principal.owner, settings=self.settings)
-            self.standing.rest(self.lane, tip)
-        self.standing.leave()
-        self._push_timing()
-        if not self.quiet:
-            self.outbox.push(_TERMINAL[self.status], response=response)
-        self._record(self._outcome)
-        goes_on = self.tip is not None and self.status in ("completed", "incomplete")
-        # Past a drain's deadline nothing begins.
-        goes_on = goes_on and self.reason != DRAINED
-        calls = self.tip.open_calls if self.tip is not None else NO_CALLS
-        self.steers.conclude(goes_on=goes_on, open_calls=calls)
+        finish(self)
+        self._release_key(at_once=False)
 
     def end_unsaved(self, error: ApiError) -> None:
         """A failed commit is a failed response (design: store)."""
@@ -461,6 +483,26 @@ class Turn:
         self.booked = False
         self.standing.discard()
         self.end()
+
+    def _forsake(self) -> None:
+        """There will be no response: nothing of it stays, and its key is free."""
+        self.standing.discard()
+        self.standing.leave()
+        if self.log is not None:
+            self.log.drop()
+        self._release_key(at_once=True)
+
+    def _release_key(self, *, at_once: bool) -> None:
+        if self.claimed:
+            self.host.effects.append(Release(self, at_once))
+
+    def _keep_events(self) -> None:
+        """A response that may be read again has its events kept from the first one on."""
+        request = self.request
+        wanted = request.resumable or self.background or request.idempotency_key is not None
+        if wanted and self.log is None:
+            self.outbox.log = self.host.logs.open()
+            self.host.effects.append(Begin(self))
 
     # Snapshots and events.
 
@@ -473,6 +515,11 @@ class Turn:
         self.outbox.push(
             events.ErrorEvent, status=error.status, error=events.ErrorDetail.of(error, event_id)
         )
+
+    def _say_queued(self) -> None:
+        response = self.snapshot("queued")
+        self._push_created(response)
+        self.outbox.push(events.ResponseQueued, response=response)
 
     def _push_created(self, response: Response) -> None:
         self.announced = True
@@ -487,6 +534,8 @@ class Turn:
 
     def _go(self) -> None:
         """Ready to sample: with a place at once, else in line for one."""
+        if self.background and not self.announced:
+            self._say_queued()
         if self._budget() == 0:
             self.handle(TurnInput.CUT, "max_output_tokens")
         elif self.host.admission.has_place and not self.host.waiting:
@@ -532,66 +581,24 @@ class Turn:
             self.host.admission.leave()
 
     @property
-    def _stores(self) -> bool:
+    def stores(self) -> bool:
+        """Whether the response will be stored."""
         return self.settings is not None and self.settings.store
 
-    def _link(self) -> None:
+    def link(self) -> None:
         """What the chain has not got yet becomes its next link."""
         kept = self.output.take_kept()
-        if self._stores:
+        if self.stores:
             self.standing.keep_output(kept, after=self.parent)
             self.standing.linked()
         if kept and self.tip is not None:
             self.tip = self.standing.move(Segment(self.tip, kept, turn=self.tip.turn))
 
-    def _conclude_cut(self, reason: str) -> None:
-        if reason == CANCELLED:
-            self._conclude(CANCELLED)
-        else:
-            self._conclude("incomplete", reason)
-
-    def _conclude(self, status: str, reason: str | None = None) -> None:
-        """Output is whole: closes what is open, then has it saved."""
-        self.announce()
-        self.output.close("completed" if status == "completed" else "incomplete")
-        self._link()
-        self.status, self.reason = status, reason
-        self.completed_at = self.host.unix_time if status == "completed" else None
-        self.marks.concluded(self.host.now)
-        if self.settings is None or not self.settings.store or self.tip is None:
-            self.handle(TurnInput.SAVED)
-            return
-        owner = self.principal.owner
-        tip = Tip(self.id, self.tip, owner=owner, settings=self.settings)
-        record = Saved(response=self.snapshot(status), tip=tip, owner=owner, input_from=self.parent)
-        self.booked = True
-        self.host.effects.append(Save(self, record, record_of(self, self._outcome)))
-
-    @property
-    def _outcome(self) -> Outcome:
-        return self.status  # type: ignore[return-value]  # by now it is one of them
-
-    def _evict_parent(self) -> None:
+    def evict_parent(self) -> None:
         """A failed continuation drops its parent if that is this lane's (wire.md 4.4)."""
         if self.follows is not None:
             self.host.memory.evict(self.lane, self.follows)
 
-    def _record(self, outcome: Outcome) -> None:
+    def record(self, outcome: Outcome) -> None:
+        """Has it written down how it ended."""
         self.host.effects.append(Record(record_of(self, outcome), booked=self.booked))
-
-    def _push_timing(self) -> None:
-        """Where the time went so far, for a client that asked for it."""
-        if "timing" in self.host.extensions:
-            stream_id = UNSET if self.lane is None else self.lane
-            phases = self.marks.phases(self.host.now)
-            timing = events.Timing(stream_id=stream_id, response_id=self.id, phases=phases)
-            self.host.outgoing.put(self.lane, timing)
-
-
-_TERMINAL: Final[dict[str, type[events.LifecycleEvent]]] = {
-    "completed": events.ResponseCompleted,
-    "incomplete": events.ResponseIncomplete,
-    # A cancelled response ends as response.incomplete with status cancelled (design: cancel).
-    CANCELLED: events.ResponseIncomplete,
-    "failed": events.ResponseFailed,
-}

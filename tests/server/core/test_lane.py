@@ -96,7 +96,7 @@ class TestQueue:
     def test_a_lane_is_idle_busy_or_held(self) -> None:
         line = Lockstep()
         turn = line.create("a", append=True)
-        lane = line.line._lanes[None]
+        lane = line.line._lanes.get(None)
         states = [lane.state]
         (call_id,) = line.call(turn)
         states.append(lane.state)

@@ -19,7 +19,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.effects import Principal
 from tieline_server.core.limits import Limits
-from tieline_server.core.line import EXTENSIONS, REVISION
+from tieline_server.core.profile import EXTENSIONS, REVISION
 from tieline_server.core.transitions import LineState
 
 LOOK = CallStart(kind="function_call", name="look")

@@ -122,12 +122,16 @@ class TestRefusals:
             ("conversation", "conv_1"),
             ("conversation", {"id": "conv_1"}),
             ("prompt", {"id": "pmpt_1"}),
-            ("background", True),
         ],
     )
     def test_what_does_not_exist_yet_is_refused(self, name: str, value: object) -> None:
         error = refusal(**{name: value})
         assert (error.code, error.param) == ("unsupported_parameter", name)
+
+    def test_a_background_response_has_to_be_stored(self) -> None:
+        error = refusal(background=True, store=False)
+        assert (error.code, error.param) == ("invalid_value", "background")
+        assert settled(background=True).background
 
     @pytest.mark.parametrize(
         ("name", "value"),

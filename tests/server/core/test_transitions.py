@@ -9,24 +9,21 @@ from typing import Any, get_args
 
 import pytest
 
-from tieline_server.core import transitions
+from tieline_server.core import transitions, turns
 from tieline_server.core.lane import Lane
 from tieline_server.core.line import Line
 from tieline_server.core.transitions import (
     LANES,
     LINES,
-    TURNS,
     LaneAction,
     LaneInput,
     LaneState,
     LineAction,
     LineInput,
     LineState,
-    TurnAction,
-    TurnInput,
-    TurnState,
 )
 from tieline_server.core.turn import Turn
+from tieline_server.core.turns import TURNS, TurnAction, TurnInput, TurnState
 
 Table = Mapping[tuple[StrEnum, StrEnum], tuple[str, StrEnum]]
 
@@ -53,7 +50,7 @@ def test_every_row_is_written_out_once_as_a_literal(
     name: str, table: Table, states: type[StrEnum], inputs: type[StrEnum], actions: Any, kind: type
 ) -> None:
     """No default row, no wildcard, no comprehension, and no row that hides another."""
-    source = ast.parse(inspect.getsource(transitions))
+    source = ast.parse(inspect.getsource(turns if table is TURNS else transitions))
     (literal,) = [
         node.value
         for node in source.body
@@ -117,16 +114,22 @@ def test_every_living_turn_ends_when_its_line_drops_or_is_being_saved() -> None:
 
 def test_every_turn_that_has_begun_can_be_cut() -> None:
     over = {TurnState.SAVING, TurnState.ENDED}
-    for state in set(TurnState) - over:
+    # Who follows another response has that one cut.
+    assert TURNS[TurnState.FOLLOWING, TurnInput.CUT] == ("cut_source", TurnState.FOLLOWING)
+    for state in set(TurnState) - over - {TurnState.FOLLOWING}:
         assert TURNS[state, TurnInput.CUT][1] in (TurnState.DOOMED, TurnState.SAVING)
     for state in over:
         assert TURNS[state, TurnInput.CUT] == ("ignore", state)
+
+
+_NOT_ITS_OWN = (TurnState.FOLLOWING, TurnState.SAVING, TurnState.ENDED)
+"""States in which a turn has no end of its own ahead of it."""
 
 
 def test_every_end_but_a_refusal_and_a_drop_passes_saving() -> None:
     to_the_end = {
         (before, what)
         for (before, what), (action, after) in TURNS.items()
-        if after is TurnState.ENDED and before not in (TurnState.SAVING, TurnState.ENDED)
+        if after is TurnState.ENDED and before not in _NOT_ITS_OWN
     }
     assert {what for _, what in to_the_end} == {TurnInput.REFUSE, TurnInput.DROP}

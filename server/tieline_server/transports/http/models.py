@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tieline.errors import ApiError
 from tieline_server.core.effects import Principal
-from tieline_server.core.line import EXTENSIONS, REVISION
+from tieline_server.core.profile import EXTENSIONS, REVISION
 from tieline_server.engines.base import Model
 from tieline_server.runtime import Services
 from tieline_server.transports.http.call import Call

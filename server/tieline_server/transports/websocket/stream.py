@@ -20,7 +20,7 @@ from tieline import events
 from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
-from tieline.requests import Cancel, ClientHeartbeat, Request, SessionEnd, SessionStart
+from tieline.requests import Cancel, ClientHeartbeat, Request, Resume, SessionEnd, SessionStart
 from tieline_server.core.profile import Profile
 from tieline_server.runtime import LineRuntime
 from tieline_server.transports.answers import internal_error
@@ -52,7 +52,7 @@ CODES_END: Final = 5000
 BACKLOG: Final = 64
 """Messages taken from a client that takes none: the next one waits for the stuck write."""
 
-_OURS: Final = (Cancel, ClientHeartbeat, SessionEnd, SessionStart)
+_OURS: Final = (Cancel, ClientHeartbeat, Resume, SessionEnd, SessionStart)
 """Client events that a profile without extensions does not know."""
 
 _log: Final = logging.getLogger(__name__)

@@ -5,101 +5,48 @@ what ``take`` yields; every task that a line starts is owned here and ended by `
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import aclosing
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
-import msgspec
-from msgspec import UNSET, Struct
+from msgspec import structs
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline.ids import IdSource
-from tieline.requests import Append, Create, Request
-from tieline.responses import Response, Usage
-from tieline_server import summaries
-from tieline_server.core import compaction
+from tieline.requests import Append, Cancel, Create, Request, Resume, SessionEnd, Steer
+from tieline.responses import Response
 from tieline_server.core.booking import booking_of, is_response
-from tieline_server.core.budget import Budget
-from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import (
-    Catalog,
+    Begin,
+    CancelSource,
+    Claim,
     Close,
     Discard,
     Effect,
+    Follow,
     Keep,
     Load,
+    Outlive,
     Principal,
-    Prompt,
     Record,
+    Release,
     Sample,
     Save,
     Stop,
-    TurnRecord,
     Work,
 )
-from tieline_server.core.history import Tip
-from tieline_server.core.limits import Limits
+from tieline_server.core.idempotency import key_digest
 from tieline_server.core.line import Line
-from tieline_server.core.profile import OPENAI, Profile
-from tieline_server.core.sealed import Sealer
+from tieline_server.core.profile import Profile
 from tieline_server.core.turn import Turn
-from tieline_server.engines.base import Engine
-from tieline_server.ledger.base import Ledger
-from tieline_server.stores.base import ResponseStore
+from tieline_server.homes import Link
+from tieline_server.journals import base as journals
+from tieline_server.runtime import jobs, reading
+from tieline_server.runtime.kept import Recorder
+from tieline_server.runtime.services import INTERNAL, Services
 
-logger: Final = logging.getLogger("tieline.runtime")
-
-SERVER_ERROR: Final = "The server had an error while processing your request."
-"""The fixed text of an internal error: what went wrong is in the log, never on the wire."""
-
-
-INTERNAL: Final = "internal"
-"""The transport of lines that nobody is connected to: what runs on them is no one's response."""
-
-
-class Running:
-    """The live lines of this process: who can be cancelled, and who must be drained."""
-
-    def __init__(self) -> None:
-        self.lines: set[LineRuntime] = set()
-
-    def cancel(self, owner: str, response_id: str) -> Response | None:
-        """Cancels a running response of this owner and returns it; None when none runs here."""
-        cut = (line.cancel(owner, response_id) for line in list(self.lines))
-        return next((response for response in cut if response is not None), None)
-
-    def forget(self, owner: str, response_id: str) -> None:
-        """A response was deleted: no line of this process continues it any more."""
-        for line in list(self.lines):
-            line.forget(owner, response_id)
-
-
-class Services(Struct, frozen=True, kw_only=True):
-    """What lines need of the process. Built once, by ``app``."""
-
-    engines: Mapping[str, Engine]
-    catalog: Catalog
-    store: ResponseStore
-    ledger: Ledger
-    limits: Limits
-    observe: Callable[[TurnRecord, str], None]
-    """Called once for each response id: (record, transport)."""
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-    now: Callable[[], float]
-    """Unix seconds."""
-    ids: IdSource
-    running: Running
-    budget: Budget
-    sealer: Sealer
-    profile: Profile = OPENAI
-    compaction: str = "keep-tail"
-    """What becomes of history that is folded away: the setting of the same name."""
-    keys: Any = None
-    """The door's: ``keys.authenticate(header) -> Principal``."""
+_OF_LANES: Final = (Append, Cancel, Create, Resume)
+"""Requests that a lane is named for."""
 
 
 class LineRuntime:
@@ -122,8 +69,9 @@ class LineRuntime:
         self.transport = transport
         self._authenticate = authenticate
         self._principal = Principal()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sampling: dict[str, asyncio.Task[None]] = {}
+        self._jobs: dict[asyncio.Task[None], Turn] = {}
+        self._speaking: dict[Turn, asyncio.Task[None]] = {}
+        self._links: dict[str | None, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -142,6 +90,8 @@ class LineRuntime:
             merge=merge,
             profile=profile or services.profile,
             budget=services.budget,
+            logs=services.logs,
+            driver=self,
         )
         services.running.lines.add(self)
 
@@ -161,9 +111,29 @@ class LineRuntime:
             except ApiError as error:
                 self._refuse(error, request)
                 return
+        link = self._link_of(request) if self._links else None
+        if link is not None:
+            link.send(structs.replace(request, stream_id=None), self._principal)
+            return
         self._set_time()
         self.line.receive(request, self._principal)
         self._carry_out(validated_since=started)
+
+    def _link_of(self, request: Request) -> Link | None:
+        """The link to the process in which the turns of the request's lane run."""
+        if isinstance(request, Steer):
+            # It names its response, and no lane.
+            turn = self.line.find(request.previous_response_id or "")
+            return None if turn is None else self._links.get(turn.lane)
+        return self._links.get(request.stream_id) if isinstance(request, _OF_LANES) else None
+
+    def linked(self, lane: str | None, link: Link) -> None:
+        """What is asked on this lane from here on is another process's affair."""
+        self._links[lane] = link
+
+    def unlinked(self, lane: str | None) -> None:
+        """The lane is this line's own again."""
+        self._links.pop(lane, None)
 
     def _refuse(self, error: ApiError, request: Create | Append) -> None:
         """Who may not ask this is told so; who is not known (any more) is sent away."""
@@ -183,6 +153,8 @@ class LineRuntime:
 
     def half_close(self) -> None:
         """The peer will send no more: what runs ends, then the line closes."""
+        for link in self._links.values():
+            link.send(SessionEnd(), self._principal)
         self._set_time()
         self.line.half_close()
         self._carry_out()
@@ -204,6 +176,11 @@ class LineRuntime:
         self._set_time()
         self.line.age()
         self._carry_out()
+
+    def hurry(self, seconds: float) -> None:
+        """The process will stop: a line without a peer gets so long to end."""
+        with self.reporting() as line:
+            line.hurry(seconds)
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted: the line does not continue it any more."""
@@ -258,7 +235,7 @@ class LineRuntime:
         if self._timer is not None:
             self._timer.cancel()
         cancelled: asyncio.CancelledError | None = None
-        while pending := self._tasks - {asyncio.current_task()}:
+        while pending := self._jobs.keys() - {asyncio.current_task()}:
             try:
                 await asyncio.wait(pending)
             except asyncio.CancelledError as error:
@@ -278,18 +255,70 @@ class LineRuntime:
                 _CARRY[type(effect)](self, effect)
         self._set_timer()
 
+    def _on_claim(self, effect: Claim) -> None:
+        self._spawn(effect.turn, jobs.claim(self._services, effect))
+
+    def _on_release(self, effect: Release) -> None:
+        turn, services = effect.turn, self._services
+        key = turn.request.idempotency_key
+        if key is None or (turn.stores and turn.status != "failed" and not effect.at_once):
+            # A stored response keeps its key.
+            return
+        owner = turn.principal.owner
+        claim = journals.Claim(
+            owner=owner,
+            key=key_digest(owner, key),
+            body=b"",
+            response_id=turn.id,
+            stored=turn.stores,
+        )
+        at = None if effect.at_once else services.now() + services.limits.resume_window
+        services.journal.expire(claim, at=at)
+
+    def _on_begin(self, effect: Begin) -> None:
+        turn, services = effect.turn, self._services
+        recorder = None
+        if turn.stores:
+            recorder = Recorder(
+                turn, services.journal, transport=self.transport, started_at=services.now()
+            )
+        services.running.kept.begin(turn, recorder)
+
     def _on_load(self, effect: Load) -> None:
-        self._spawn(self._load(effect))
+        self._spawn(effect.turn, jobs.load(self._services, effect))
 
     def _on_sample(self, effect: Sample) -> None:
-        task = self._spawn(self._sample(effect.turn, effect.engine, effect.prompt))
-        self._sampling[effect.turn.id] = task
+        turn = effect.turn
+        self._speak(turn, jobs.sample(self._services, turn, effect.engine, effect.prompt))
+
+    def _on_follow(self, effect: Follow) -> None:
+        self._speak(effect.turn, reading.follow(self._services, effect))
 
     def _on_stop(self, effect: Stop) -> None:
-        task = self._sampling.pop(effect.turn.id, None)
+        task = self._speaking.pop(effect.turn, None)
         # A turn that stops while its own engine speaks sees it when the step is done.
         if task is not None and task is not asyncio.current_task():
             task.cancel()
+
+    def _on_cancel_source(self, effect: CancelSource) -> None:
+        self._services.running.later(
+            reading.cancel(self._services, effect.owner, effect.response_id)
+        )
+
+    def _on_outlive(self, effect: Outlive) -> None:
+        """The turn goes on on a line of its own, which nobody reads."""
+        turn = effect.turn
+        shelter = LineRuntime(
+            self._services,
+            transport=self.transport,
+            authenticate=self._authenticate,
+            profile=self.line.profile,
+        )
+        window = None if turn.background else self._services.limits.resume_window
+        self.hand_jobs(turn, shelter)
+        with shelter.reporting() as line:
+            line.shelter(turn, window)
+        self._services.running.shelter(shelter)
 
     def _on_keep(self, effect: Keep) -> None:
         self._services.store.keep(effect)
@@ -298,111 +327,43 @@ class LineRuntime:
         self._services.store.discard(effect)
 
     def _on_save(self, effect: Save) -> None:
-        self._spawn(self._save(effect))
+        self._spawn(effect.turn, jobs.save(self._services, effect, transport=self.transport))
 
     def _on_record(self, effect: Record) -> None:
         if self.transport == INTERNAL:
             return
-        services = self._services
-        services.observe(effect.record, self.transport)
-        if not effect.booked and is_response(effect.record):
-            services.ledger.book(booking_of(effect.record, self.transport, ended_at=services.now()))
+        services, record = self._services, effect.record
+        services.running.kept.ended(record, window=services.limits.resume_window)
+        services.observe(record, self.transport)
+        if not effect.booked and is_response(record):
+            services.ledger.book(booking_of(record, self.transport, ended_at=services.now()))
 
     def _on_close(self, effect: Close) -> None:
         self._end(effect.error)
 
-    async def _load(self, effect: Load) -> None:
-        store, owner = self._services.store, effect.owner
-        saved, found = None, {}
-        try:
-            if effect.response_id is not None:
-                saved = await store.get(owner, effect.response_id)
-            for item_id in effect.item_ids:
-                item = await store.item(owner, item_id)
-                if item is not None:
-                    found[item_id] = item
-        except Exception:
-            logger.exception("store.load failed", extra={"response_id": effect.turn.id})
-            self._set_time()
-            self.line.engine_failed(effect.turn, ApiError.of("server_error", SERVER_ERROR))
-        else:
-            self._set_time()
-            self.line.loaded(effect.turn, saved, found)
-        self._carry_out()
-
-    async def _save(self, effect: Save) -> None:
-        error: ApiError | None = None
-        try:
-            booking = booking_of(effect.booking, self.transport, ended_at=self._services.now())
-            await self._services.store.put(effect.record, booking)
-        except Exception:
-            logger.exception("store.put failed", extra={"response_id": effect.turn.id})
-            error = ApiError.of("server_error", "The response could not be stored.")
+    @contextmanager
+    def reporting(self) -> Iterator[Line]:
+        """Sets the line's time for a report to it, and carries out what it then asks."""
         self._set_time()
-        self.line.saved(effect.turn, error)
+        yield self.line
         self._carry_out()
 
-    async def _sample(self, turn: Turn, engine_name: str, prompt: Prompt) -> None:
-        try:
-            await self._pump(turn, self._services.engines[engine_name], prompt)
-        except ApiError as error:
-            self._fail(turn, error)
-        except Exception:
-            logger.exception("engine failed", extra={"response_id": turn.id})
-            self._fail(turn, ApiError.of("server_error", SERVER_ERROR))
-        finally:
-            if self._sampling.get(turn.id) is asyncio.current_task():
-                del self._sampling[turn.id]
-
-    async def _pump(self, turn: Turn, engine: Engine, prompt: Prompt) -> None:
-        if not prompt.settings.generate:
-            # A warm-up prepares state and samples nothing (wire.md 3.2).
-            counted = Accepted(input_tokens=await engine.count(prompt))
-            self._feed(turn, [counted, Finish(output_tokens=0)])
-            return
-        if prompt.settings.compaction is not None:
-            prompt = await self._fold(turn, engine, prompt)
-        async with aclosing(engine.sample(prompt)) as steps:
-            async for step in steps:
-                self._feed(turn, step)
-                if not turn.placed:
-                    return
-                if turn.outbox.crowd >= self._services.limits.outbox:
-                    await self._wait_for_space(turn)
-        raise ApiError.of("server_error", SERVER_ERROR)
-
-    async def _fold(self, turn: Turn, engine: Engine, prompt: Prompt) -> Prompt:
-        """The prompt, with its history folded away where that has become too long."""
-        listen = partial(compaction.count, turn.tally)
-        fold = await summaries.fold(engine, prompt, mode=self._services.compaction, listen=listen)
-        if fold is None:
-            return prompt
-        self._set_time()
-        self.line.folded(turn, fold)
-        self._carry_out()
-        assert turn.tip is not None
-        return msgspec.structs.replace(prompt, tip=turn.tip)
-
-    def _feed(self, turn: Turn, step: Any) -> None:
+    def feed(self, turn: Turn, step: Any) -> None:
+        """An engine said these things. Most of them ask for nothing."""
         self._set_time()
         self.line.deltas(turn, step)
         if self.line.effects or not turn.placed:
             self._carry_out()
 
-    async def _wait_for_space(self, turn: Turn) -> None:
-        """The reader is slow: the engine waits, nothing is dropped."""
+    async def events_taken(self) -> None:
+        """Waits until events were taken, or turns have moved."""
         self._space = self._space or asyncio.Event()
-        while turn.outbox.crowd >= self._services.limits.outbox:
-            self._space.clear()
-            await self._space.wait()
+        self._space.clear()
+        await self._space.wait()
 
-    def _fail(self, turn: Turn, error: ApiError) -> None:
-        if self._sampling.get(turn.id) is not asyncio.current_task():
-            # A sampling that was stopped, or whose turn samples anew after its outputs came.
-            return
-        self._set_time()
-        self.line.engine_failed(turn, error)
-        self._carry_out()
+    def speaks(self, turn: Turn, task: "asyncio.Task[Any] | None") -> bool:
+        """Whether this is the task that samples, or reads, for a turn."""
+        return self._speaking.get(turn) is task
 
     # Time, wake-ups, tasks.
 
@@ -439,15 +400,41 @@ class LineRuntime:
         self.error = self.error or error
         self._wake()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _speak(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
+        """The one job of a turn whose reports come one after the other, and that can be stopped."""
+        task = self._spawn(turn, work)
+        self._speaking[turn] = task
+
+    def _spawn(self, turn: Turn, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._jobs[task] = turn
+        task.add_done_callback(lambda done: jobs.driver_of(turn).job_done(done))
         return task
+
+    def job_done(self, task: asyncio.Task[None]) -> None:
+        """A job of this line is over."""
+        turn = self._jobs.pop(task, None)
+        if turn is not None and self._speaking.get(turn) is task:
+            del self._speaking[turn]
+
+    def hand_jobs(self, turn: Turn, other: "LineRuntime") -> None:
+        """The turn moves to another line, and its jobs with it."""
+        for task in [task for task, each in self._jobs.items() if each is turn]:
+            other._jobs[task] = self._jobs.pop(task)
+        if turn in self._speaking:
+            other._speaking[turn] = self._speaking.pop(turn)
+        if self._space is not None:
+            self._space.set()
 
 
 _CARRY: Final[Mapping[type[Effect], Callable[[LineRuntime, Any], None]]] = {
+    Begin: LineRuntime._on_begin,
+    CancelSource: LineRuntime._on_cancel_source,
+    Claim: LineRuntime._on_claim,
+    Follow: LineRuntime._on_follow,
     Load: LineRuntime._on_load,
+    Outlive: LineRuntime._on_outlive,
+    Release: LineRuntime._on_release,
     Sample: LineRuntime._on_sample,
     Stop: LineRuntime._on_stop,
     Keep: LineRuntime._on_keep,
@@ -456,45 +443,3 @@ _CARRY: Final[Mapping[type[Effect], Callable[[LineRuntime, Any], None]]] = {
     Record: LineRuntime._on_record,
     Close: LineRuntime._on_close,
 }
-
-
-async def prepare(
-    services: Services, principal: Principal, create: Create, *, unanswered: bool = False
-) -> tuple[Usage, Tip]:
-    """Runs a create as a warm-up that leaves no trace; returns its usage and its chain.
-
-    With ``unanswered`` calls may wait for their outputs. Raises :class:`ApiError` as the create
-    would.
-    """
-    profile = msgspec.structs.replace(services.profile, warm_up=True, unanswered=unanswered)
-    warm_up = msgspec.structs.replace(
-        create, generate=False, store=False, stream_id=None, append=None
-    )
-    runtime = LineRuntime(
-        services, transport=INTERNAL, authenticate=lambda: principal, profile=profile
-    )
-    try:
-        runtime.receive(warm_up, size=0)
-        runtime.half_close()
-        while True:
-            await runtime.wait()
-            event = runtime.next_event()
-            if isinstance(event, events.ErrorEvent):
-                detail = event.error
-                code = detail.code or "invalid_request"
-                status = None if event.status is UNSET else event.status
-                raise ApiError.of(code, detail.message, param=detail.param, status=status)
-            if isinstance(event, events.ResponseCompleted):
-                tip = runtime.line.memory.latest(None)
-                assert tip is not None
-                return event.response.usage or Usage(), tip
-            if event is None and runtime.closed:
-                raise ApiError.of("server_error", SERVER_ERROR)
-    finally:
-        await runtime.close()
-
-
-async def count_input_tokens(services: Services, principal: Principal, create: Create) -> int:
-    """How many input tokens a create would have; raises :class:`ApiError` as the create would."""
-    usage, _ = await prepare(services, principal, create)
-    return usage.input_tokens

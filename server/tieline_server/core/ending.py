@@ -1,0 +1,106 @@
+"""How a turn ends: output made whole, the store asked, the terminal event."""
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET, UnsetType
+
+from tieline import events
+from tieline.responses import Response
+from tieline_server.core.effects import Outcome, Save, Saved
+from tieline_server.core.history import NO_CALLS, Tip
+from tieline_server.core.record import record_of
+from tieline_server.core.turns import TurnInput
+
+if TYPE_CHECKING:
+    from tieline_server.core.turn import Turn
+
+CANCELLED: Final = "cancelled"
+"""The cut reason whose response has status cancelled and no incomplete_details."""
+
+DRAINED: Final = "server_draining"
+"""The cut reason of a turn that a drain's deadline met."""
+
+_TERMINAL: Final[dict[str, type[events.LifecycleEvent]]] = {
+    "completed": events.ResponseCompleted,
+    "incomplete": events.ResponseIncomplete,
+    # A cancelled response ends as response.incomplete with status cancelled (design: cancel).
+    CANCELLED: events.ResponseIncomplete,
+    "failed": events.ResponseFailed,
+}
+
+
+def terminal_event(
+    response: Response, number: int, *, stream_id: str | UnsetType = UNSET
+) -> events.LifecycleEvent:
+    """The event that says how a response ended, with its number."""
+    kind = _TERMINAL[response.status or ""]
+    return kind(sequence_number=number, stream_id=stream_id, response=response)
+
+
+def conclude_cut(turn: "Turn", reason: str) -> None:
+    """Ends early, for this reason."""
+    if reason == CANCELLED:
+        conclude(turn, CANCELLED)
+    else:
+        conclude(turn, "incomplete", reason)
+
+
+def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
+    """Output is whole: closes what is open, then has it saved."""
+    turn.announce()
+    turn.output.close("completed" if status == "completed" else "incomplete")
+    turn.link()
+    turn.status, turn.reason = status, reason
+    turn.completed_at = turn.host.unix_time if status == "completed" else None
+    turn.marks.concluded(turn.host.now)
+    if not turn.stores or turn.tip is None:
+        turn.handle(TurnInput.SAVED)
+        return
+    record = Saved(
+        response=turn.snapshot(status),
+        tip=_tip(turn),
+        owner=turn.principal.owner,
+        input_from=turn.parent,
+        terminal=None if turn.log is None else turn.outbox.count,
+    )
+    turn.booked = True
+    turn.host.effects.append(Save(turn, record, record_of(turn, outcome_of(turn))))
+
+
+def finish(turn: "Turn") -> None:
+    """The store has it, or need not: the terminal event goes out."""
+    turn.marks.saved(turn.host.now)
+    if turn.status == "failed":
+        turn.evict_parent()
+    elif turn.tip is not None:
+        turn.standing.rest(turn.lane, _tip(turn))
+    turn.standing.leave()
+    push_timing(turn)
+    if not turn.quiet:
+        turn.outbox.push(_TERMINAL[turn.status], response=turn.snapshot(turn.status))
+    turn.record(outcome_of(turn))
+    goes_on = turn.tip is not None and turn.status in ("completed", "incomplete")
+    # Past a drain's deadline nothing begins.
+    goes_on = goes_on and turn.reason != DRAINED
+    calls = turn.tip.open_calls if turn.tip is not None else NO_CALLS
+    turn.steers.conclude(goes_on=goes_on, open_calls=calls)
+
+
+def push_timing(turn: "Turn") -> None:
+    """Where the time went so far, for a client that asked for it."""
+    host = turn.host
+    if "timing" in host.extensions:
+        stream_id = UNSET if turn.lane is None else turn.lane
+        phases = turn.marks.phases(host.now)
+        timing = events.Timing(stream_id=stream_id, response_id=turn.id, phases=phases)
+        host.outgoing.put(turn.lane, timing)
+
+
+def outcome_of(turn: "Turn") -> Outcome:
+    """How it ended, for the record."""
+    return turn.status  # type: ignore[return-value]  # by now it is one of them
+
+
+def _tip(turn: "Turn") -> Tip:
+    assert turn.tip is not None
+    return Tip(turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings)

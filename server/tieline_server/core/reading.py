@@ -1,0 +1,78 @@
+"""Turns that have no response of their own: they read another one's events.
+
+That response may run on another line, in another process, or have ended. Its events keep their
+numbers; only the lane that they name is the reader's.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from tieline.errors import ApiError
+from tieline.events import Event, ResponseCreated
+from tieline_server.core.effects import CancelSource, Follow, Stop
+from tieline_server.core.ending import CANCELLED
+from tieline_server.core.turns import TurnInput
+
+if TYPE_CHECKING:
+    from tieline_server.core.history import Tip
+    from tieline_server.core.turn import Turn
+
+GONE: Final = "The server stopped reading this response."
+
+
+class Reading(Struct, frozen=True):
+    """Which response is read, from behind which number, and whether it comes to the lane."""
+
+    response_id: str
+    after: int | None
+    moves: bool
+
+
+def begin(turn: "Turn", reading: Reading) -> None:
+    """Asks the driver for the events."""
+    turn.reading = reading
+    turn.id = reading.response_id
+    turn.expires_at = None
+    turn.host.effects.append(Follow(turn, reading.response_id, reading.after, reading.moves))
+
+
+def relay(turn: "Turn", taken: Sequence[Event]) -> None:
+    """Passes events on; they have their numbers, so that none may join another."""
+    turn.host.outgoing.extend(turn.lane, relaned(taken, turn.lane))
+    for each in taken:
+        if isinstance(each, ResponseCreated):
+            # A steered response goes on in a successor.
+            turn.id = each.response.id
+    numbers = [each.sequence_number for each in taken if each.sequence_number is not UNSET]
+    if numbers:
+        turn.outbox.count = max(turn.outbox.count, numbers[-1] + 1)
+
+
+def relaned(taken: Sequence[Event], lane: str | None) -> list[Event]:
+    """The events as a reader on this lane sees them."""
+    name = UNSET if lane is None else lane
+    return [each if each.stream_id == name else replace(each, stream_id=name) for each in taken]
+
+
+def part(turn: "Turn", tip: "Tip | None" = None) -> None:
+    """It has been read to its end, and is the lane's latest if it moved here; or nobody reads."""
+    if tip is not None:
+        turn.standing.rest(turn.lane, tip)
+    turn.host.effects.append(Stop(turn))
+
+
+def lose(turn: "Turn", error: ApiError) -> None:
+    """It cannot be read (any further)."""
+    turn.push_error(error, turn.request.event_id)
+    turn.host.effects.append(Stop(turn))
+
+
+def cut(turn: "Turn", reason: str) -> None:
+    """Who cancels what he reads means the response; for another reason only the reading ends."""
+    if reason == CANCELLED:
+        turn.host.effects.append(CancelSource(turn.id, turn.principal.owner))
+    else:
+        turn.handle(TurnInput.FAIL, ApiError.of("server_draining", GONE, retry_after=1.0))

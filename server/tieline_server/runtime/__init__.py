@@ -1,0 +1,20 @@
+"""Drives the core with asyncio: requests in, effects carried out, events out."""
+
+from tieline_server.runtime.home import LocalHome
+from tieline_server.runtime.line import LineRuntime
+from tieline_server.runtime.preparing import count_input_tokens, prepare
+from tieline_server.runtime.reading import events_of
+from tieline_server.runtime.running import Running
+from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
+
+__all__ = [
+    "INTERNAL",
+    "SERVER_ERROR",
+    "LineRuntime",
+    "LocalHome",
+    "Running",
+    "Services",
+    "count_input_tokens",
+    "events_of",
+    "prepare",
+]

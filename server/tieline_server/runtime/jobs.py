@@ -1,0 +1,154 @@
+"""What a turn waits for: its key, the store, the engine. Each is a task of the turn's line.
+
+A turn may move to another line while a job waits, and the job goes along: each asks the turn
+for its line whenever it has something to report.
+"""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tieline.errors import ApiError
+from tieline_server import summaries
+from tieline_server.core import compaction, effects
+from tieline_server.core.booking import booking_of
+from tieline_server.core.deltas import Accepted, Finish
+from tieline_server.core.effects import Load, Prompt, Save
+from tieline_server.core.turn import Turn
+from tieline_server.engines.base import Engine
+from tieline_server.journals.base import Claim
+from tieline_server.runtime.services import SERVER_ERROR, Services
+
+if TYPE_CHECKING:
+    from tieline_server.runtime.line import LineRuntime
+
+logger: Final = logging.getLogger("tieline.runtime")
+
+
+def driver_of(turn: Turn) -> "LineRuntime":
+    """Who drives the line that the turn is on now."""
+    driver: LineRuntime = turn.host.driver
+    return driver
+
+
+def server_error() -> ApiError:
+    """What a client hears of a fault of ours."""
+    return ApiError.of("server_error", SERVER_ERROR)
+
+
+async def claim(services: Services, effect: effects.Claim) -> None:
+    """Claims an idempotency key for its turn."""
+    turn = effect.turn
+    wanted = Claim(
+        owner=effect.owner,
+        key=effect.key,
+        body=effect.body,
+        response_id=turn.id,
+        stored=effect.stored,
+    )
+    try:
+        held = await services.journal.claim(wanted)
+    except Exception:
+        logger.exception("journal.claim failed", extra={"response_id": turn.id})
+        with driver_of(turn).reporting() as line:
+            line.unclaimed(turn, server_error())
+        return
+    with driver_of(turn).reporting() as line:
+        line.claimed(turn, held.response_id, same=held.body == wanted.body)
+
+
+async def load(services: Services, effect: Load) -> None:
+    """Asks the store for what a turn continues."""
+    store, owner, turn = services.store, effect.owner, effect.turn
+    saved, found = None, {}
+    try:
+        if effect.response_id is not None:
+            saved = await store.get(owner, effect.response_id)
+        for item_id in effect.item_ids:
+            item = await store.item(owner, item_id)
+            if item is not None:
+                found[item_id] = item
+    except Exception:
+        logger.exception("store.load failed", extra={"response_id": turn.id})
+        with driver_of(turn).reporting() as line:
+            line.engine_failed(turn, server_error())
+        return
+    with driver_of(turn).reporting() as line:
+        line.loaded(turn, saved, found)
+
+
+async def save(services: Services, effect: Save, *, transport: str) -> None:
+    """Has a response stored, with its row of the ledger."""
+    turn = effect.turn
+    error: ApiError | None = None
+    try:
+        kept = services.running.kept.find(effect.record.owner, turn.id)
+        if kept is not None and kept.recorder is not None:
+            await kept.recorder.settle()
+        booking = booking_of(effect.booking, transport, ended_at=services.now())
+        await services.store.put(effect.record, booking)
+    except Exception:
+        logger.exception("store.put failed", extra={"response_id": turn.id})
+        error = ApiError.of("server_error", "The response could not be stored.")
+    with driver_of(turn).reporting() as line:
+        line.saved(turn, error)
+
+
+async def sample(services: Services, turn: Turn, engine_name: str, prompt: Prompt) -> None:
+    """Samples a turn, to its end or until it is stopped."""
+    try:
+        await _pump(services, turn, services.engines[engine_name], prompt)
+    except ApiError as error:
+        _fail(turn, error)
+    except Exception:
+        logger.exception("engine failed", extra={"response_id": turn.id})
+        _fail(turn, server_error())
+
+
+async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> None:
+    if not prompt.settings.generate:
+        # A warm-up prepares state and samples nothing (wire.md 3.2).
+        counted = Accepted(input_tokens=await engine.count(prompt))
+        driver_of(turn).feed(turn, [counted, Finish(output_tokens=0)])
+        return
+    if prompt.settings.compaction is not None:
+        prompt = await _fold(services, turn, engine, prompt)
+    most = services.limits.outbox
+    async with aclosing(engine.sample(prompt)) as steps:
+        async for step in steps:
+            driver_of(turn).feed(turn, step)
+            if not turn.placed:
+                return
+            if turn.outbox.crowd >= most:
+                await space(turn, most)
+    raise server_error()
+
+
+async def _fold(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> Prompt:
+    """The prompt, with its history folded away where that has become too long."""
+    listen = partial(compaction.count, turn.tally)
+    fold = await summaries.fold(engine, prompt, mode=services.compaction, listen=listen)
+    if fold is None:
+        return prompt
+    with driver_of(turn).reporting() as line:
+        line.folded(turn, fold)
+    assert turn.tip is not None
+    return msgspec.structs.replace(prompt, tip=turn.tip)
+
+
+async def space(turn: Turn, most: int) -> None:
+    """The reader is slow: who speaks waits, nothing is dropped."""
+    while turn.outbox.crowd >= most:
+        await driver_of(turn).events_taken()
+
+
+def _fail(turn: Turn, error: ApiError) -> None:
+    driver = driver_of(turn)
+    if driver.speaks(turn, asyncio.current_task()):
+        # Otherwise it was stopped, or its turn samples anew after its outputs came.
+        with driver.reporting() as line:
+            line.engine_failed(turn, error)

@@ -1,0 +1,182 @@
+"""Turns that can be found by their response's id while they run and for a while after.
+
+Those of stored responses are written down as they run, so that they can be found by another
+process, and outlast this one.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from tieline.codecs import json
+from tieline.responses import Response
+from tieline_server.core.effects import TurnRecord
+from tieline_server.core.event_log import EventLog
+from tieline_server.core.history import Tip
+from tieline_server.core.snapshot import so_far
+from tieline_server.core.turn import Turn
+from tieline_server.journals.base import Begun, Entry, Journal
+
+logger: Final = logging.getLogger("tieline.runtime")
+
+FLUSH: Final = 0.1
+"""Seconds until events of a turn that runs are written down."""
+
+CONTINUABLE: Final = frozenset({"completed", "incomplete", "cancelled"})
+"""How a response ends that can be continued."""
+
+
+class Recorder:
+    """Writes down the events of one turn. Made as its log begins."""
+
+    __slots__ = ("_flushed", "_journal", "_loop", "_started_at", "_timer", "_transport", "_turn",
+                 "begun")  # fmt: skip
+
+    def __init__(self, turn: Turn, journal: Journal, *, transport: str, started_at: float) -> None:
+        self._turn = turn
+        self._journal = journal
+        self._transport = transport
+        self._started_at = started_at
+        self._flushed = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self.begun = self._loop.create_task(self._begin())
+        """Done when it is durable that the response runs: whether it is."""
+        log = turn.log
+        assert log is not None, "made as the log begins"
+        log.listeners.append(self._more)
+
+    async def _begin(self) -> bool:
+        try:
+            await self._journal.begin(self._standing())
+        except Exception:
+            logger.exception("journal.begin failed", extra={"response_id": self._turn.id})
+            return False
+        return True
+
+    def _standing(self) -> Begun:
+        turn = self._turn
+        return Begun(
+            response=so_far(turn),
+            owner=turn.principal.owner,
+            model=turn.settings.model if turn.settings else "",
+            transport=self._transport,
+            started_at=self._started_at,
+        )
+
+    def _more(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH, self.flush)
+
+    def flush(self) -> None:
+        """Hands over what has come since; the terminal event is made of the response itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        turn, log = self._turn, self._turn.log
+        if log is None or not log.whole:
+            return
+        end = len(log.events) - log.ended
+        fresh = [json.encode(event) for event in log.events[self._flushed : end]]
+        if not fresh:
+            return
+        entry = Entry(
+            response_id=turn.id,
+            owner=turn.principal.owner,
+            first=self._flushed,
+            events=tuple(fresh),
+            begun=self._standing(),
+        )
+        self._flushed = end
+        self._journal.log(entry)
+
+    async def settle(self) -> None:
+        """Everything but the end is handed over, in order: the response may be stored now."""
+        await self.begun
+        self.flush()
+
+    def stop(self) -> None:
+        """The turn has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        log = self._turn.log
+        if log is not None and self._more in log.listeners:
+            log.listeners.remove(self._more)
+
+
+class KeptTurn:
+    """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
+
+    __slots__ = ("log", "owner", "recorder", "response", "response_id", "timer", "tip", "turn")
+
+    def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
+        self.response_id = turn.id
+        self.owner = turn.principal.owner
+        self.log = log
+        self.turn: Turn | None = turn
+        self.recorder = recorder
+        self.tip: Tip | None = None
+        """Its chain, once it has ended in a way that can be continued."""
+        self.response: Response | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> Response | None:
+        """The response as it stands; None before its first event."""
+        if self.turn is not None:
+            return so_far(self.turn) if self.turn.announced else None
+        return self.response
+
+
+class KeptTurns:
+    """The kept turns of a process, by response."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, KeptTurn] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def begin(self, turn: Turn, recorder: Recorder | None) -> None:
+        """A turn keeps its events from now on."""
+        assert turn.log is not None, "its log has begun"
+        self._by_id[turn.id] = KeptTurn(turn, turn.log, recorder)
+
+    def find(self, owner: str, response_id: str) -> KeptTurn | None:
+        """An owner's turn, or None."""
+        kept = self._by_id.get(response_id)
+        return kept if kept is not None and kept.owner == owner else None
+
+    def ended(self, record: TurnRecord, *, window: float) -> None:
+        """A turn has ended: what is left of it stays for ``window`` seconds, if it was one."""
+        kept = self._by_id.get(record.response_id)
+        if kept is None or kept.turn is None:
+            return
+        turn, kept.turn = kept.turn, None
+        if kept.recorder is not None:
+            kept.recorder.stop()
+        if record.outcome in ("refused", "disconnected"):
+            self._drop(kept)
+            return
+        kept.response = turn.snapshot(turn.status)
+        if record.outcome in CONTINUABLE and turn.tip is not None:
+            kept.tip = Tip(turn.id, turn.tip, owner=kept.owner, settings=turn.settings)
+        loop = asyncio.get_running_loop()
+        kept.timer = loop.call_later(window, self._drop, kept)
+
+    def forget(self, owner: str, response_id: str) -> None:
+        """A response was deleted."""
+        kept = self.find(owner, response_id)
+        if kept is not None and kept.turn is None:
+            self._drop(kept)
+
+    def clear(self) -> None:
+        """The process ends."""
+        for kept in list(self._by_id.values()):
+            self._drop(kept)
+
+    def _drop(self, kept: KeptTurn) -> None:
+        if kept.timer is not None:
+            kept.timer.cancel()
+        kept.log.drop()
+        self._by_id.pop(kept.response_id, None)

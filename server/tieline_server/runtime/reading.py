@@ -1,0 +1,228 @@
+"""Events of a response for whoever asks: from memory, from a neighbour, from the store."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from tieline.codecs.json import decode_event
+from tieline.errors import ApiError
+from tieline.events import Event
+from tieline.requests import Resume
+from tieline_server.core.effects import Follow, Saved
+from tieline_server.core.ending import terminal_event
+from tieline_server.core.event_log import EventLog
+from tieline_server.core.turn import Turn
+from tieline_server.homes import Home
+from tieline_server.journals.base import Cancellation
+from tieline_server.runtime.jobs import driver_of, server_error, space
+from tieline_server.runtime.kept import CONTINUABLE, KeptTurn
+from tieline_server.runtime.services import Services
+
+logger: Final = logging.getLogger("tieline.runtime")
+
+BATCH: Final = 256
+"""Events handed over at once."""
+
+POLL: Final = 0.1
+"""Seconds between two looks at a response that runs in a process that cannot be asked."""
+
+
+def not_found(response_id: str) -> ApiError:
+    """No such response, or another owner's: the two look alike."""
+    return ApiError.of("response_not_found", f"Response with id '{response_id[:128]}' not found.")
+
+
+def not_resumable(response_id: str) -> ApiError:
+    """A response of the owner's whose events are not kept, or not any more."""
+    return ApiError.of(
+        "not_resumable",
+        f"The events of response '{response_id[:128]}' are not kept.",
+        param="response_id",
+    )
+
+
+async def follow(services: Services, effect: Follow) -> None:
+    """The job of a turn that reads another response, or has it moved to its lane."""
+    reader = effect.turn
+    try:
+        if effect.moves and _take_over(services, effect):
+            return
+        home = services.homes.home_of(effect.response_id) if effect.moves else None
+        if home is not None and await _linked(services, effect, home):
+            return
+        await _read(services, effect)
+    except ApiError as error:
+        _lose(reader, error)
+    except Exception:
+        logger.exception("a response could not be read", extra={"response_id": reader.id})
+        _lose(reader, server_error())
+
+
+def _lose(reader: Turn, error: ApiError) -> None:
+    with driver_of(reader).reporting() as line:
+        line.lost(reader, error)
+
+
+def _take_over(services: Services, effect: Follow) -> bool:
+    """Moves a turn that runs in this process; False where none does."""
+    reader = effect.turn
+    kept = services.running.kept.find(reader.principal.owner, effect.response_id)
+    if kept is None or kept.turn is None:
+        return False
+    if not kept.log.whole:
+        raise not_resumable(effect.response_id)
+    turn = kept.turn
+    source, target = driver_of(turn), driver_of(reader)
+    with source.reporting() as line:
+        line.give(turn)
+        source.hand_jobs(turn, target)
+        with target.reporting() as other:
+            other.take(turn, reader, effect.after)
+    return True
+
+
+async def _linked(services: Services, effect: Follow, home: Home) -> bool:
+    """Links the lane to the home of the turn until that is gone; False where it has none."""
+    reader, driver = effect.turn, driver_of(effect.turn)
+    resume = Resume(response_id=effect.response_id, after=effect.after)
+    try:
+        link = await home.resume(resume, reader.principal, transport=driver.transport)
+    except ApiError as error:
+        if error.code != "response_not_found":
+            raise
+        return False
+    driver.linked(reader.lane, link)
+    try:
+        async with aclosing(link.events()) as batches:
+            async for batch in batches:
+                driver.line.relayed(reader, batch)
+                await space(reader, services.limits.outbox)
+    finally:
+        driver.unlinked(reader.lane)
+        await link.close()
+    with driver.reporting() as line:
+        line.followed(reader, None)
+    return True
+
+
+async def _read(services: Services, effect: Follow) -> None:
+    reader, owner = effect.turn, effect.turn.principal.owner
+    async with aclosing(events_of(services, owner, effect.response_id, effect.after)) as batches:
+        async for batch in batches:
+            driver_of(reader).line.relayed(reader, batch)
+            await space(reader, services.limits.outbox)
+    tip = None
+    if effect.moves:
+        kept = services.running.kept.find(owner, effect.response_id)
+        if kept is not None and kept.turn is None:
+            tip = kept.tip
+        else:
+            saved = await services.store.get(owner, effect.response_id)
+            if saved is not None and saved.response.status in CONTINUABLE:
+                tip = saved.tip
+    with driver_of(reader).reporting() as line:
+        line.followed(reader, tip)
+
+
+async def events_of(
+    services: Services, owner: str, response_id: str, after: int | None
+) -> AsyncGenerator[Sequence[Event], None]:
+    """The events of a response with numbers > ``after``, to its terminal one.
+
+    Raises :class:`ApiError`: ``response_not_found``, ``not_resumable``.
+    """
+    kept = services.running.kept.find(owner, response_id)
+    if kept is not None and kept.log.whole:
+        async with aclosing(_kept(kept, after)) as batches:
+            async for batch in batches:
+                yield batch
+        return
+    home = services.homes.home_of(response_id)
+    if home is not None:
+        begun = False
+        try:
+            async with aclosing(home.follow(owner, response_id, after=after)) as batches:
+                async for batch in batches:
+                    begun = True
+                    yield batch
+            return
+        except ApiError as error:
+            if begun or error.code != "response_not_found":
+                raise
+    async with aclosing(_stored(services, owner, response_id, after)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _kept(kept: KeptTurn, after: int | None) -> AsyncGenerator[Sequence[Event], None]:
+    """From memory, as they come."""
+    async with aclosing(read_log(kept.log, after)) as batches:
+        async for batch in batches:
+            yield batch
+    if not kept.log.ended:
+        raise not_resumable(kept.response_id)
+
+
+async def read_log(log: EventLog, after: int | None) -> AsyncGenerator[Sequence[Event], None]:
+    """The events of a log behind ``after``, as they come, until it has ended or is dropped."""
+    arrived = asyncio.Event()
+    log.listeners.append(arrived.set)
+    try:
+        while log.whole:
+            arrived.clear()
+            batch = log.after(after)[:BATCH]
+            if not batch:
+                await arrived.wait()
+                continue
+            yield batch
+            last = batch[-1]
+            if last.TERMINAL:
+                return
+            after = last.sequence_number or 0
+    finally:
+        log.listeners.remove(arrived.set)
+
+
+async def _stored(
+    services: Services, owner: str, response_id: str, after: int | None
+) -> AsyncGenerator[Sequence[Event], None]:
+    """From the store; what still runs elsewhere is looked at again and again."""
+    seen = -1 if after is None else after
+    while True:
+        # Asked before its events: what is written between the two questions is not missed.
+        running = await services.journal.running(owner, response_id)
+        raws = await services.journal.events(owner, response_id, after=seen, most=BATCH)
+        if raws is None:
+            break
+        if raws:
+            batch = [decode_event(raw) for raw in raws]
+            seen = max(seen, batch[-1].sequence_number or 0)
+            yield batch
+        elif running is None:
+            break
+        else:
+            await asyncio.sleep(POLL)
+    saved = await services.store.get(owner, response_id)
+    if saved is None:
+        raise not_found(response_id)
+    yield [_terminal(saved)]
+
+
+def _terminal(saved: Saved) -> Event:
+    if saved.terminal is None:
+        raise not_resumable(saved.response.id)
+    return terminal_event(saved.response, saved.terminal)
+
+
+async def cancel(services: Services, owner: str, response_id: str) -> None:
+    """Cancels a response wherever it runs, for one who reads it and hears how it ends."""
+    try:
+        if services.running.cancel(owner, response_id) is not None:
+            return
+        home = services.homes.home_of(response_id)
+        if home is None or await home.cancel(owner, response_id) is None:
+            await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
+    except Exception:
+        logger.exception("a response could not be cancelled", extra={"response_id": response_id})

@@ -1,0 +1,70 @@
+"""The live lines of this process: who can be cancelled, and what must be drained."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tieline.responses import Response
+from tieline_server.runtime.kept import KeptTurns
+
+if TYPE_CHECKING:
+    from tieline_server.runtime.line import LineRuntime
+
+
+class Running:
+    """The live lines, those without a peer among them, and the turns that are kept.
+
+    A turn that outlives its line goes on on a line of its own, a shelter; it is owned here.
+    """
+
+    def __init__(self) -> None:
+        self.lines: set[LineRuntime] = set()
+        self.kept = KeptTurns()
+        self._errands: set[asyncio.Task[None]] = set()
+        self._shelters: dict[asyncio.Task[None], LineRuntime] = {}
+
+    def cancel(self, owner: str, response_id: str) -> Response | None:
+        """Cancels a running response of this owner and returns it; None when none runs here."""
+        cut = (line.cancel(owner, response_id) for line in list(self.lines))
+        return next((response for response in cut if response is not None), None)
+
+    def forget(self, owner: str, response_id: str) -> None:
+        """A response was deleted: no line of this process continues it any more."""
+        self.kept.forget(owner, response_id)
+        for line in list(self.lines):
+            line.forget(owner, response_id)
+
+    def shelter(self, line: "LineRuntime") -> None:
+        """Owns a line without a peer until what runs on it has ended or gone."""
+        task = asyncio.get_running_loop().create_task(_ended(line))
+        self._shelters[task] = line
+        task.add_done_callback(lambda done: self._shelters.pop(done, None))
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Owns some work that no line waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def drain(self, seconds: float) -> None:
+        """What is sheltered gets ``seconds`` to end, then ends with what it has."""
+        for line in list(self._shelters.values()):
+            line.hurry(seconds)
+        if self._shelters:
+            await asyncio.wait(list(self._shelters))
+
+    async def close(self) -> None:
+        """Ends what is sheltered, now. Idempotent."""
+        while self._shelters:
+            await self.drain(0.0)
+        for task in self._errands:
+            task.cancel()
+        if self._errands:
+            await asyncio.wait(self._errands)
+        self.kept.clear()
+
+
+async def _ended(line: "LineRuntime") -> None:
+    while not line.closed:
+        await line.wait()
+    await line.close()

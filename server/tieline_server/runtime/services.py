@@ -1,0 +1,55 @@
+"""What lines need of the process."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from tieline.ids import IdSource
+from tieline_server.core.budget import Budget
+from tieline_server.core.effects import Catalog, TurnRecord
+from tieline_server.core.event_log import EventLogs
+from tieline_server.core.limits import Limits
+from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.core.sealed import Sealer
+from tieline_server.engines.base import Engine
+from tieline_server.homes import Alone, Homes
+from tieline_server.journals.base import Journal
+from tieline_server.ledger.base import Ledger
+from tieline_server.runtime.running import Running
+from tieline_server.stores.base import ResponseStore
+
+SERVER_ERROR: Final = "The server had an error while processing your request."
+"""The fixed text of an internal error: what went wrong is in the log, never on the wire."""
+
+INTERNAL: Final = "internal"
+"""The transport of lines that nobody is connected to: what runs on them is no one's response."""
+
+
+class Services(Struct, frozen=True, kw_only=True):
+    """What lines need of the process. Built once, by ``app``."""
+
+    engines: Mapping[str, Engine]
+    catalog: Catalog
+    store: ResponseStore
+    ledger: Ledger
+    journal: Journal
+    limits: Limits
+    observe: Callable[[TurnRecord, str], None]
+    """Called once for each response id: (record, transport)."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    now: Callable[[], float]
+    """Unix seconds."""
+    ids: IdSource
+    running: Running
+    budget: Budget
+    sealer: Sealer
+    logs: EventLogs = field(default_factory=EventLogs)
+    homes: Homes = field(default_factory=Alone)
+    """The neighbours in which turns run as well."""
+    profile: Profile = OPENAI
+    compaction: str = "keep-tail"
+    """What becomes of history that is folded away: the setting of the same name."""
+    keys: Any = None
+    """The door's: ``keys.authenticate(header) -> Principal``."""
