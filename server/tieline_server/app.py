@@ -21,6 +21,7 @@ from tieline_server import engines, telemetry
 from tieline_server.config import MEMORY, OFF, Config, ConfigError
 from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Resolved
+from tieline_server.core.event_log import EventLogs
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
@@ -135,6 +136,7 @@ async def opened(
             journal=MemoryJournal(now=time.time),
             budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
+            logs=EventLogs(each=config.max_resume_bytes, most=config.max_total_resume_bytes),
             observe=observer.observe,
             clock=time.monotonic,
             now=time.time,
@@ -234,6 +236,7 @@ def limits_of(config: Config) -> Limits:
         lanes=config.max_lanes,
         queue=config.max_queue,
         held_timeout=config.held_timeout,
+        resume_window=config.resume_window,
         message_bytes=config.max_message_bytes,
         line_bytes=config.max_line_bytes,
     )

@@ -194,6 +194,9 @@ class Config(BaseSettings):
     held_timeout: Seconds = Field(
         900.0, description="Seconds that a held turn waits for its tool outputs."
     )
+    resume_window: Seconds = Field(
+        120.0, description="Seconds that a resumable response outlives its connection, and its end."
+    )
     write_timeout: Seconds = Field(
         30.0, description="Seconds that a write may be stuck before its line ends."
     )
@@ -216,6 +219,16 @@ class Config(BaseSettings):
     )
     max_total_bytes: int = Field(
         2048 * MIB, ge=1, description="Bytes of history in memory of all lines together."
+    )
+    max_resume_bytes: int = Field(
+        64 * MIB,
+        ge=1,
+        description="Bytes of events that one resumable response may keep in memory.",
+    )
+    max_total_resume_bytes: int = Field(
+        512 * MIB,
+        ge=1,
+        description="Bytes of events in memory of all resumable responses together.",
     )
     merge: Literal["auto", "never"] = Field(
         "auto", description="Whether deltas that a slow reader has not taken may join: auto, never."

@@ -88,8 +88,9 @@ def test_a_key_file_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) 
 
 def test_the_limits_are_those_of_the_settings() -> None:
     flags = {"max_active": 1, "max_lanes": 2, "max_queue": 3, "held_timeout": 4}
-    limits = limits_of(Config.load(flags))
+    limits = limits_of(Config.load({**flags, "resume_window": 5}))
     assert (limits.active, limits.lanes, limits.queue, limits.held_timeout) == (1, 2, 3, 4.0)
+    assert limits.resume_window == 5.0
 
 
 def test_the_memory_store_has_the_bounds_of_the_settings() -> None:

@@ -22,7 +22,7 @@ class EventLogs:
 
     __slots__ = ("_each", "_ended", "_most", "size")
 
-    def __init__(self, *, each: int = 16 * 1024 * 1024, most: int = 256 * 1024 * 1024) -> None:
+    def __init__(self, *, each: int = 64 * 1024 * 1024, most: int = 512 * 1024 * 1024) -> None:
         self._each = each
         self._most = most
         self._ended: dict[EventLog, None] = {}
