@@ -20,7 +20,8 @@ from tieline.responses import Response
 NO_LOGPROBS: Final[list[Raw]] = []
 
 
-class Event(Struct, frozen=True, kw_only=True, tag_field="type"):
+# Nothing that an event holds can lead back to it, and there are many: the collector need not look.
+class Event(Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
     """What all events have. Not made by itself."""
 
     sequence_number: int | UnsetType = UNSET

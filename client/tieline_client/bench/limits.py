@@ -4,6 +4,7 @@ Bars (each of them a ratio within one run, or a count):
 
 - ``turn.<transport>``: a turn of 28 events, merging off, keys on, telemetry off, over a bare
   server that sends the same bytes joined.
+- ``resumable.<transport>.added_us``: what such a turn costs more when it can be resumed.
 - ``flatness.<transport>``: turns 190 to 210 of a chain over turns 5 to 15.
 - ``tokens.<transport>``: CPU a token of 16 streams at 1,000 tokens/s over the bare adaptive
   server; how many tokens are lost; how much later than on the bare server the median one comes.
@@ -32,11 +33,12 @@ from tieline_client.bench.processes import Server, product
 from tieline_client.bench.report import Bar, Bare, Report, bar, report
 from tieline_client.bench.rounds import ratio
 from tieline_client.bench.tokens import TOKENS_A_STREAM, late, token_costs
-from tieline_client.bench.turns import flatness, record, turn_costs
+from tieline_client.bench.turns import flatness, record, resumable_costs, turn_costs
 from tieline_client.bench.workload import GRPC, SSE, TRANSPORTS, WEBSOCKET
 
 TURN: Final = 3.0
 FLAT: Final = 1.15
+RESUMABLE_US: Final = 20.0
 TOKEN: Final = {GRPC: 1.3, WEBSOCKET: 1.4, SSE: 1.4}
 LATE_MS: Final = 1.0
 
@@ -79,6 +81,7 @@ class Limits:
             for transport in TRANSPORTS:
                 (folder / transport).mkdir()
                 self._turn(transport, server, folder / transport)
+                self._resumable(transport, server)
             # A chain that is not stored lives on a line: HTTP has none.
             for transport in (GRPC, WEBSOCKET):
                 self._flatness(transport, server)
@@ -97,6 +100,18 @@ class Limits:
             return
         self._bars.append(bar(name, ratio(costs.product, costs.bare), TURN))
         self._compare(name, costs.product, costs.bare, KNOWN_TURN_US[transport])
+
+    def _resumable(self, transport: str, server: Server) -> None:
+        name = f"resumable.{transport}"
+        self._say(name)
+        try:
+            costs = resumable_costs(transport, server)
+        except (LoadError, OSError) as error:
+            self._missing(f"{name}.added_us", RESUMABLE_US, error)
+            return
+        self._bars.append(bar(f"{name}.added_us", costs.added, RESUMABLE_US))
+        self._figures[f"{name}.plain_us"] = median(costs.plain)
+        self._figures[f"{name}.resumable_us"] = median(costs.resumable)
 
     def _flatness(self, transport: str, server: Server) -> None:
         name = f"flatness.{transport}"

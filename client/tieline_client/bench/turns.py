@@ -102,6 +102,33 @@ def turn_costs(transport: str, server: Server, folder: Path, *, rounds: int = RO
     return Costs(found["product"], found["bare"])
 
 
+class Resumable(NamedTuple):
+    """Microseconds of server CPU a turn, one entry a round."""
+
+    plain: list[float]
+    resumable: list[float]
+
+    @property
+    def added(self) -> float:
+        """What a turn costs more that keeps its events: the median of each round's difference."""
+        return median(b - a for a, b in zip(self.plain, self.resumable, strict=True))
+
+
+def resumable_costs(transport: str, server: Server, *, rounds: int = ROUNDS) -> Resumable:
+    """The same turn with and without ``resumable``, by turns; no line ever drops."""
+    line, meter = connected(transport, server, greet=True), CpuMeter(server.pid)
+    requests = {
+        kind: workload.create(transport, workload.ANSWER, resumable=kind == "resumable")
+        for kind in ("plain", "resumable")
+    }
+    for request in requests.values():
+        _take(line, request, WARM_UP)
+    contenders = {kind: partial(_cost, line, requests[kind], meter) for kind in requests}
+    found = interleaved(contenders, rounds)
+    line.close()
+    return Resumable(found["plain"], found["resumable"])
+
+
 def _take(line: Line, request: bytes, turns: int) -> None:
     for _ in range(turns):
         take_turn(line, request)

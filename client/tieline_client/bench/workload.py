@@ -68,7 +68,14 @@ def write(folder: Path, *, tokens: int) -> Files:
     return files
 
 
-def create(transport: str, says: str, *, previous: str | None = None, tools: bool = False) -> bytes:
+def create(
+    transport: str,
+    says: str,
+    *,
+    previous: str | None = None,
+    tools: bool = False,
+    resumable: bool = False,
+) -> bytes:
     """A create with about ``INPUT_BYTES`` of new input, as ``transport`` sends it.
 
     ``tools`` sends ``TOOLS_BYTES`` of them, in full.
@@ -82,6 +89,8 @@ def create(transport: str, says: str, *, previous: str | None = None, tools: boo
     }
     if previous is not None:
         members["previous_response_id"] = previous
+    if resumable:
+        members["resumable"] = True
     if tools:
         members["tools"] = tool_list(TOOLS_BYTES)
     if transport == SSE:

@@ -6,15 +6,20 @@ more, and its response cannot be resumed; where all together are too many, those
 that have ended go first, the oldest at the head.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from msgspec import Raw
+from tieline.events import Event, OutputItemDone
 
-from tieline.events import Event, LifecycleEvent
-
-EVENT: Final = 256
+EVENT: Final = 320
 """Bytes, about, that an event takes beside its text."""
+
+TEXT: Final = 4
+"""How often text is kept: in deltas, and in the events of parts and items that are whole."""
+
+
+FEW: Final = 64
+"""Events that a log may have more than it is counted with."""
 
 
 class EventLogs:
@@ -54,12 +59,15 @@ class EventLogs:
 class EventLog:
     """The events of one response, the first one first: an event's place is its number."""
 
-    __slots__ = ("_logs", "ended", "events", "listeners", "size", "whole")
+    __slots__ = ("_logs", "_open", "_weighed", "ended", "events", "listeners", "size", "whole")
 
     def __init__(self, logs: EventLogs) -> None:
         self._logs = logs
+        self._open = True
+        self._weighed = 0
         self.events: list[Event] = []
         self.size = 0
+        """Bytes, about, of all events but the last few."""
         self.whole = True
         """Whether every event is still here."""
         self.ended = False
@@ -69,20 +77,25 @@ class EventLog:
 
     def add(self, event: Event) -> None:
         """The response said this; what it says after its end is not part of it."""
-        self.extend((event,))
+        if not self._open:
+            return
+        self.events.append(event)
+        kind = type(event)
+        if kind is OutputItemDone:
+            self._weigh(TEXT * len(event.item))  # type: ignore[attr-defined]
+        elif kind.TERMINAL:
+            self._end()
+        if self.listeners:
+            self._tell()
 
     def extend(self, events: Sequence[Event]) -> None:
-        """The response said these things, in order."""
-        if not self.whole or self.ended:
-            return
-        self.events += events
-        self.ended = type(events[-1]).TERMINAL if events else False
-        size = sum(map(_weight, events))
-        self.size += size
-        self._logs.grew(self, size)
-        if self.ended and self.whole:
-            self._logs.ended(self)
-        self._tell()
+        """The response said these things, in order; its end is not among them."""
+        if self._open:
+            self.events += events
+            if len(self.events) - self._weighed > FEW:
+                self._weigh()
+            if self.listeners:
+                self._tell()
 
     def after(self, number: int | None) -> list[Event]:
         """The events with numbers behind ``number``; behind the end, the terminal one."""
@@ -93,25 +106,27 @@ class EventLog:
     def drop(self) -> None:
         """Nobody will read it again."""
         if self.whole:
-            self.whole = False
+            self.whole = self._open = False
             self.events = []
             self._logs.dropped(self, self.size)
             self.size = 0
             self._tell()
 
+    def _end(self) -> None:
+        self._open = False
+        self.ended = True
+        self._weigh()
+        if self.whole:
+            self._logs.ended(self)
+
+    def _weigh(self, text: int = 0) -> None:
+        """Counts the events since the last time. Their text is counted when its item is whole."""
+        count = len(self.events)
+        size = EVENT * (count - self._weighed) + text
+        self._weighed = count
+        self.size += size
+        self._logs.grew(self, size)
+
     def _tell(self) -> None:
         for listener in self.listeners:
             listener()
-
-
-def _weight(event: Event) -> int:
-    delta: str | None = getattr(event, "delta", None)
-    if delta is not None:
-        return EVENT + len(delta)
-    if isinstance(event, LifecycleEvent):
-        return 4 * EVENT + sum(map(len, event.response.output))
-    return EVENT + _bytes_of(getattr(event, name) for name in event.__struct_fields__)
-
-
-def _bytes_of(members: Iterable[Any]) -> int:
-    return sum(len(member) for member in members if isinstance(member, str | Raw))

@@ -189,7 +189,9 @@ class Outbox:
         """Numbers an event of this class and queues it."""
         event = kind(sequence_number=self.count, stream_id=self._stream_id, **members)
         if self.log is not None:
-            self._keep((event,))
+            self.count += 1
+            self._outgoing.extend(self._lane, (event,))
+            self.log.add(event)
         elif self._outgoing.put(self._lane, event):
             self.count += 1
 

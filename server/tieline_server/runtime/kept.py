@@ -6,9 +6,11 @@ process, and outlast this one.
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final
 
 from tieline.codecs import json
+from tieline.events import LifecycleEvent
 from tieline.responses import Response
 from tieline_server.core.effects import TurnRecord
 from tieline_server.core.event_log import EventLog
@@ -108,7 +110,7 @@ class Recorder:
 class KeptTurn:
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("log", "owner", "recorder", "response", "response_id", "timer", "tip", "turn")
+    __slots__ = ("log", "owner", "recorder", "response_id", "tip", "turn")
 
     def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
         self.response_id = turn.id
@@ -118,14 +120,13 @@ class KeptTurn:
         self.recorder = recorder
         self.tip: Tip | None = None
         """Its chain, once it has ended in a way that can be continued."""
-        self.response: Response | None = None
-        self.timer: asyncio.TimerHandle | None = None
 
     def look(self) -> Response | None:
         """The response as it stands; None before its first event."""
         if self.turn is not None:
             return so_far(self.turn) if self.turn.announced else None
-        return self.response
+        last = self.log.events[-1] if self.log.ended else None
+        return last.response if isinstance(last, LifecycleEvent) else None
 
 
 class KeptTurns:
@@ -133,6 +134,9 @@ class KeptTurns:
 
     def __init__(self) -> None:
         self._by_id: dict[str, KeptTurn] = {}
+        self._ended: deque[tuple[float, KeptTurn]] = deque()
+        """Those that have ended, with the time at which they go: all stay equally long."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -158,11 +162,20 @@ class KeptTurns:
         if record.outcome in ("refused", "disconnected"):
             self._drop(kept)
             return
-        kept.response = turn.snapshot(turn.status)
         if record.outcome in CONTINUABLE and turn.tip is not None:
             kept.tip = Tip(turn.id, turn.tip, owner=kept.owner, settings=turn.settings)
         loop = asyncio.get_running_loop()
-        kept.timer = loop.call_later(window, self._drop, kept)
+        self._ended.append((loop.time() + window, kept))
+        if self._timer is None:
+            self._timer = loop.call_at(self._ended[0][0], self._sweep)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._ended and self._ended[0][0] <= loop.time():
+            self._drop(self._ended.popleft()[1])
+        if self._ended:
+            self._timer = loop.call_at(self._ended[0][0], self._sweep)
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted."""
@@ -174,9 +187,11 @@ class KeptTurns:
         """The process ends."""
         for kept in list(self._by_id.values()):
             self._drop(kept)
+        self._ended.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _drop(self, kept: KeptTurn) -> None:
-        if kept.timer is not None:
-            kept.timer.cancel()
         kept.log.drop()
         self._by_id.pop(kept.response_id, None)

@@ -11,7 +11,7 @@ from tieline_client.bench import limits
 from tieline_client.bench.clients import LoadError
 from tieline_client.bench.processes import Server
 from tieline_client.bench.tokens import Run, Streams
-from tieline_client.bench.turns import Costs, Flatness
+from tieline_client.bench.turns import Costs, Flatness, Resumable
 from tieline_client.bench.workload import GRPC, WEBSOCKET
 
 SERVED = (GRPC, WEBSOCKET)
@@ -36,6 +36,11 @@ def flatness(transport: str, _: Any) -> Flatness:
     return Flatness(100.0, 120.0)
 
 
+def resumable_costs(transport: str, _: Any) -> Resumable:
+    only_served(transport)
+    return Resumable([80.0, 90.0, 70.0], [100.0, 105.0, 99.0])
+
+
 def token_costs(*_: Any) -> Streams:
     runs = [Run(9.0, 2, [500.0], 0.8), Run(9.0, 0, [500.0], 0.9), Run(9.0, 0, [500.0], 0.1)]
     return Streams(runs, [Run(7.5, 0, [100.0], 0.6)])
@@ -43,7 +48,7 @@ def token_costs(*_: Any) -> Streams:
 
 @pytest.fixture
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for measure in (record, turn_costs, flatness, token_costs):
+    for measure in (record, turn_costs, resumable_costs, flatness, token_costs):
         monkeypatch.setattr(limits, measure.__name__, measure)
     monkeypatch.setattr(limits, "product", lambda *_, **__: nullcontext(Server(0, {})))
 
@@ -65,11 +70,17 @@ def test_each_served_transport_has_its_bars_and_the_others_are_named(names: list
         0.4,
         True,
     )
+    added = bars["resumable.grpc.added_us"]
+    assert (added.value, added.target, added.met) == (20.0, 20.0, True)
     for name, why in (("turn.sse", "it has no such door"), ("tokens.sse", "it answered no turn")):
         assert (bars[name].value, bars[name].met) == (None, False)
         assert bars[name].note == f"not served: {why}"
     assert names == [
-        *(f"turn.{each}" for each in ("grpc", "websocket", "sse")),
+        *(
+            f"{what}.{each}"
+            for each in ("grpc", "websocket", "sse")
+            for what in ("turn", "resumable")
+        ),
         *(f"flatness.{each}" for each in SERVED),
         *(f"tokens.{each}" for each in ("grpc", "websocket", "sse")),
     ]
@@ -88,7 +99,7 @@ def test_everything_is_measured_on_one_cpu_which_is_among_the_figures() -> None:
     seen: list[set[int]] = []
     result = limits.Limits(say=lambda _: seen.append(os.sched_getaffinity(0))).run()
     assert seen == [{result.figures["pinned_to_cpu"]}] * len(seen)
-    assert len(seen) == 8
+    assert len(seen) == 11
     assert os.sched_getaffinity(0) == allowed
 
 

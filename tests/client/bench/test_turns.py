@@ -53,6 +53,13 @@ def test_a_turn_costs_something_on_both(server: Server, tmp_path: Path) -> None:
     assert costs.product[0] > costs.bare[0] > 0
 
 
+def test_a_turn_that_can_be_resumed_is_measured_beside_one_that_cannot(server: Server) -> None:
+    found = turns.resumable_costs(workload.GRPC, server, rounds=1)
+    (plain,), (resumable,) = found.plain, found.resumable
+    assert plain > 0
+    assert found.added == resumable - plain
+
+
 def test_a_chain_is_long_enough_to_compare_its_ends(server: Server) -> None:
     found = turns.flatness(workload.GRPC, server, chains=1)
     assert found.early > 0
