@@ -4,6 +4,10 @@ There is no timer for a change that somebody waits for: the first one goes at on
 comes until it is durable shares the next transaction. A change that nobody waits for joins
 whatever transaction comes next, and has one of its own only after ``LINGER``.
 
+A change that must be durable soon though nobody waits for it (a row of the ledger) goes ahead
+of all others in the next transaction, and transactions are short: past ``SPAN`` one commits, and
+what it has not reached is left to the next. So it is durable after two of them at most.
+
 A change that cannot be made must not cost its neighbours theirs: where a shared transaction
 fails, each change is tried alone.
 """
@@ -11,7 +15,8 @@ fails, each change is tried alone.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Final, Protocol
 
 from sqlalchemy import Connection
@@ -23,6 +28,9 @@ logger: Final = logging.getLogger("tieline.database")
 
 MOST: Final = 256
 """Changes in one transaction."""
+
+SPAN: Final = 0.01
+"""Seconds after which a transaction begins no further change."""
 
 LINGER: Final = 0.01
 """Seconds that a change may wait for company when nobody waits for it."""
@@ -55,9 +63,13 @@ class Change(Protocol):
 class Writer:
     """Makes changes in the order in which they came. ``close`` makes what is left and ends."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
         self._database = database
+        self._clock = clock
         self._queue: deque[Change] = deque()
+        self._ahead: deque[Change] = deque()
+        self._unreached: list[Change] = []
+        """Taken, and not written by the transaction that they were taken for."""
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -70,10 +82,14 @@ class Writer:
         self._wanted.set()
 
     def leave(self, change: Change) -> None:
-        """Takes a change that nobody waits for; it goes within ``LINGER``."""
+        """Takes a change that nobody waits for; its transaction begins within ``LINGER``."""
         self._queue.append(change)
-        if self._timer is None and not self._wanted.is_set():
-            self._timer = self._loop.call_later(LINGER, self._wanted.set)
+        self._linger()
+
+    def send_ahead(self, change: Change) -> None:
+        """Like ``leave``, for a change that rests on no other: it goes before all that wait."""
+        self._ahead.append(change)
+        self._linger()
 
     async def close(self) -> None:
         """Makes the changes that are left, then ends. Idempotent."""
@@ -81,48 +97,77 @@ class Writer:
         self._wanted.set()
         await self._task
 
+    def _linger(self) -> None:
+        if self._closing:
+            self._wanted.set()
+        elif self._timer is None and not self._wanted.is_set():
+            self._timer = self._loop.call_later(LINGER, self._wanted.set)
+
+    @property
+    def _left(self) -> bool:
+        return bool(self._ahead or self._unreached or self._queue)
+
     async def _run(self) -> None:
-        while self._queue or not self._closing:
+        while self._left or not self._closing:
             await self._wanted.wait()
             self._wanted.clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            while self._queue:
-                taken = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
-                await self._make([change for change in taken if change.take()])
+            batch = self._take()
+            # Whatever comes from now on says for itself when it has to go.
+            if self._queue:
+                self._wanted.set()
+            await self._make(batch)
+
+    def _take(self) -> list[Change]:
+        ahead, self._ahead = self._ahead, deque()
+        batch = [change for change in ahead if change.take()]
+        if self._unreached:
+            # A change may rest on what an earlier one settled: those to come stay behind.
+            batch += self._unreached
+            self._unreached = []
+            return batch
+        taken = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+        return batch + [change for change in taken if change.take()]
 
     async def _make(self, batch: Sequence[Change]) -> None:
         if not batch:
             return
-        error = await self._try(batch)
+        made, error = await self._try(batch)
+        if made < len(batch):
+            self._unreached = list(batch[made:])
+            self._wanted.set()
         if error is None or len(batch) == 1 or isinstance(error, Away | Busy):
-            await self._settle(batch, error)
+            await self._settle(batch[:made], error)
             return
         for change in batch:
-            await self._settle([change], await self._try([change]))
+            _, error = await self._try([change])
+            await self._settle([change], error)
 
-    async def _try(self, batch: Sequence[Change]) -> Exception | None:
-        """Why the changes could not be made, or None."""
+    async def _try(self, batch: Sequence[Change]) -> tuple[int, Exception | None]:
+        """How many of the changes were tried, and why they could not be made, or None."""
 
-        def write(connection: Connection) -> None:
-            for change in batch:
+        def write(connection: Connection) -> int:
+            ends = self._clock() + SPAN
+            for number, change in enumerate(batch, 1):
                 change.write(connection)
+                if self._clock() >= ends:
+                    return number
+            return len(batch)
 
         error: Exception | None = None
         for _ in range(TRIES if len(batch) == 1 else 1):
             try:
-                await self._database.write(write)
+                return await self._database.write(write), None
             except Conflict as conflict:
                 error = conflict
             except DatabaseError as other:
-                return other
+                return len(batch), other
             except Exception as bug:
                 logger.exception("database.change failed")
-                return bug
-            else:
-                return None
-        return error
+                return len(batch), bug
+        return len(batch), error
 
     async def _settle(self, batch: Sequence[Change], error: Exception | None) -> None:
         """Those that wait for the files are told last."""

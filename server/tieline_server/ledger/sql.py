@@ -6,7 +6,7 @@ back. The row of a stored response is not among them: its store writes it with t
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from itertools import islice
@@ -43,7 +43,8 @@ class SqlLedger:
         self._writer = writer
         self._most = most
         self._waiting: dict[str, Booking] = {}
-        self._on_its_way = False
+        self._sent = False
+        """Whether a change is on its way that has not taken its rows yet."""
         self._failing = False
         self._retry: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -95,20 +96,24 @@ class SqlLedger:
             logger.error("ledger.rows lost", extra={"rows": rows, "reason": str(error)})
 
     async def _flush(self) -> None:
-        while self._waiting:
+        # What is booked from now on is not waited for: there might be no end of it.
+        last = next(reversed(self._waiting), None)
+        while last in self._waiting:
             change = AddRows(self._waiting)
             self._writer.add(change)
             await change.done
 
     def _send(self) -> None:
-        if not self._on_its_way and self._retry is None:
-            self._on_its_way = True
-            change = AddRows(self._waiting)
-            change.done.add_done_callback(self._sent)
-            self._writer.leave(change)
+        if not self._sent and self._retry is None:
+            self._sent = True
+            change = AddRows(self._waiting, taken=self._taken)
+            change.done.add_done_callback(self._written)
+            self._writer.send_ahead(change)
 
-    def _sent(self, done: asyncio.Future[None]) -> None:
-        self._on_its_way = False
+    def _taken(self) -> None:
+        self._sent = False
+
+    def _written(self, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if error is None:
             self._failing = False
@@ -117,10 +122,13 @@ class SqlLedger:
         if not self._failing:
             self._failing = True
             logger.warning("ledger.rows wait", extra={"reason": str(error)})
-        self._retry = self._loop.call_later(RETRY, self._again)
+        if self._retry is None:
+            self._retry = self._loop.call_later(RETRY, self._again)
 
     def _again(self) -> None:
-        self._retry = None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         if self._waiting:
             self._send()
         else:
@@ -130,13 +138,17 @@ class SqlLedger:
 class AddRows(Write):
     """Writes rows that wait, the oldest first, and takes them out once they are durable."""
 
-    def __init__(self, waiting: dict[str, Booking]) -> None:
+    def __init__(
+        self, waiting: dict[str, Booking], *, taken: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self._waiting = waiting
+        self._taken = taken
         self._rows: list[Booking] = []
 
     def take(self) -> bool:
-        """The oldest ones."""
+        """The oldest ones; those to come need another change."""
+        self._taken()
         self._rows = list(islice(self._waiting.values(), GROUP))
         if not self._rows:
             self.settle(None)

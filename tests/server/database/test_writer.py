@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
@@ -54,10 +56,20 @@ class Counting:
         await self._database.close()
 
 
-def run(tmp_path: Path, scenario: Callable[[Counting, Writer], object]) -> None:
+def still() -> float:
+    """A clock by which no transaction takes long."""
+    return 0.0
+
+
+def run(
+    tmp_path: Path,
+    scenario: Callable[[Counting, Writer], object],
+    *,
+    clock: Callable[[], float] = still,
+) -> None:
     async def main() -> None:
         database = Counting(await connect(f"sqlite:///{tmp_path}/tieline.db"))
-        writer = Writer(database)  # type: ignore[arg-type]  # what it needs of a database
+        writer = Writer(database, clock=clock)  # type: ignore[arg-type]  # what it needs of one
         try:
             await scenario(database, writer)  # type: ignore[misc]
         finally:
@@ -98,6 +110,70 @@ def test_one_transaction_holds_a_bounded_number_of_changes(tmp_path: Path) -> No
         assert database.transactions == 3
 
     run(tmp_path, scenario)
+
+
+def test_a_transaction_that_has_taken_long_leaves_the_rest_to_the_next_ones_in_order(
+    tmp_path: Path,
+) -> None:
+    order: list[str] = []
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        names = [f"note {number}" for number in range(5)]
+        notes = [Note(name, first=partial(order.append, name)) for name in names]
+        for note in notes:
+            writer.add(note)
+        await asyncio.gather(*(note.done for note in notes))
+        assert order == names
+        assert database.transactions == len(notes)
+
+    run(tmp_path, scenario, clock=partial(next, count()))
+
+
+def test_what_a_transaction_did_not_reach_is_not_taken_again_and_comes_before_the_rest(
+    tmp_path: Path,
+) -> None:
+    """What is taken then may rest on what the earlier change settles."""
+    taken: list[tuple[str, bool]] = []
+
+    class Taken(Note):
+        def take(self) -> bool:
+            taken.append((self.name, unreached[0].done.done()))
+            return True
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        unreached.append(Taken("unreached"))
+        reached, later = Taken("reached"), Taken("later")
+        reached.done.add_done_callback(lambda _: writer.add(later))
+        for note in (reached, *unreached):
+            writer.add(note)
+        await later.done
+        assert taken == [("reached", False), ("unreached", False), ("later", True)]
+        assert database.transactions == 3
+
+    unreached: list[Taken] = []
+    run(tmp_path, scenario, clock=partial(next, count()))
+
+
+def test_what_is_sent_ahead_goes_before_all_that_came_earlier(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        class First(Note):
+            def settle(self, error: Exception | None) -> None:
+                writer.send_ahead(ahead)
+                super().settle(error)
+
+        ahead = Note("ahead", first=partial(order.append, "ahead"))
+        notes = [
+            kind(name, first=partial(order.append, name))
+            for kind, name in ((First, "one"), (Note, "two"), (Note, "three"))
+        ]
+        for note in notes:
+            writer.add(note)
+        await asyncio.gather(ahead.done, *(note.done for note in notes))
+        assert order == ["one", "ahead", "two", "three"]
+
+    run(tmp_path, scenario, clock=partial(next, count()))
 
 
 def test_of_changes_that_share_a_transaction_only_the_culprit_fails(tmp_path: Path) -> None:
@@ -141,12 +217,15 @@ def test_a_change_is_durable_before_who_waits_for_it_is_told(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [Writer.leave, Writer.send_ahead])
+def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(
+    tmp_path: Path, way: Callable[[Writer, Note], None]
+) -> None:
     async def scenario(database: Counting, writer: Writer) -> None:
         started = monotonic()
         notes = [Note(f"note {number}") for number in range(5)]
         for note in notes:
-            writer.leave(note)
+            way(writer, note)
         await asyncio.gather(*(note.done for note in notes))
         assert monotonic() - started >= LINGER * 0.9
         assert database.transactions == 1
@@ -166,14 +245,16 @@ def test_what_nobody_waits_for_joins_a_change_that_goes_at_once(tmp_path: Path) 
     run(tmp_path, scenario)
 
 
-def test_closing_writes_what_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", [still, partial(next, count())])
+def test_closing_writes_what_is_left(tmp_path: Path, clock: Callable[[], float]) -> None:
     async def scenario(database: Counting, writer: Writer) -> None:
         for number in range(3):
             writer.leave(Note(f"note {number}"))
+        writer.send_ahead(Note("ahead"))
         await writer.close()
-        assert len(await database.names()) == 3
+        assert len(await database.names()) == 4
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, clock=clock)
 
 
 def test_who_no_longer_waits_changes_nothing(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from itertools import product
+from itertools import count, product
 from time import monotonic
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import Connection, func, select
 
 from tests.support.database import Durable, durable
 from tests.support.store_contract import booked, put, saved
 from tieline_server.core.booking import Booking
+from tieline_server.database.schema import LEDGER
+from tieline_server.database.writer import Write
 from tieline_server.ledger.base import By, Question
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.ledger.sql import GROUP
@@ -143,6 +146,73 @@ def test_rows_that_come_close_together_leave_together(address: str) -> None:
         await opened.ledger.written()
         assert await opened.count("ledger") == 3 * GROUP
         assert monotonic() - started < 30
+
+    run(address, scenario)
+
+
+class Look(Write):
+    """Counts the rows of the ledger inside its transaction; ``first`` runs as that begins."""
+
+    def __init__(self, first: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.first = first
+        self.rows = -1
+
+    def take(self) -> bool:
+        self.first()
+        return True
+
+    def write(self, connection: Connection) -> None:
+        self.rows = connection.execute(select(func.count()).select_from(LEDGER)).scalar_one()
+
+
+def test_a_row_goes_before_what_waited_longer(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        look = Look()
+        opened.writer.add(look)
+        opened.ledger.book(row(1))
+        await look.done
+        assert look.rows == 1
+
+    run(address, scenario)
+
+
+def test_a_row_that_comes_while_others_are_written_is_in_the_very_next_transaction(
+    address: str,
+) -> None:
+    async def scenario(opened: Durable) -> None:
+        second = Look()
+
+        def meanwhile() -> None:
+            opened.ledger.book(row(2))
+            opened.writer.add(second)
+
+        first = Look(meanwhile)
+        opened.ledger.book(row(1))
+        opened.writer.add(first)
+        await second.done
+        assert (first.rows, second.rows) == (1, 2)
+
+    run(address, scenario)
+
+
+def test_a_question_is_answered_though_each_transaction_finds_a_new_row(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        answered = False
+        numbers = count()
+
+        def go_on() -> None:
+            opened.ledger.book(replace(row(1), response_id=f"resp_{next(numbers)}"))
+            if not answered:
+                opened.writer.add(Look(go_on))
+
+        go_on()
+        try:
+            async with asyncio.timeout(30):
+                (found,) = await opened.ledger.usage(Question(by="key"))
+        finally:
+            answered = True
+        assert found.responses >= 1
 
     run(address, scenario)
 
