@@ -3,13 +3,22 @@
 The driver blocks, so it gets threads. A transaction goes to the writer's thread as a whole:
 one switch for all its statements, where an asynchronous driver would switch for each.
 
+The driver also gives the interpreter away at each step of a statement, and under a busy loop
+gets it back late each time: the loop lets go of it for moments only, too short for a thread to
+wake in, and so is never told that one waits. A transaction of 2 ms then takes 50, with its lock
+held. So the loop stands still for a transaction, for as long as any thread may keep it waiting
+anyway; what takes longer (a lock, a disk) goes on beside it.
+
 A checkpoint flushes the disk. By itself it would come in the middle of a commit that a response
-waits for; the housekeeper does it beside them.
+waits for; the housekeeper does it beside them. But only a log that was moved to its last page
+begins anew, which under steady writing none is that is moved beside it: past a length, the
+writer moves what is left, which is little, between two transactions.
 """
 
 import asyncio
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +44,12 @@ OLDEST: Final = (3, 35, 0)
 WAL_LEFT: Final = 16 * MIB
 """Bytes that the write-ahead log keeps after a checkpoint, for the next one."""
 
+LENT: Final = 0.005
+"""Seconds that the loop stands still for a transaction: the interpreter's switch interval."""
+
+LOANS: Final = 4
+"""How often it does, with a turn of its own between, for one that takes longer."""
+
 PAGES: Final = 512
 """Free pages that go back to the file system in one step."""
 
@@ -43,6 +58,9 @@ CHECKPOINT: Final = 1.0
 
 CHECKPOINT_PATIENCE: Final = 0.5
 """Seconds that an erasing checkpoint waits for readers; writes wait behind it."""
+
+LONG_LOG: Final = 4000
+"""Pages of the log at which the writer helps the housekeeper to its end."""
 
 LOG_PAGES: Final = 8000
 """Pages of the log at which a commit makes a checkpoint itself, if the housekeeper cannot."""
@@ -53,6 +71,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path, *, full: bool) -> None:
         self._file = file = SameFile(path)
+        self._full = full
         self._write = _engine(file, size=1, prepare=_writing(full))
         self._house = _engine(file, size=1, prepare=_writing(full), patience=CHECKPOINT_PATIENCE)
         self._read = _engine(file, size=READERS, prepare=_reading)
@@ -91,19 +110,31 @@ class SqliteDatabase:
         give_up = time.monotonic() + PATIENCE
         while True:
             try:
-                return await self.write(migrate)
+                await self.write(migrate)
+                break
             except Busy:
                 if time.monotonic() > give_up:
                     raise
                 await asyncio.sleep(0.05)
+        # What a killed process left in the log goes into the file before anybody waits for a
+        # commit. The first connection of an engine also costs some 10 ms of the interpreter.
+        await self._on(self._housekeeper, self._move_log)
+        await self.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
         """Runs a question on a thread."""
         return await self._on(self._readers, self._ask, ask)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
-        """Runs a change on the writer's thread."""
-        changed: T = await self._on(self._writer, self._change, change)
+        """Runs a change on the writer's thread, which has the interpreter to itself at first."""
+        back = threading.Event()
+        running = self._writer.submit(self._change, change, back)
+        for _ in range(LOANS):
+            if back.wait(LENT):
+                break
+            await asyncio.sleep(0)
+        with translated():
+            changed = await asyncio.wrap_future(running)
         if self._checkpoint is None:
             loop = asyncio.get_running_loop()
             self._checkpoint = loop.call_later(CHECKPOINT, self._start_checkpoint)
@@ -115,17 +146,28 @@ class SqliteDatabase:
         self._file.check()
         return answer
 
-    def _change(self, change: Callable[[Connection], T]) -> T:
-        self._file.check()
-        with self._write.begin() as connection:
-            changed = change(connection)
-        # It may have gone meanwhile.
-        self._file.check()
-        return changed
+    def _change(self, change: Callable[[Connection], T], back: threading.Event) -> T:
+        try:
+            self._file.check()
+            with self._write.begin() as connection:
+                changed = change(connection)
+                if self._full:
+                    # A flush of the disk needs no interpreter.
+                    back.set()
+            # It may have gone meanwhile.
+            self._file.check()
+            return changed
+        finally:
+            back.set()
 
     def _start_checkpoint(self) -> None:
         self._checkpoint = None
-        self._housekeeper.submit(_move_log, self._house)
+        self._housekeeper.submit(self._move_log)
+
+    def _move_log(self) -> None:
+        """What comes while a long log is moved is moved the second time, and then the third."""
+        if all(_move_log(self._house) >= LONG_LOG for _ in range(2)):
+            self._writer.submit(_move_log, self._write)
 
     async def erase(self) -> bool:
         """Empties the write-ahead log: pages of the file itself are overwritten at once."""
@@ -236,10 +278,15 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _move_log(engine: Engine) -> None:
-    """As far as no reader and no writer is in the way. The next one tries again what fails."""
-    with suppress(SQLAlchemyError, sqlite3.Error, DatabaseError):
-        _run(engine, "PRAGMA wal_checkpoint(PASSIVE)")
+def _move_log(engine: Engine) -> int:
+    """As far as no reader and no writer is in the way; the pages that the log had.
+
+    The next one tries again what fails.
+    """
+    with suppress(SQLAlchemyError, sqlite3.Error, DatabaseError), engine.connect() as connection:
+        pragma = _driver(connection).execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return int(pragma.fetchone()[1])
+    return 0
 
 
 def _empty_log(engine: Engine) -> bool:

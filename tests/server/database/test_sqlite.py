@@ -1,19 +1,22 @@
 """SQLite: what its file holds, and what happens when it is full, locked or damaged."""
 
 import asyncio
+import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from tests.support.database import durable
 from tests.support.store_contract import LONG, kept, put, saved, texts
 from tieline_server.config import ConfigError
 from tieline_server.core.effects import Discard
+from tieline_server.database import sqlite
 from tieline_server.database.connection import connect
 from tieline_server.database.errors import Busy, Damaged, Full
 
@@ -27,6 +30,13 @@ def address(folder: Path) -> str:
 def bytes_on_disk(folder: Path) -> bytes:
     """All that is in the database's files now."""
     return b"".join(path.read_bytes() for path in sorted(folder.glob("tieline.db*")))
+
+
+def beginnings_of_log(folder: Path) -> int:
+    """How often the write-ahead log has begun anew: a number in its header."""
+    with (folder / "tieline.db-wal").open("rb") as log:
+        header = log.read(16)
+    return int.from_bytes(header[12:], "big")
 
 
 def modes(folder: Path) -> set[int]:
@@ -56,6 +66,97 @@ def test_the_writer_has_a_log_and_overwrites_what_it_deletes(
         assert found == expected
         assert await database.read(pragma("query_only")) == 1
         await database.close()
+
+    asyncio.run(main())
+
+
+def test_the_loop_stands_still_for_a_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would get the interpreter late at every step."""
+    order: list[str] = []
+
+    async def main() -> None:
+        database = await connect(address(tmp_path))
+        # A machine that is full may be late with the thread, and this is not about how long.
+        monkeypatch.setattr(sqlite, "LENT", 60.0)
+        asyncio.get_running_loop().call_soon(order.append, "loop")
+        await database.write(lambda _: order.append("transaction"))
+        await database.close()
+
+    asyncio.run(main())
+    assert order == ["transaction", "loop"]
+
+
+def test_a_transaction_that_takes_long_does_not_keep_the_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        database = await connect(address(tmp_path))
+        went_on = threading.Event()
+        asyncio.get_running_loop().call_soon(went_on.set)
+        assert await database.write(lambda _: went_on.wait(30))
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_killed_process_left_in_the_log_is_moved_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    killed, alone = tmp_path / "killed", tmp_path / "alone.db"
+    killed.mkdir()
+
+    async def first() -> None:
+        async with durable(address(tmp_path)) as opened:
+            await put(opened.store, saved("resp_1"))
+            # The third of its files is rebuilt by who finds it missing.
+            for name in ("tieline.db", "tieline.db-wal"):
+                shutil.copy(tmp_path / name, killed)
+
+    async def then() -> None:
+        database = await connect(address(killed))
+        shutil.copy(killed / "tieline.db", alone)
+        await database.close()
+
+    asyncio.run(first())
+    assert (killed / "tieline.db-wal").stat().st_size > 0
+    asyncio.run(then())
+    with closing(sqlite3.connect(alone)) as file:
+        assert file.execute("SELECT id FROM responses").fetchall() == [("resp_1",)]
+
+
+def test_the_log_begins_anew_though_something_is_written_whenever_it_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_log = sqlite._move_log
+    monkeypatch.setattr(sqlite, "LONG_LOG", 1)
+    # No commit may do it by itself.
+    monkeypatch.setattr(sqlite, "LOG_PAGES", 0)
+
+    async def main() -> None:
+        database = await connect(address(tmp_path))
+        await database.write(lambda it: it.exec_driver_sql("CREATE TABLE much (content TEXT)"))
+        before = beginnings_of_log(tmp_path)
+        with closing(sqlite3.connect(tmp_path / "tieline.db", check_same_thread=False)) as other:
+            other.execute("PRAGMA wal_autocheckpoint = 0")
+
+            def move_and_write(engine: Engine) -> int:
+                if not threading.current_thread().name.startswith("sqlite-house"):
+                    return move_log(engine)
+                # Commits at its end, and lets nobody write between.
+                with other:
+                    other.execute("INSERT INTO much VALUES ('beside')")
+                    return move_log(engine)
+
+            monkeypatch.setattr(sqlite, "_move_log", move_and_write)
+            try:
+                async with asyncio.timeout(30):
+                    while beginnings_of_log(tmp_path) == before:
+                        await database.write(
+                            lambda it: it.exec_driver_sql("INSERT INTO much VALUES ('steadily')")
+                        )
+                        await asyncio.sleep(0.001)
+            finally:
+                await database.close()
 
     asyncio.run(main())
 
