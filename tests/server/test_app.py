@@ -1,6 +1,7 @@
 """Composition: what the settings become, and what a whole server does with it."""
 
 import asyncio
+import gc
 import io
 import os
 import signal
@@ -20,7 +21,7 @@ from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_client import connect
-from tieline_server.app import Signals, limits_of, opened, routes
+from tieline_server.app import Signals, limits_of, opened, routes, serve
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
@@ -53,6 +54,22 @@ def services(**flags: object) -> Services:
             return found
 
     return asyncio.run(main())
+
+
+def test_what_is_there_when_the_server_starts_is_never_searched_for_garbage() -> None:
+    frozen: list[int] = []
+
+    def announce(_line: str) -> None:
+        if not frozen:
+            os.kill(os.getpid(), signal.SIGTERM)
+        frozen.append(gc.get_freeze_count())
+
+    flags = {"engine": "scripted", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    try:
+        asyncio.run(serve(Config.load(flags), announce=announce))
+    finally:
+        gc.unfreeze()
+    assert min(frozen) > 10_000
 
 
 def test_the_first_model_of_the_engine_is_the_default(tmp_path: Path) -> None:
