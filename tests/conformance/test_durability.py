@@ -26,8 +26,8 @@ from tieline_client.errors import ConnectionLost
 LEDGER_DELAY = 1.0
 """Seconds within which what is not stored is booked however busy the machine is.
 
-The documents say 50 ms, which holds where the processor is not full: `make soak ARGS=-s` prints
-the longest that was seen.
+The documents say 50 ms; no test has a limit of time so close: `make soak ARGS=-s` prints the
+longest that was seen.
 """
 
 RULES = [

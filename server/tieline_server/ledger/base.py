@@ -40,9 +40,9 @@ class Ledger(Protocol):
     """What keeps bookings."""
 
     def book(self, booking: Booking) -> None:
-        """Takes a row. Never waits and never raises.
+        """Takes a row. Never waits and never raises; it is durable within 50 ms.
 
-        It is durable within 50 ms; where the processor is full, now and then some later.
+        A disk, or another process that holds the database's lock, may take longer.
         """
         ...
 
