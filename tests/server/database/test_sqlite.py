@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 
 from tests.support.database import durable
 from tests.support.store_contract import LONG, kept, put, saved, texts
@@ -97,6 +97,25 @@ def test_a_transaction_that_takes_long_does_not_keep_the_loop(tmp_path: Path) ->
         await database.close()
 
     asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_the_disk_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[bool] = []
+
+    async def main() -> None:
+        database = await connect(address(tmp_path), full=True)
+        assert isinstance(database, sqlite.SqliteDatabase)
+        monkeypatch.setattr(sqlite, "LENT", 60.0)
+        went_on = threading.Event()
+        event.listen(database._write, "commit", lambda _: commits.append(went_on.wait(30)))
+        asyncio.get_running_loop().call_soon(went_on.set)
+        await database.write(lambda _: None)
+        await database.close()
+
+    asyncio.run(main())
+    assert commits == [True]
 
 
 def test_what_a_killed_process_left_in_the_log_is_moved_before_anything_is_written(
