@@ -2,7 +2,7 @@
 
 There is no timer for a change that somebody waits for: the first one goes at once, and what
 comes until it is durable shares the next transaction. A change that nobody waits for joins
-whatever transaction comes next, and has one of its own only after ``LINGER``.
+whatever transaction comes next, and has one of its own only after a while.
 
 A change that must be durable soon though nobody waits for it (a row of the ledger) goes ahead
 of all others in the next transaction, and transactions are short: past ``SPAN`` one commits, and
@@ -33,7 +33,7 @@ SPAN: Final = 0.01
 """Seconds after which a transaction begins no further change."""
 
 LINGER: Final = 0.01
-"""Seconds that a change may wait for company when nobody waits for it."""
+"""Seconds that a change may wait for company when nobody waits for it, and none are named."""
 
 TRIES: Final = 5
 """How often a change is tried that other processes' changes come in the way of."""
@@ -81,15 +81,15 @@ class Writer:
         self._queue.append(change)
         self._wanted.set()
 
-    def leave(self, change: Change) -> None:
-        """Takes a change that nobody waits for; its transaction begins within ``LINGER``."""
+    def leave(self, change: Change, *, within: float = LINGER) -> None:
+        """Takes a change that nobody waits for; its transaction begins within so many seconds."""
         self._queue.append(change)
-        self._linger()
+        self._linger(within)
 
     def send_ahead(self, change: Change) -> None:
         """Like ``leave``, for a change that rests on no other: it goes before all that wait."""
         self._ahead.append(change)
-        self._linger()
+        self._linger(LINGER)
 
     async def close(self) -> None:
         """Makes the changes that are left, then ends. Idempotent."""
@@ -97,11 +97,20 @@ class Writer:
         self._wanted.set()
         await self._task
 
-    def _linger(self) -> None:
+    def _linger(self, seconds: float) -> None:
         if self._closing:
             self._wanted.set()
-        elif self._timer is None and not self._wanted.is_set():
-            self._timer = self._loop.call_later(LINGER, self._wanted.set)
+        if self._wanted.is_set():
+            return
+        due = self._loop.time() + seconds
+        if self._timer is None or due < self._timer.when():
+            self._stop_timer()
+            self._timer = self._loop.call_at(due, self._wanted.set)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def _left(self) -> bool:
@@ -111,9 +120,7 @@ class Writer:
         while self._left or not self._closing:
             await self._wanted.wait()
             self._wanted.clear()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._stop_timer()
             batch = self._take()
             # Whatever comes from now on says for itself when it has to go.
             if self._queue:

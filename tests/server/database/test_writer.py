@@ -233,6 +233,20 @@ def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(
     run(tmp_path, scenario)
 
 
+def test_what_may_linger_longer_goes_with_what_may_not(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        notes = [Note(f"note {number}") for number in range(4)]
+        for note, within in zip(notes, (3600.0, 7200.0, LINGER, 3600.0), strict=True):
+            writer.leave(note, within=within)
+        await asyncio.gather(*(note.done for note in notes))
+        assert database.transactions == 1
+        late = Note("late")
+        writer.leave(late, within=LINGER)
+        await late.done
+
+    run(tmp_path, scenario)
+
+
 def test_what_nobody_waits_for_joins_a_change_that_goes_at_once(tmp_path: Path) -> None:
     async def scenario(database: Counting, writer: Writer) -> None:
         left, added = Note("left"), Note("added")
