@@ -101,6 +101,7 @@ def test_an_sdist_with_every_extra_imports_every_module(everything: Path) -> Non
         "tieline_client.cli",
         "tieline_server.app",
         "tieline_server.database.migrations.versions.v0002_ledger",
+        "tieline_server.database.migrations.versions.v0003_journal",
     } <= imported
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from tieline.items import Item, decode
 from tieline_server.core.history import Segment
+from tieline_server.database import begun
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 
 DIGEST: Final = 16
@@ -193,7 +194,7 @@ _STRIP: Final = (
 _DROP: Final = (
     delete(RESPONSES)
     .where(RESPONSES.c.owner == bindparam("by"), RESPONSES.c.id == bindparam("response"))
-    .returning(RESPONSES.c.node)
+    .returning(RESPONSES.c.node, RESPONSES.c.terminal)
 )
 
 
@@ -202,12 +203,25 @@ class Removed(Struct, frozen=True):
 
     node: int
     size: int
+    begun: bool
+    """Whether it may have events and claims."""
 
 
 def remove_response(connection: Connection, *, owner: str, response_id: str) -> Removed | None:
     """Removes an owner's response and all that only it needed; None where there is none."""
+    removed = take_out(connection, owner=owner, response_id=response_id)
+    if removed is not None and removed.begun:
+        begun.forget(connection, owner=owner, response_id=response_id)
+    return removed
+
+
+def take_out(connection: Connection, *, owner: str, response_id: str) -> Removed | None:
+    """Removes a response that another one of its id takes the place of: its events stay."""
     found = connection.execute(_DROP, {"by": owner, "response": response_id}).first()
-    return None if found is None else Removed(found.node, remove_node(connection, found.node))
+    if found is None:
+        return None
+    size = remove_node(connection, found.node)
+    return Removed(found.node, size, found.terminal is not None)
 
 
 def remove_node(connection: Connection, node: int) -> int:
@@ -229,3 +243,8 @@ def remove_node(connection: Connection, node: int) -> int:
 def changed(result: CursorResult[Any]) -> int:
     """Rows that a statement has changed."""
     return result.rowcount
+
+
+def askable(response_id: str) -> bool:
+    """Whether a response could be called that: a database takes not every string."""
+    return response_id.isascii() and "\x00" not in response_id

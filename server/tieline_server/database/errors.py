@@ -38,6 +38,10 @@ class Conflict(DatabaseError):
     """Another transaction came first; the same one may work now."""
 
 
+class Overtaken(DatabaseError):
+    """Somebody else has ended the response meanwhile, because this process had seemed dead."""
+
+
 _SQLITE: Final[dict[int, type[DatabaseError]]] = {
     sqlite3.SQLITE_BUSY: Busy,
     sqlite3.SQLITE_LOCKED: Busy,

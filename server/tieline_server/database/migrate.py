@@ -14,7 +14,7 @@ logger: Final = logging.getLogger("tieline.database")
 
 VERSION_TABLE: Final = "schema_version"
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The newest step: a database that has it starts without waiting for Alembic's import."""
 
 

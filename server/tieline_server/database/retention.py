@@ -30,7 +30,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tieline_server.database import chains
 from tieline_server.database.connection import Database
 from tieline_server.database.errors import DatabaseError
-from tieline_server.database.schema import LEASES, NODES, RESPONSES
+from tieline_server.database.schema import EVENTS, LEASES, NODES, RESPONSES, RUNNING
 from tieline_server.database.writer import Write, Writer
 
 logger: Final = logging.getLogger("tieline.database")
@@ -67,7 +67,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """Seconds since a response was last used: stored, read or continued."""
     responses: int | None = None
     size: int | None = None
-    """Bytes of items and responses."""
+    """Bytes of items, responses and their events."""
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -97,6 +97,10 @@ class Excess(Struct, frozen=True, kw_only=True):
 
 _STORED: Final = select(func.count()).where(NODES.c.used_at.is_not(None))
 _BYTES: Final = select(func.coalesce(func.sum(NODES.c.size), 0))
+_EVENT_BYTES: Final = select(func.coalesce(func.sum(func.length(EVENTS.c.blob)), 0)).join(
+    RUNNING, (RUNNING.c.owner == EVENTS.c.owner) & (RUNNING.c.id == EVENTS.c.response)
+)
+"""Of responses that run: those of a stored one are in its size."""
 _STALE: Final = select(NODES.c.id).where(NODES.c.draft < bindparam("seen_before")).limit(BATCH)
 _child: Final = NODES.alias("child")
 _OLDEST: Final = (
@@ -105,6 +109,7 @@ _OLDEST: Final = (
     .where(
         NODES.c.used_at.is_not(None),
         ~exists().where(_child.c.parent == NODES.c.id, _child.c.draft.is_not(None)),
+        ~exists().where(RUNNING.c.owner == RESPONSES.c.owner, RUNNING.c.previous == RESPONSES.c.id),
     )
     .order_by(NODES.c.used_at)
 )
@@ -146,7 +151,9 @@ def excess(connection: Connection, bounds: Bounds, *, now: float, aged: bool) ->
         responses = stored - bounds.responses if bounds.responses is not None else 0
         # The newest response stays even where it alone is too big.
         if bounds.size is not None and stored > 1:
-            size = connection.execute(_BYTES).scalar_one() - bounds.size
+            there = connection.execute(_BYTES).scalar_one()
+            there += connection.execute(_EVENT_BYTES).scalar_one()
+            size = there - bounds.size
     return Excess(
         drafts_before=drafts_before,
         used_before=used_before,

@@ -8,6 +8,9 @@ inherited from ones that were not stored is a node of its own, without a respons
 stays for its descendants, and nothing finds it but they. ``draft`` is there while its response
 still runs: when its writer was last seen.
 
+A response that was **begun** is one that its process would leave behind if it died: what it has
+is in ``running`` until it is stored. Its ``events`` and ``claims`` go when the response goes.
+
 All times are Unix seconds. Every row that holds content belongs to one owner.
 """
 
@@ -70,6 +73,61 @@ RESPONSES: Final = Table(
     Column("node", NUMBER, ForeignKey("nodes.id"), nullable=False, unique=True),
     Column("created_at", Double, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    Column("terminal", Integer, comment="number of its terminal event, where it was begun"),
+)
+
+RUNNING: Final = Table(
+    "running",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("process", Text, nullable=False),
+    Column("previous", Text, comment="the response that it continues"),
+    Column("model", Text, nullable=False),
+    Column("transport", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+EVENTS: Final = Table(
+    "events",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("response", Text, primary_key=True),
+    Column("first", Integer, primary_key=True, comment="number of its first event"),
+    Column("next", Integer, nullable=False, comment="number of its last event, plus 1"),
+    Column("usage", LargeBinary, nullable=False, comment="JSON: what the response had used then"),
+    Column("blob", LargeBinary, nullable=False, comment="MessagePack: each event's JSON"),
+)
+
+CLAIMS: Final = Table(
+    "claims",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("key", LargeBinary, primary_key=True, comment="digest of owner and idempotency key"),
+    Column("body", LargeBinary, nullable=False, comment="digest of what was asked for"),
+    Column("response", Text, nullable=False),
+    Column("stored", Boolean, nullable=False, comment="whether the response is to be stored"),
+    Column("process", Text, comment="what must live for it to hold; none once it is stored"),
+    Column("until", Double),
+)
+
+CANCELS: Final = Table(
+    "cancels",
+    METADATA,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("owner", Text, nullable=False),
+    Column("response", Text, nullable=False),
+    Column("until", Double, nullable=False),
+    # Who has read a number does not read it again.
+    sqlite_autoincrement=True,
+)
+
+PROCESSES: Final = Table(
+    "processes",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("seen_at", Double, nullable=False),
 )
 
 LEASES: Final = Table(
@@ -113,5 +171,10 @@ _partial("nodes_parent", NODES.c.parent)
 _partial("nodes_used_at", NODES.c.used_at)
 _partial("nodes_draft", NODES.c.draft)
 _partial("items_lookup", ITEMS.c.lookup)
+_partial("claims_process", CLAIMS.c.process)
+_partial("claims_until", CLAIMS.c.until)
+Index("claims_response", CLAIMS.c.owner, CLAIMS.c.response)
+Index("running_process", RUNNING.c.process)
+Index("running_previous", RUNNING.c.owner, RUNNING.c.previous)
 Index("ledger_owner_ended_at", LEDGER.c.owner, LEDGER.c.ended_at)
 Index("ledger_ended_at", LEDGER.c.ended_at)

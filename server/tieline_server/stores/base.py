@@ -25,7 +25,9 @@ class ResponseStore(Protocol):
     async def put(self, record: Saved, booking: Booking) -> None:
         """Keeps a response, in place of an earlier one of the same id and owner, and books it.
 
-        Both are durable on return; where it raises, neither is.
+        Both are durable on return; where it raises, neither is. What a journal has of it stays
+        with it from then on, and it does not run any more; it raises where it had been ended by
+        another process meanwhile.
         """
         ...
 
@@ -34,7 +36,7 @@ class ResponseStore(Protocol):
         ...
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        """Forgets a response and its items; False where the owner has no such response.
+        """Forgets a response, its items and events; False where the owner has no such response.
 
         Responses that continue it keep what they inherited.
         """

@@ -23,8 +23,9 @@ from tieline_server.config import KIB, Config
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment, Tip
-from tieline_server.database import bookings, chains
+from tieline_server.database import begun, bookings, chains
 from tieline_server.database.connection import Database
+from tieline_server.database.errors import Overtaken
 from tieline_server.database.retention import Bounds, Retention, Running
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 from tieline_server.database.writer import Write, Writer
@@ -145,7 +146,7 @@ class SqlStore:
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
         """The owner's response with its chain, or None: two questions, however long it is."""
-        if not _askable(response_id):
+        if not chains.askable(response_id):
             return None
         asked = {"owner": owner, "id": response_id}
         head = await self._database.read(
@@ -159,7 +160,13 @@ class SqlStore:
         self._use(head.node, owner)
         response = responses.decode(head.body)
         tip = Tip(response.id, chain.tip, owner=owner, settings=None)
-        return Saved(response=response, tip=tip, owner=owner, input_from=chain.input_from)
+        return Saved(
+            response=response,
+            tip=tip,
+            owner=owner,
+            input_from=chain.input_from,
+            terminal=head.terminal,
+        )
 
     async def _chain(self, owner: str, node: int) -> Chain | None:
         """The chain that ends at an owner's node; None where a delete came first."""
@@ -186,7 +193,7 @@ class SqlStore:
 
     async def delete(self, owner: str, response_id: str) -> bool:
         """Removes a response and all that only it needed, from the files too."""
-        if not _askable(response_id):
+        if not chains.askable(response_id):
             return False
         change = DeleteResponse(owner, response_id)
         self._writer.add(change)
@@ -309,16 +316,31 @@ class PutResponse(Write):
         self._now = now
         self._items = _own_items(record)
         self._body = responses.encode(record.response)
-        self._size = sum(len(item.raw) for item in self._items) + len(self._body)
+        self._own_size = sum(len(item.raw) for item in self._items) + len(self._body)
+        self._size = self._own_size
+        """With its events."""
         self.node = 0
         self._context: int | None = None
 
     def write(self, connection: Connection) -> None:
-        """The rest of the items, the response, the ledger's row."""
+        """The rest of the items, the response, the ledger's row; it does not run any more."""
+        self._size = self._own_size
+        if self._record.terminal is not None:
+            self._finish_run(connection)
         if not self._finish_draft(connection):
             self.node = self._new_node(connection)
         self._insert_response(connection)
         bookings.replace(connection, self._booking)
+
+    def _finish_run(self, connection: Connection) -> None:
+        """A response that was ended in our place stays as it was told to others."""
+        owner, response_id = self._record.owner, self._record.response.id
+        if not begun.finish(connection, owner=owner, response_id=response_id):
+            there = connection.execute(_RESPONSE, {"owner": owner, "id": response_id}).first()
+            # Our own is there already where a lost connection had this run twice.
+            if there is not None and there.body != self._body:
+                raise Overtaken("the response was ended by another process")
+        self._size += begun.size_of(connection, owner=owner, response_id=response_id)
 
     def _finish_draft(self, connection: Connection) -> bool:
         """Makes the draft's node the response's; False where there is none that could be."""
@@ -364,10 +386,11 @@ class PutResponse(Write):
             "node": self.node,
             "created_at": self._now,
             "body": self._body,
+            "terminal": record.terminal,
         }
         statement = _ADD[connection.dialect.name]
         if chains.changed(connection.execute(statement, row)) == 0:
-            chains.remove_response(connection, owner=record.owner, response_id=record.response.id)
+            chains.take_out(connection, owner=record.owner, response_id=record.response.id)
             connection.execute(_INSERT, row)
 
     def settle(self, error: Exception | None) -> None:
@@ -437,7 +460,7 @@ _ADD: Final = {
     "sqlite": sqlite.insert(RESPONSES).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(RESPONSES).on_conflict_do_nothing(),
 }
-_RESPONSE: Final = select(RESPONSES.c.node, RESPONSES.c.body).where(
+_RESPONSE: Final = select(RESPONSES.c.node, RESPONSES.c.body, RESPONSES.c.terminal).where(
     RESPONSES.c.owner == bindparam("owner"), RESPONSES.c.id == bindparam("id")
 )
 _ITEM: Final = (
@@ -457,8 +480,3 @@ def _own_items(record: Saved) -> list[Item]:
         own.append(link)
         link = link.parent
     return [item for segment in reversed(own) for item in segment.items]
-
-
-def _askable(response_id: str) -> bool:
-    """Whether a response could be called that: a database takes not every string."""
-    return response_id.isascii() and "\x00" not in response_id

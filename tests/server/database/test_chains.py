@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy import Connection, create_engine, func, insert, select
 
 from tieline.items import Item, decode
 from tieline_server.core.history import Segment
 from tieline_server.database import chains
-from tieline_server.database.schema import ITEMS, METADATA, NODES
+from tieline_server.database.schema import EVENTS, ITEMS, METADATA, NODES, RESPONSES
 
 KEY = object()
 
@@ -88,3 +88,30 @@ def test_a_node_goes_with_all_that_it_alone_had_needed(connection: Connection) -
 def test_a_response_that_is_not_there_removes_nothing(connection: Connection) -> None:
     node(connection, "a")
     assert chains.remove_response(connection, owner="ann", response_id="resp_x") is None
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_events_go_with_their_response_and_stay_with_the_one_in_its_place(
+    connection: Connection, begun: bool
+) -> None:
+    def store() -> None:
+        row = {"owner": "ann", "id": "resp_1", "node": node(connection, "a"), "body": b"{}"}
+        row |= {"created_at": 1.0, "terminal": 1 if begun else None}
+        connection.execute(insert(RESPONSES), row)
+
+    def events() -> int:
+        return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
+
+    row = {"owner": "ann", "response": "resp_1", "first": 0, "next": 1, "usage": b"", "blob": b""}
+    connection.execute(insert(EVENTS), [row, row | {"owner": "bob"}])
+    store()
+    assert chains.take_out(connection, owner="ann", response_id="resp_1") is not None
+    assert events() == 2
+    store()
+    assert chains.remove_response(connection, owner="ann", response_id="resp_1") is not None
+    assert events() == (1 if begun else 2)
+
+
+def test_what_no_database_takes_is_no_response() -> None:
+    assert chains.askable("resp_1")
+    assert [chains.askable(odd) for odd in ("r\x00", "\u00e9", "\ud800")] == [False] * 3

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from msgspec.structs import replace
 from sqlalchemy import Connection, text
 
 from tests.support.database import durable
@@ -47,12 +49,22 @@ def test_the_newest_step_is_the_one_that_the_code_names() -> None:
     assert ScriptDirectory.from_config(migrating.scripts()).get_heads() == [migrating.HEAD]
 
 
+NEWER: Final = {
+    "0001": ("ledger", "running", "events", "claims", "cancels", "processes"),
+    "0002": ("running", "events", "claims", "cancels", "processes"),
+}
+"""Schema -> the tables that it does not have yet."""
+
+
+@pytest.mark.parametrize("version", NEWER)
 def test_an_older_schema_is_brought_up_to_date_with_all_that_is_in_it(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    address: str, version: str
 ) -> None:
     def older(connection: Connection) -> None:
-        connection.execute(text("DROP TABLE ledger"))
-        connection.execute(text("UPDATE schema_version SET version_num = '0001'"))
+        for table in NEWER[version]:
+            connection.execute(text(f"DROP TABLE {table}"))
+        connection.execute(text("ALTER TABLE responses DROP COLUMN terminal"))
+        connection.execute(text(f"UPDATE schema_version SET version_num = '{version}'"))
 
     async def before() -> None:
         async with durable(address) as opened:
@@ -60,9 +72,15 @@ def test_an_older_schema_is_brought_up_to_date_with_all_that_is_in_it(
 
     async def after() -> None:
         async with durable(address) as opened:
-            assert texts(await opened.store.get("ann", "resp_1")) == texts(saved("resp_1"))
-            await put(opened.store, saved("resp_2"))
-            assert await opened.count("ledger") == 1
+            found = await opened.store.get("ann", "resp_1")
+            assert texts(found) == texts(saved("resp_1"))
+            assert found is not None
+            assert found.terminal is None
+            await put(opened.store, replace(saved("resp_2"), terminal=3))
+            again = await opened.store.get("ann", "resp_2")
+            assert again is not None
+            assert again.terminal == 3
+            assert await opened.count("ledger") == (1 if "ledger" in NEWER[version] else 2)
 
     asyncio.run(before())
     write(address, older)

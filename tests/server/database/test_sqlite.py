@@ -305,7 +305,7 @@ def test_pages_that_were_damaged_while_it_ran_are_an_error_of_their_own(tmp_path
     asyncio.run(fill())
     whole = path.read_bytes()
     # All but the schema, which is read at the start.
-    path.write_bytes(whole[: 4096 * 20] + b"\xff" * (len(whole) - 4096 * 20))
+    path.write_bytes(whole[: 4096 * 40] + b"\xff" * (len(whole) - 4096 * 40))
     asyncio.run(read())
 
 

@@ -1,0 +1,75 @@
+"""A response whose process died: failed and booked by one, and by one only."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection, create_engine, select
+
+from tests.support.ledger_contract import booking
+from tieline import responses
+from tieline.responses import IncompleteDetails, Response, Usage
+from tieline_server.database import begun, bookings, orphans
+from tieline_server.database.schema import LEDGER, METADATA, RESPONSES, RUNNING
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+def begin(connection: Connection) -> Response:
+    used = Usage.of(input=5, cached=1, output=3, reasoning=2)
+    response = Response(
+        id="resp_1", status="in_progress", usage=used, incomplete_details=IncompleteDetails()
+    )
+    row = {
+        "owner": "ann",
+        "id": "resp_1",
+        "process": "one",
+        "previous": None,
+        "model": "m",
+        "transport": "test",
+        "started_at": 1.0,
+        "body": responses.encode(response),
+    }
+    begun.begin(connection, row)
+    return response
+
+
+def fail(connection: Connection, process: str = "one") -> bool:
+    return orphans.fail(connection, owner="ann", response_id="resp_1", process=process, now=9.0)
+
+
+def test_it_is_stored_as_failed_with_what_it_used(connection: Connection) -> None:
+    running = begin(connection)
+    assert fail(connection)
+    body, terminal = connection.execute(select(RESPONSES.c.body, RESPONSES.c.terminal)).one()
+    found = responses.decode(body)
+    assert (found.status, found.usage, terminal) == ("failed", running.usage, 0)
+    assert found.error is not None
+    assert found.error.code == orphans.CODE
+    assert (found.incomplete_details, found.completed_at) == (None, None)
+    assert connection.execute(select(RUNNING)).all() == []
+
+
+def test_it_is_booked_once_whoever_comes(connection: Connection) -> None:
+    begin(connection)
+    assert not fail(connection, process="two")
+    assert fail(connection)
+    assert not fail(connection)
+    (row,) = connection.execute(select(LEDGER)).all()
+    assert (row.outcome, row.error_code, row.stored) == ("failed", "server_error", True)
+    counts = (row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
+    assert counts == (5, 1, 3, 2)
+    assert (row.started_at, row.ended_at) == (1.0, 9.0)
+
+
+def test_what_its_process_had_booked_itself_stays(connection: Connection) -> None:
+    begin(connection)
+    bookings.add(connection, [booking("resp_1", outcome="failed", output_tokens=7)])
+    assert fail(connection)
+    assert connection.execute(select(LEDGER.c.output_tokens)).scalars().all() == [7]
