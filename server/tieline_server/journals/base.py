@@ -5,8 +5,11 @@ that: that a background turn runs at all, the events of resumable turns, the ide
 name them, and cancels for turns of other processes. All of it belongs to an owner: what is
 another's is exactly like what does not exist.
 
-Rows of a ``store:true`` response go when the response does (its TTL, its bounds, DELETE). Of a
-``store:false`` response nothing but hashes of its key is ever here.
+What is here of a ``store:true`` response goes when the response does (its TTL, its bounds, DELETE).
+Of a ``store:false`` response nothing but hashes of its key is ever here.
+
+A response that is **begun** is put with ``Saved.terminal``, and one that was not is put without:
+that is how the store knows that there is something to end here.
 """
 
 from collections.abc import Sequence
@@ -35,6 +38,7 @@ class Begun(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """Events of one response in order, without a gap; ``first`` is the number of the first.
 
+    Numbers begin at 0, and each entry goes on where the one before it ended.
     ``events`` are JSON as the WebSocket shows it, without a ``stream_id``. ``begun`` is the
     response as it stands after them.
     """
@@ -79,7 +83,8 @@ class Journal(Protocol):
     def log(self, entry: Entry) -> None:
         """Takes events of a response that was begun. Never waits, never raises.
 
-        They are durable soon, and before the response itself is.
+        They are durable soon, and before the response itself is. Where they could not be written
+        they are lost, with all that follow them: what is read never has a gap.
         """
         ...
 
@@ -91,7 +96,8 @@ class Journal(Protocol):
         """The owner's begun response as it stands, or None where it ended or never was.
 
         One whose process has died is ended first: it is stored as ``failed`` with code
-        ``server_error`` and its usage so far, booked once, and not running any more.
+        ``server_error`` and its usage so far, booked once, and not running any more. Should it
+        live after all, its own ``put`` raises.
         """
         ...
 
@@ -100,17 +106,19 @@ class Journal(Protocol):
     ) -> Sequence[bytes] | None:
         """At most so many events with numbers > ``after`` (-1: from the first), in order.
 
-        None where the owner has no response of this id with events, running or stored.
-        Terminal events are not among them: they are made of the stored response, and
-        ``Saved.terminal`` is their number.
+        Fewer than ``most`` need not be all; none at all are the end for now. None where the
+        owner has no response of this id with events, running or stored, or where those that
+        should come next were lost. Terminal events are not among them: they are made of the
+        stored response, and ``Saved.terminal`` is their number.
         """
         ...
 
     async def claim(self, claim: Claim) -> Claim:
         """The claim of this owner and key that holds: this one, or an earlier one.
 
-        Durable on return. An earlier one whose process died before its response was stored
-        holds no more, and neither does one whose time is over.
+        Durable on return. An earlier one whose process died before it had stored its response
+        holds no more (what that left behind is stored as failed, and does not count), and
+        neither does one whose time is over.
         """
         ...
 
@@ -122,7 +130,10 @@ class Journal(Protocol):
         ...
 
     async def ask_cancel(self, wanted: Cancellation) -> None:
-        """Leaves word for whichever process runs it; the word is good for a few seconds."""
+        """Leaves word for whichever process runs it; the word is good for a few seconds.
+
+        Whether there is such a response is not asked.
+        """
         ...
 
     async def asked_cancels(self) -> Sequence[Cancellation]:
@@ -130,5 +141,8 @@ class Journal(Protocol):
         ...
 
     async def close(self) -> None:
-        """Frees what is open. Called once."""
+        """Frees what is open; before the store's own ``close``. Called once.
+
+        What this process still runs then is ended as if it had died.
+        """
         ...

@@ -3,7 +3,8 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final, Self
+from itertools import takewhile
+from typing import Final, Protocol, Self
 
 from tieline.items import Item
 from tieline_server.config import MIB, Config
@@ -18,11 +19,49 @@ RESPONSES: Final = 10_000
 BYTES: Final = 256 * MIB
 
 
+class Journal(Protocol):
+    """What the journal of the same process has of stored responses."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all events."""
+        ...
+
+    def stored(self, owner: str, response_id: str) -> None:
+        """A response has been put."""
+        ...
+
+    def dropped(self, owner: str, response_id: str) -> None:
+        """A response has gone."""
+        ...
+
+    def spares(self, owner: str, response_id: str) -> bool:
+        """Whether a response is needed still, however old it is."""
+        ...
+
+
+class NoJournal:
+    """Nothing but responses is kept."""
+
+    size = 0
+
+    def stored(self, owner: str, response_id: str) -> None:
+        """Nothing is to be done."""
+
+    def dropped(self, owner: str, response_id: str) -> None:
+        """Nothing is to be done."""
+
+    def spares(self, owner: str, response_id: str) -> bool:
+        """Nothing needs it."""
+        return False
+
+
 class MemoryStore:
     """A dictionary of responses; past a bound, the one that was not used for longest goes.
 
-    ``max_bytes`` bounds the JSON of items. Chains share their links, so each link counts once,
-    for as long as any stored response descends from it. The newest response always stays.
+    ``max_bytes`` bounds the JSON of items and events. Chains share their links, so each link
+    counts once, for as long as any stored response descends from it. The newest response always
+    stays.
     """
 
     def __init__(
@@ -33,8 +72,10 @@ class MemoryStore:
         max_bytes: int | None = None,
         ttl: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        journal: Journal | None = None,
     ) -> None:
         self._book = book
+        self._journal = NoJournal() if journal is None else journal
         self._clock = clock
         self.ttl = float("inf") if ttl is None else ttl
         """Seconds since its last use that a response stays."""
@@ -51,12 +92,17 @@ class MemoryStore:
 
     @property
     def size(self) -> int:
-        """Bytes of the items of all chains and of the responses' output and settings."""
-        return self._chains.size + self._settings
+        """Bytes of the items of all chains, and of the responses' output, settings, events."""
+        return self._chains.size + self._settings + self._journal.size
 
     @classmethod
     def of(
-        cls, config: Config, *, book: Callable[[Booking], None], clock: Callable[[], float]
+        cls,
+        config: Config,
+        *,
+        book: Callable[[Booking], None],
+        clock: Callable[[], float],
+        journal: Journal | None = None,
     ) -> Self:
         """A store with the bounds that the settings give; ``book`` takes the ledger's rows."""
         return cls(
@@ -65,6 +111,7 @@ class MemoryStore:
             max_bytes=config.store_max_bytes,
             ttl=config.store_ttl,
             clock=clock,
+            journal=journal,
         )
 
     def __len__(self) -> int:
@@ -80,7 +127,8 @@ class MemoryStore:
         """Keeps a response. Costs what its chain has that is not stored yet."""
         self._book(booking)
         key = (record.owner, record.response.id)
-        self._drop(key)
+        self._take_out(key)
+        self._journal.stored(*key)
         self._records[key] = record
         self._used[key] = self._clock()
         self._chains.hold(record.tip.segment)
@@ -89,8 +137,7 @@ class MemoryStore:
             if item.id is not None:
                 holders = self._items.setdefault((record.owner, item.id), {})
                 holders[record.response.id] = item
-        while len(self._records) > self.max_responses or self._too_big():
-            self._drop(next(iter(self._records)))
+        self._evict(key)
         self._expire()
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
@@ -120,15 +167,27 @@ class MemoryStore:
         self._chains = Holdings()
         self._settings = 0
 
-    def _too_big(self) -> bool:
-        return self.size > self.max_bytes and len(self._records) > 1
+    def _evict(self, newest: tuple[str, str]) -> None:
+        while len(self._records) > self.max_responses or self.size > self.max_bytes:
+            oldest = next((key for key in self._records if not self._journal.spares(*key)), newest)
+            if oldest == newest:
+                return
+            self._drop(oldest)
 
     def _expire(self) -> None:
         used_before = self._clock() - self.ttl
-        while self._records and self._used[oldest := next(iter(self._records))] < used_before:
-            self._drop(oldest)
+        old = takewhile(lambda key: self._used[key] < used_before, self._records)
+        for key in [key for key in old if not self._journal.spares(*key)]:
+            self._drop(key)
 
     def _drop(self, key: tuple[str, str]) -> bool:
+        was_there = self._take_out(key)
+        if was_there:
+            self._journal.dropped(*key)
+        return was_there
+
+    def _take_out(self, key: tuple[str, str]) -> bool:
+        """Removes a response alone: another one of its id may take its place."""
         record = self._records.pop(key, None)
         if record is None:
             return False
