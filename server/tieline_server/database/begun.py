@@ -6,16 +6,21 @@ has decided which: the others find nothing to do.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, Insert, bindparam, delete, exists, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline import responses
+from tieline.codecs.json import decode_event
+from tieline.errors import TielineError
+from tieline.fold import Fold
 from tieline.responses import Response, Usage
-from tieline_server.database.schema import CLAIMS, EVENTS, RESPONSES, RUNNING
+from tieline_server.database.schema import CLAIMS, EVENTS, PROCESSES, RESPONSES, RUNNING
 
 BLOB: Final = 64 * 1024
 """Bytes from which on events begin another row."""
@@ -76,7 +81,7 @@ def begin(connection: Connection, row: Mapping[str, Any]) -> None:
 def describe(
     connection: Connection, *, owner: str, response_id: str, process: str, response: Response
 ) -> None:
-    """How a response of this process stands."""
+    """How a response of this process stands, where its events do not say it."""
     asked = {"by": owner, "response": response_id, "of": process}
     connection.execute(_DESCRIBE, asked | {"described": responses.encode(response)})
 
@@ -177,25 +182,81 @@ _LAST: Final = (
     .order_by(EVENTS.c.first.desc())
     .limit(1)
 )
+_FIND: Final = (
+    select(RUNNING, PROCESSES.c.seen_at)
+    .select_from(RUNNING.outerjoin(PROCESSES, PROCESSES.c.id == RUNNING.c.process))
+    .where(RUNNING.c.owner == bindparam("owner"), RUNNING.c.id == bindparam("id"))
+)
+_BLOBS: Final = (
+    select(EVENTS.c.blob)
+    .where(EVENTS.c.owner == bindparam("owner"), EVENTS.c.response == bindparam("id"))
+    .order_by(EVENTS.c.first)
+)
 
 
-class Logged(Struct, frozen=True, kw_only=True):
-    """How far the log of a response goes, and what the response had used by then."""
+class Found(Struct, frozen=True, kw_only=True):
+    """A response that runs, as rows: what was written of it until now."""
 
-    next: int = FIRST
-    usage: Usage = Usage()
+    owner: str
+    process: str
+    beat: float | None
+    """When its process was last seen."""
+    model: str
+    transport: str
+    started_at: float
+    body: bytes
+    usage: bytes | None
+    """What it had used at its last event."""
+    blobs: Sequence[bytes]
 
-    def used(self, response: Response) -> Usage:
-        """What a response has used, which is written with its events and with itself."""
-        return max(self.usage, response.usage or Usage(), key=lambda each: each.total_tokens)
+    def response(self) -> Response:
+        """As it stands: how it began, and what its events made of it. It takes its time."""
+        began = responses.decode(self.body)
+        fold = Fold()
+        with suppress(TielineError):
+            for blob in self.blobs:
+                for each in _unpacked.decode(blob):
+                    fold.push(decode_event(each))
+        made = fold.response
+        # Where events were lost, the response was written instead.
+        output = max((began.output, made.output), key=lambda items: sum(map(_length, items)))
+        usage = Usage() if self.usage is None else _usage.decode(self.usage)
+        return replace(
+            began,
+            output=output,
+            status=made.status if began.status == "queued" and made.status else began.status,
+            usage=max(usage, began.usage or Usage(), key=lambda each: each.total_tokens),
+        )
 
 
-def last(connection: Connection, *, owner: str, response_id: str) -> Logged:
-    """The end of a log."""
-    found = connection.execute(_LAST, {"owner": owner, "id": response_id}).first()
-    if found is None:
-        return Logged()
-    return Logged(next=found.next, usage=_usage.decode(found.usage))
+def find(connection: Connection, *, owner: str, response_id: str) -> Found | None:
+    """An owner's response that runs, with all its events."""
+    asked = {"owner": owner, "id": response_id}
+    row: Any = connection.execute(_FIND, asked).first()
+    if row is None:
+        return None
+    last: Any = connection.execute(_LAST, asked).first()
+    return Found(
+        owner=owner,
+        process=row.process,
+        beat=row.seen_at,
+        model=row.model,
+        transport=row.transport,
+        started_at=row.started_at,
+        body=row.body,
+        usage=None if last is None else last.usage,
+        blobs=connection.execute(_BLOBS, asked).scalars().all(),
+    )
+
+
+def next_of(connection: Connection, *, owner: str, response_id: str) -> int:
+    """The number that the next event of a response would have."""
+    last: Any = connection.execute(_LAST, {"owner": owner, "id": response_id}).first()
+    return FIRST if last is None else int(last.next)
+
+
+def _length(raw: Raw) -> int:
+    return len(memoryview(raw))
 
 
 # Its end.

@@ -1,12 +1,15 @@
 """Responses whose process has died: whoever finds one stores it as failed, and books it."""
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 from sqlalchemy import Connection, bindparam, delete, insert
 
 from tieline import responses
-from tieline.items import decode
+from tieline.errors import TielineError
+from tieline.items import Item, decode
 from tieline.responses import Response, ResponseError, Usage
 from tieline_server.core.booking import Booking
 from tieline_server.database import begun, bookings, chains
@@ -22,7 +25,7 @@ _TAKE: Final = (
         RUNNING.c.id == bindparam("response"),
         RUNNING.c.process == bindparam("of"),
     )
-    .returning(RUNNING.c.model, RUNNING.c.transport, RUNNING.c.started_at, RUNNING.c.body)
+    .returning(RUNNING.c.model, RUNNING.c.transport, RUNNING.c.started_at)
 )
 _INSERT: Final = insert(RESPONSES)
 _DROP_CLAIMS: Final = delete(CLAIMS).where(
@@ -30,29 +33,30 @@ _DROP_CLAIMS: Final = delete(CLAIMS).where(
 )
 
 
-def fail(connection: Connection, *, owner: str, response_id: str, process: str, now: float) -> bool:
+def fail(
+    connection: Connection, response: Response, *, owner: str, process: str, now: float
+) -> bool:
     """Stores a response of a process that died as failed, and books it.
 
     False where it does not run there (any more): somebody else was first.
     """
-    asked = {"by": owner, "response": response_id, "of": process}
+    asked = {"by": owner, "response": response.id, "of": process}
     row = connection.execute(_TAKE, asked).first()
     if row is None:
         return False
-    logged = begun.last(connection, owner=owner, response_id=response_id)
-    response = failed(responses.decode(row.body), logged)
-    _store(connection, response, owner=owner, terminal=logged.next, now=now)
-    transport, started_at = row.transport, row.started_at
+    response = failed(response)
+    _store(connection, response, owner=owner, now=now)
+    model, transport = row.model, row.transport
     booking = _booking(
-        response, owner, model=row.model, transport=transport, started_at=started_at, now=now
+        response, owner, model=model, transport=transport, started_at=row.started_at, now=now
     )
     bookings.add(connection, [booking])
     # Whoever asks again with the same key gets an answer that is made anew.
-    connection.execute(_DROP_CLAIMS, {"by": owner, "response": response_id})
+    connection.execute(_DROP_CLAIMS, {"by": owner, "response": response.id})
     return True
 
 
-def failed(response: Response, logged: begun.Logged) -> Response:
+def failed(response: Response) -> Response:
     """A response as it is when its process has died."""
     return msgspec.structs.replace(
         response,
@@ -60,15 +64,32 @@ def failed(response: Response, logged: begun.Logged) -> Response:
         error=ResponseError(code=CODE, message=MESSAGE),
         incomplete_details=None,
         completed_at=None,
-        usage=logged.used(response),
+        output=[_cut(raw) for raw in response.output],
+        usage=response.usage or Usage(),
     )
 
 
-def _store(
-    connection: Connection, response: Response, *, owner: str, terminal: int, now: float
-) -> None:
+def _cut(raw: Raw) -> Raw:
+    """An item of which no more will come."""
+    item = msgspec.json.decode(raw)
+    if not isinstance(item, dict) or item.get("status") != "in_progress":
+        return raw
+    return Raw(msgspec.json.encode(item | {"status": "incomplete"}))
+
+
+def _items(response: Response) -> list[Item]:
+    """Its output that is whole enough to be found by its id: any of it may have been cut off."""
+    items = []
+    for raw in response.output:
+        with suppress(TielineError):
+            items.append(decode(raw))
+    return items
+
+
+def _store(connection: Connection, response: Response, *, owner: str, now: float) -> None:
     """Its node has no parent: nothing continues a failed response."""
-    items = [decode(raw) for raw in response.output]
+    terminal = begun.next_of(connection, owner=owner, response_id=response.id)
+    items = _items(response)
     body = responses.encode(response)
     size = sum(len(item.raw) for item in items) + len(body)
     size += begun.size_of(connection, owner=owner, response_id=response.id)

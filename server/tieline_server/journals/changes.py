@@ -1,6 +1,6 @@
 """What a journal in a database writes: each change is one, and runs whole or not at all."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Insert, bindparam, delete, insert, select, un
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline import responses
+from tieline.responses import Usage
 from tieline_server.database import begun as rows
 from tieline_server.database import orphans
 from tieline_server.database.errors import Conflict
@@ -15,9 +16,6 @@ from tieline_server.database.schema import CANCELS, CLAIMS, PROCESSES, RUNNING
 from tieline_server.database.writer import Write
 from tieline_server.journals.base import Begun, Cancellation, Claim
 from tieline_server.journals.process import Others
-
-BATCH: Final = 32
-"""Responses of a dead process that end in one transaction."""
 
 DAY: Final = 86_400.0
 
@@ -67,8 +65,6 @@ class Run(Struct):
     first: int
     begun: Begun
     events: list[bytes] = []
-    describe: bool = False
-    """Whether the response is written too: it is large, and the events say the most of it."""
 
 
 class Log:
@@ -95,18 +91,13 @@ class Log:
     def write(self, connection: Connection) -> None:
         """One response after another; of one that has ended meanwhile nothing is written."""
         for (owner, response_id), run in self._runs.items():
+            mine = {"owner": owner, "response_id": response_id, "process": self._process}
             response = run.begun.response
-            whole = rows.log(
-                connection,
-                run.events,
-                owner=owner,
-                response_id=response_id,
-                process=self._process,
-                first=run.first,
-                usage=response.usage or responses.Usage(),
+            usage = response.usage or Usage()
+            logged = run.events and rows.log(
+                connection, run.events, first=run.first, usage=usage, **mine
             )
-            if run.describe or not whole:
-                mine = {"owner": owner, "response_id": response_id, "process": self._process}
+            if not logged:
                 rows.describe(connection, response=response, **mine)
 
     def settle(self, error: Exception | None) -> None:
@@ -115,37 +106,42 @@ class Log:
 
 
 class EndOrphans(Write):
-    """Ends responses of a process that has died: one of them, or some of all."""
+    """Ends responses of a process that has died, and all that it has where these are the last."""
 
     def __init__(
-        self, process: str, others: Others, *, now: float, only: Key | None = None
+        self,
+        process: str,
+        others: Others,
+        remains: Sequence[Begun],
+        *,
+        now: float,
+        last: bool = False,
     ) -> None:
         super().__init__()
         self._process = process
         self._others = others
+        self._remains = remains
         self._now = now
-        self._only = only
-        self.ended = 0
+        self._last = last
 
     def write(self, connection: Connection) -> None:
         """Stores each as failed, if the process is still dead."""
-        self.ended = 0
         if not self._dead(connection):
             return
-        found = [self._only] if self._only else self._some(connection)
-        for owner, response_id in found:
-            mine = {"owner": owner, "response_id": response_id, "process": self._process}
-            self.ended += orphans.fail(connection, now=self._now, **mine)
-        if self._only is None and len(found) < BATCH:
+        for begun in self._remains:
+            orphans.fail(
+                connection,
+                begun.response,
+                owner=begun.owner,
+                process=self._process,
+                now=self._now,
+            )
+        if self._last:
             connection.execute(_DROP_CLAIMS_OF, {"of": self._process})
             connection.execute(_DROP_PROCESS, {"of": self._process})
 
     def _dead(self, connection: Connection) -> bool:
         return is_dead(connection, self._others, self._process)
-
-    def _some(self, connection: Connection) -> list[Key]:
-        found = connection.execute(_RUNNING_OF, {"of": self._process})
-        return [(row.owner, row.id) for row in found]
 
 
 class EndOwn(EndOrphans):
@@ -299,9 +295,6 @@ def _beats() -> Mapping[str, Insert]:
 
 _BEAT: Final = _beats()
 _SEEN: Final = select(PROCESSES.c.seen_at).where(PROCESSES.c.id == bindparam("of"))
-_RUNNING_OF: Final = (
-    select(RUNNING.c.owner, RUNNING.c.id).where(RUNNING.c.process == bindparam("of")).limit(BATCH)
-)
 USED: Final = union(
     select(RUNNING.c.process),
     select(CLAIMS.c.process).where(CLAIMS.c.process.is_not(None)),

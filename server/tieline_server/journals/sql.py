@@ -12,14 +12,11 @@ the look that every journal takes all few seconds.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-from msgspec import Struct
 from sqlalchemy import Connection, bindparam, exists, or_, select
 
-from tieline import responses
-from tieline_server.config import KIB, MIB
+from tieline_server.config import MIB
 from tieline_server.database import begun as rows
 from tieline_server.database.chains import askable
 from tieline_server.database.connection import Database
@@ -28,7 +25,6 @@ from tieline_server.database.schema import CANCELS, CLAIMS, PROCESSES, RUNNING
 from tieline_server.database.writer import Writer
 from tieline_server.journals.base import Begun, Cancellation, Claim, Entry
 from tieline_server.journals.changes import (
-    BATCH,
     USED,
     AskCancel,
     Beat,
@@ -53,21 +49,11 @@ GATHER: Final = 0.1
 WAITING: Final = 16 * MIB
 """Bytes of events that wait for the database; what comes past it is lost."""
 
-SMALL: Final = 8 * KIB
-"""Bytes of a response that is written with each group of its events."""
-
-DESCRIBE: Final = 1.0
-"""Seconds between two writes of a response that is not small, as it stands."""
+BATCH: Final = 32
+"""Responses of a dead process that end in one transaction."""
 
 WORD: Final = 10.0
 """Seconds for which a word to cancel is good."""
-
-
-class Described(Struct, frozen=True):
-    """When a response was last written as it stands, and its bytes."""
-
-    at: float
-    size: int
 
 
 class SqlJournal:
@@ -93,7 +79,6 @@ class SqlJournal:
         self._runs: dict[Key, Run] = {}
         self._waiting = 0
         self._losing = False
-        self._described: dict[Key, Described] = {}
         self._left = Left()
         self._owing = False
         """Whether something was removed that may still be in the files."""
@@ -118,7 +103,6 @@ class SqlJournal:
             self.end(*key)
             raise
         self._beaten(beat)
-        self._described[key] = Described(self._clock(), _size(begun))
 
     def log(self, entry: Entry) -> None:
         """Takes events; they are written soon, in their order, before the response is stored."""
@@ -142,7 +126,6 @@ class SqlJournal:
         run = self._runs.pop(key, None)
         if run is not None:
             self._waiting -= sum(map(len, run.events))
-        self._described.pop(key, None)
         self._tidy()
         self._left.responses[key] = None
 
@@ -151,14 +134,16 @@ class SqlJournal:
         if not askable(response_id):
             return None
         found = await self._find(owner, response_id)
-        if found is None or not self._others.dead(found.process, found.beat):
-            return None if found is None else found.begun
-        change = EndOrphans(found.process, self._others, now=self._now(), only=(owner, response_id))
+        if found is None:
+            return None
+        (begun,) = await _as_they_stand([found])
+        if not self._others.dead(found.process, found.beat):
+            return begun
+        change = EndOrphans(found.process, self._others, [begun], now=self._now())
         self._writer.add(change)
         await change.done
         # Its process may have shown that it lives after all.
-        found = await self._find(owner, response_id)
-        return None if found is None else found.begun
+        return begun if await self._find(owner, response_id) else None
 
     async def events(
         self, owner: str, response_id: str, *, after: int, most: int
@@ -172,20 +157,15 @@ class SqlJournal:
             )
         )
 
-    async def _find(self, owner: str, response_id: str) -> "Found | None":
-        return await self._database.read(lambda connection: _find(connection, owner, response_id))
+    async def _find(self, owner: str, response_id: str) -> rows.Found | None:
+        return await self._database.read(
+            lambda connection: rows.find(connection, owner=owner, response_id=response_id)
+        )
 
     def _take(self) -> Mapping[Key, Run]:
         """What has gathered, as its transaction begins."""
         runs, self._runs = self._runs, {}
         self._waiting = 0
-        at = self._clock()
-        for key, run in runs.items():
-            before = self._described.get(key)
-            due = before is None or before.size <= SMALL or at - before.at >= DESCRIBE
-            run.describe = due or not run.events
-            if run.describe:
-                self._described[key] = Described(at, _size(run.begun))
         return runs
 
     def _logged(self, error: Exception | None) -> None:
@@ -280,7 +260,7 @@ class SqlJournal:
         await self._task
         self._try_again()
         try:
-            await self._end_all(EndOwn)
+            await self._end_all(EndOwn, self._process)
         except DatabaseError as error:
             logger.warning("journal.end failed", extra={"reason": str(error)})
 
@@ -316,22 +296,20 @@ class SqlJournal:
 
     async def _make_good(self) -> None:
         """What could not be done at its time."""
-        at = self._clock()
-        self._described = {
-            key: each for key, each in self._described.items() if at - each.at < DESCRIBE
-        }
         self._try_again()
         if self._owing:
             self._owing = not await self._database.erase()
 
-    async def _end_all(self, kind: type[EndOrphans], process: str | None = None) -> None:
+    async def _end_all(self, kind: type[EndOrphans], process: str) -> None:
         """Ends all that a process has begun, some in each transaction."""
-        ended = BATCH
-        while ended == BATCH:
-            change = kind(process or self._process, self._others, now=self._now())
+        last = False
+        while not last:
+            found = await self._database.read(lambda connection: _remains(connection, process))
+            last = len(found) < BATCH
+            remains = await _as_they_stand(found)
+            change = kind(process, self._others, remains, now=self._now(), last=last)
             self._writer.add(change)
             await change.done
-            ended = change.ended
 
     def _beat(self) -> Beat | None:
         """A beat to go with a change, where the last one is some time ago."""
@@ -349,18 +327,8 @@ class SqlJournal:
         self._beaten(beat)
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """A response that runs, where, and the last beat of that process."""
-
-    begun: Begun
-    process: str
-    beat: float | None
-
-
-_FIND: Final = (
-    select(RUNNING, PROCESSES.c.seen_at)
-    .select_from(RUNNING.outerjoin(PROCESSES, PROCESSES.c.id == RUNNING.c.process))
-    .where(RUNNING.c.owner == bindparam("owner"), RUNNING.c.id == bindparam("id"))
+_RUNNING_OF: Final = (
+    select(RUNNING.c.owner, RUNNING.c.id).where(RUNNING.c.process == bindparam("of")).limit(BATCH)
 )
 _WORDS: Final = (
     select(CANCELS.c.id, CANCELS.c.owner, CANCELS.c.response)
@@ -378,30 +346,29 @@ _OVER: Final = select(
 )
 
 
-def _find(connection: Connection, owner: str, response_id: str) -> Found | None:
-    row: Any = connection.execute(_FIND, {"owner": owner, "id": response_id}).first()
-    if row is None:
-        return None
-    logged = rows.last(connection, owner=owner, response_id=response_id)
-    response = responses.decode(row.body)
-    begun = Begun(
-        response=msgspec.structs.replace(response, usage=logged.used(response)),
-        owner=owner,
-        model=row.model,
-        transport=row.transport,
-        started_at=row.started_at,
+def _remains(connection: Connection, process: str) -> list[rows.Found]:
+    """Some of what a process has begun."""
+    keys = connection.execute(_RUNNING_OF, {"of": process}).all()
+    found = (rows.find(connection, owner=owner, response_id=name) for owner, name in keys)
+    return [each for each in found if each is not None]
+
+
+async def _as_they_stand(found: Sequence[rows.Found]) -> list[Begun]:
+    """What their events have made of them, on a thread: the loop has tokens to pass on."""
+    return await asyncio.to_thread(lambda: [_begun(each) for each in found])
+
+
+def _begun(found: rows.Found) -> Begun:
+    return Begun(
+        response=found.response(),
+        owner=found.owner,
+        model=found.model,
+        transport=found.transport,
+        started_at=found.started_at,
     )
-    return Found(begun=begun, process=row.process, beat=row.seen_at)
 
 
 def _survey(connection: Connection, now: float) -> tuple[dict[str, float | None], bool]:
     """The beats of processes that have something to lose, and whether anything is over."""
     beats = {row.process: row.seen_at for row in connection.execute(_USED)}
     return beats, bool(connection.execute(_OVER, {"now": now}).scalar_one())
-
-
-def _size(begun: Begun) -> int:
-    """About the bytes of a response."""
-    response = begun.response
-    given = (response.instructions, response.tools, response.text, response.metadata)
-    return sum(len(memoryview(raw)) for raw in (*response.output, *given))

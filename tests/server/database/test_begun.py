@@ -4,8 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 from sqlalchemy import Connection, create_engine, func, select
 
+from tieline import events, responses
+from tieline.codecs.json import encode
 from tieline.responses import Response, Usage
 from tieline_server.database import begun
 from tieline_server.database.schema import CLAIMS, EVENTS, METADATA, RUNNING
@@ -23,7 +27,7 @@ def connection() -> Iterator[Connection]:
     engine.dispose()
 
 
-def begin(connection: Connection) -> None:
+def begin(connection: Connection, response: Response | None = None) -> None:
     row = {
         "owner": "ann",
         "id": "resp_1",
@@ -32,7 +36,7 @@ def begin(connection: Connection) -> None:
         "model": "m",
         "transport": "test",
         "started_at": 1.0,
-        "body": b"{}",
+        "body": b"{}" if response is None else responses.encode(response),
     }
     begun.begin(connection, row)
 
@@ -79,7 +83,7 @@ def test_large_events_are_in_rows_of_their_own(connection: Connection) -> None:
     assert log(connection, 0, *made)
     assert count(connection, EVENTS) == 3
     assert read(connection) == made
-    assert begun.last(connection, **WHOSE).next == 5
+    assert begun.next_of(connection, **WHOSE) == 5
 
 
 def test_what_one_question_reads_is_bounded(connection: Connection) -> None:
@@ -90,15 +94,57 @@ def test_what_one_question_reads_is_bounded(connection: Connection) -> None:
     assert len(read(connection, after=begun.ROWS - 1) or ()) == 5
 
 
-def test_what_a_response_used_is_the_most_that_was_written(connection: Connection) -> None:
-    begin(connection)
-    assert begun.last(connection, **WHOSE) == begun.Logged()
-    log(connection, 0, b"0", b"1")
-    logged = begun.last(connection, **WHOSE)
-    assert (logged.next, logged.usage.output_tokens) == (2, 2)
+def found(connection: Connection) -> Response:
+    there = begun.find(connection, **WHOSE)
+    assert there is not None
+    return there.response()
+
+
+def test_a_response_stands_as_its_events_say(connection: Connection) -> None:
+    began = Response(id="resp_1", status="queued", model="m", tools=Raw(b'[ {"type":"x"} ]'))
+    begin(connection, began)
+    assert found(connection) == replace(began, usage=Usage())
+    running = replace(began, status="in_progress")
+    made = [
+        events.ResponseInProgress(sequence_number=0, response=running),
+        events.OutputItemAdded(
+            sequence_number=1, output_index=0, item=Raw(b'{"type":"message","id":"msg_1"}')
+        ),
+        *(
+            events.OutputTextDelta(
+                sequence_number=2 + number,
+                item_id="msg_1",
+                output_index=0,
+                content_index=0,
+                delta=word,
+            )
+            for number, word in enumerate(("one ", "two"))
+        ),
+    ]
+    assert log(connection, 0, *map(encode, made))
+    response = found(connection)
+    assert (response.status, response.tools) == ("in_progress", began.tools)
+    assert b'"one two"' in bytes(response.output[0])
+    assert response.usage is not None
+    assert response.usage.output_tokens == 4
+
+
+def test_a_response_whose_events_were_lost_stands_as_it_was_written(
+    connection: Connection,
+) -> None:
+    begin(connection, Response(id="resp_1", status="in_progress"))
+    log(connection, 0, b"no event", b"{}")
     more = Usage.of(input=1, cached=0, output=9, reasoning=0)
-    assert logged.used(Response(usage=more)) == more
-    assert logged.used(Response()) == logged.usage
+    whole = Response(
+        id="resp_1", status="in_progress", output=[Raw(b'{"type":"message"}')], usage=more
+    )
+    begun.describe(connection, **MINE, response=whole)
+    assert found(connection) == whole
+
+
+def test_what_was_never_begun_is_not_found(connection: Connection) -> None:
+    assert begun.find(connection, **WHOSE) is None
+    assert begun.next_of(connection, **WHOSE) == 0
 
 
 def test_a_response_ends_once(connection: Connection) -> None:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from msgspec import Raw
 from msgspec.structs import replace
 from sqlalchemy import text
 
@@ -23,13 +22,14 @@ from tests.support.journal_contract import (
 )
 from tests.support.journals import Clocks, Process, pass_beats, process
 from tests.support.store_contract import saved
+from tieline.codecs.json import encode
+from tieline.events import OutputTextDelta
 from tieline.responses import Usage
 from tieline_server.database.errors import DatabaseError, Overtaken
 from tieline_server.database.orphans import MESSAGE
 from tieline_server.database.retention import Bounds
 from tieline_server.journals import sql
 from tieline_server.journals.base import Cancellation
-from tieline_server.journals.changes import BATCH
 from tieline_server.journals.process import DEAD
 
 Judge = Callable[[str], bool | None]
@@ -181,7 +181,7 @@ def test_the_output_of_a_response_whose_process_died_can_be_found(address: str) 
 
 def test_a_look_ends_all_that_a_dead_process_left_and_nothing_of_others(address: str) -> None:
     async def scenario(one: Process, two: Process) -> None:
-        many = [f"resp_{number}" for number in range(2 * BATCH + 3)]
+        many = [f"resp_{number}" for number in range(2 * sql.BATCH + 3)]
         await left_behind(one, *many)
         await one.journal.claim(claim("resp_line", key=b"line", stored=False))
         await two.journal.begin(begun("resp_live"))
@@ -475,24 +475,42 @@ def test_a_begin_that_fails_or_is_cut_off_leaves_nothing_that_runs(address: str)
     run(address, scenario)
 
 
-def test_a_large_response_is_written_now_and_then_and_what_it_used_always(address: str) -> None:
+def test_the_response_itself_is_written_once_and_its_events_make_it_what_it_is(
+    address: str,
+) -> None:
     async def scenario(one: Process, two: Process) -> None:
-        large = begun("resp_1")
-        tools = Raw(b'[{"x":"' + b"y" * sql.SMALL + b'"}]')
-        large = replace(large, response=replace(large.response, tools=tools))
-        await one.journal.begin(large)
+        await one.journal.begin(begun("resp_1"))
+        text = [
+            OutputTextDelta(
+                sequence_number=number,
+                item_id="msg_1",
+                output_index=0,
+                content_index=0,
+                delta=f"{number} ",
+            )
+            for number in range(30)
+        ]
         for first in range(0, 30, 10):
             made = entry("resp_1", first, 10)
-            usage = made.begun.response.usage
-            begun_now = replace(large, response=replace(large.response, usage=usage))
-            one.journal.log(replace(made, begun=begun_now))
+            said = tuple(map(encode, text[first : first + 10]))
+            one.journal.log(replace(made, events=said))
             await one.opened.flush()
-        body = "SELECT count(*) FROM running WHERE id = 'resp_1' AND length(body) > 8000"
-        assert await one.durable.value(body) == 1
+        usage = Usage.of(input=10, cached=0, output=30, reasoning=0)
         found = await two.journal.running("ann", "resp_1")
         assert found is not None
-        assert found.response.usage == Usage.of(input=10, cached=0, output=30, reasoning=0)
-        assert await replayed(two.journal, "resp_1") == numbers(30)
+        assert found.response.usage == usage
+        whole = "".join(f"{number} " for number in range(30)).encode()
+        assert whole in bytes(found.response.output[0])
+        # Without events to say it, an entry is written with the response.
+        more = entry("resp_1", 30, 0)
+        used = Usage.of(input=10, cached=0, output=31, reasoning=0)
+        said_now = replace(more.begun, response=replace(more.begun.response, usage=used))
+        one.journal.log(replace(more, begun=said_now))
+        await one.opened.flush()
+        found = await two.journal.running("ann", "resp_1")
+        assert found is not None
+        assert found.response.usage == used
+        assert whole in bytes(found.response.output[0])
 
     run(address, scenario)
 
