@@ -328,7 +328,11 @@ class SqlJournal:
 
 
 _RUNNING_OF: Final = (
-    select(RUNNING.c.owner, RUNNING.c.id).where(RUNNING.c.process == bindparam("of")).limit(BATCH)
+    select(RUNNING.c.owner, RUNNING.c.id)
+    .where(RUNNING.c.process == bindparam("of"))
+    # Two that end the same ones take them in one order, or each would wait for the other.
+    .order_by(RUNNING.c.owner, RUNNING.c.id)
+    .limit(BATCH)
 )
 _WORDS: Final = (
     select(CANCELS.c.id, CANCELS.c.owner, CANCELS.c.response)

@@ -285,6 +285,22 @@ def test_who_was_not_looking_for_a_while_calls_nobody_dead(address: str) -> None
     run(address, scenario)
 
 
+def test_who_could_not_ask_calls_nobody_dead(address: str) -> None:
+    """Where the database is away, nobody beats, and all come back together."""
+
+    async def scenario(one: Process, two: Process) -> None:
+        await left_behind(one, "resp_1")
+        await pass_beats(one.clocks, DEAD, two.journal)
+        await rename(two, "processes", "away")
+        with pytest.raises(DatabaseError):
+            await two.journal.look()
+        await rename(two, "away", "processes")
+        await pass_beats(one.clocks, 5, two.journal)
+        assert await two.journal.running("ann", "resp_1") is not None
+
+    run(address, scenario)
+
+
 def test_a_clock_that_is_set_kills_nobody(address: str) -> None:
     async def main() -> None:
         clocks, ahead = Clocks(), Clocks()
@@ -437,6 +453,20 @@ def test_events_that_wait_are_bounded(
     run(address, scenario)
 
 
+def test_a_process_beats_with_what_it_begins_and_not_with_each(address: str) -> None:
+    async def scenario(one: Process, two: Process) -> None:
+        beat = "SELECT seen_at FROM processes WHERE id = 'one'"
+        began = one.clocks.wall
+        for number in range(8):
+            name = f"resp_{number}"
+            await one.journal.begin(begun(name))
+            assert await two.durable.value(beat) == began + (5 if number > 4 else 0)
+            one.clocks.pass_(1)
+            await one.journal.claim(claim(name, key=name.encode(), stored=False))
+
+    run(address, scenario)
+
+
 def test_what_could_not_be_ended_is_ended_by_a_later_look(address: str) -> None:
     async def scenario(one: Process, two: Process) -> None:
         await left_behind(one, "resp_1")
@@ -458,7 +488,7 @@ def test_what_could_not_be_ended_is_ended_by_a_later_look(address: str) -> None:
 def test_a_begin_that_fails_or_is_cut_off_leaves_nothing_that_runs(address: str) -> None:
     async def scenario(one: Process, two: Process) -> None:
         beginning = asyncio.create_task(one.journal.begin(begun("resp_1")))
-        claiming = asyncio.create_task(one.journal.claim(claim("resp_1")))
+        claiming = asyncio.create_task(one.journal.claim(claim("resp_3")))
         await asyncio.sleep(0)
         for task in (beginning, claiming):
             task.cancel()
