@@ -125,6 +125,8 @@ class Journal(Protocol):
     def expire(self, claim: Claim, *, at: float | None) -> None:
         """Lets a claim end at ``at`` (Unix seconds), at once with None. Never waits, never raises.
 
+        It is known by its owner, key and response.
+
         A claim of a stored response needs no call: it goes with the response.
         """
         ...

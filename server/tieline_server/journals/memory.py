@@ -115,13 +115,14 @@ class MemoryJournal:
     def expire(self, claim: Claim, *, at: float | None) -> None:
         """Has a claim end."""
         self._release_due()
-        if self._claims.get((claim.owner, claim.key)) != claim:
+        held = self._claims.get((claim.owner, claim.key))
+        if held is None or held.response_id != claim.response_id:
             return
         if at is None:
-            self._drop_claim(claim)
+            self._drop_claim(held)
         else:
-            self._until[claim] = at
-            heappush(self._due, (at, claim.owner, claim.key))
+            self._until[held] = at
+            heappush(self._due, (at, held.owner, held.key))
 
     def _release_due(self) -> None:
         now = self._now()

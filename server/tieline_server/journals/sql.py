@@ -43,13 +43,13 @@ from tieline_server.journals.process import BEAT, Others, lives
 
 logger: Final = logging.getLogger("tieline.journal")
 
-GATHER: Final = 0.1
-"""Seconds for which events gather."""
+GATHER: Final = 0.05
+"""Seconds for which events of all responses gather."""
 
 WAITING: Final = 16 * MIB
 """Bytes of events that wait for the database; what comes past it is lost."""
 
-BATCH: Final = 32
+BATCH: Final = 16
 """Responses of a dead process that end in one transaction."""
 
 WORD: Final = 10.0
