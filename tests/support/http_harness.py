@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ async def serve(
     store: MemoryStore | None = None,
     ledger: MemoryLedger | None = None,
     upgrade: Callable[[Services], Upgrade] | None = None,
-    metrics: Callable[[], bytes] = bytes,
+    metrics: Callable[[], Awaitable[bytes]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A door with these settings of :class:`HttpConfig`, stopped at the end."""

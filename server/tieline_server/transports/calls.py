@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from tieline.errors import ApiError
+from tieline_server.places import OwnPlaces, Places
 from tieline_server.runtime import LineRuntime
 
 RETRY_AFTER: Final = 1.0
@@ -33,10 +34,13 @@ class LiveLine:
 
 
 class LiveCalls:
-    """Counts calls against ``most``, and knows their lines."""
+    """Counts calls against ``most``, or those of several processes by ``places``.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    It knows the lines of its own.
+    """
+
+    def __init__(self, most: int, places: Places | None = None) -> None:
+        self._places = places or OwnPlaces(most)
         self._count = 0
         self._lines: set[LiveLine] = set()
         self._draining = False
@@ -54,10 +58,10 @@ class LiveCalls:
         """
         if self._draining:
             raise draining()
-        if self._count >= self._most:
+        if not self._places.take():
             raise ApiError.of(
                 "too_many_connections",
-                f"This server already has {self._most} calls open.",
+                f"This server already has {self._places.most} calls open.",
                 retry_after=RETRY_AFTER,
             )
         self._count += 1
@@ -65,6 +69,7 @@ class LiveCalls:
             yield
         finally:
             self._count -= 1
+            self._places.give_back()
 
     @asynccontextmanager
     async def opened(self, line: LineRuntime) -> AsyncIterator[LiveLine]:

@@ -17,8 +17,9 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from tieline.v1 import line_pb2, models_pb2
+from tieline_server.places import Places
 from tieline_server.runtime import Services
-from tieline_server.transports.calls import LiveCalls
+from tieline_server.transports.calls import FAREWELL, LiveCalls
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.creates import CreateCalls
 from tieline_server.transports.grpc.status import Behaviour, guarded
@@ -34,12 +35,17 @@ _log: Final = logging.getLogger(__name__)
 
 
 class GrpcDoor:
-    """Serves ``tieline.v1``, health and, where asked for, reflection. See ``base.Door``."""
+    """Serves ``tieline.v1``, health and, where asked for, reflection. See ``base.Door``.
 
-    def __init__(self, services: Services, config: GrpcConfig) -> None:
+    ``places`` are those of all processes of the server, where it has several.
+    """
+
+    def __init__(
+        self, services: Services, config: GrpcConfig, *, places: Places | None = None
+    ) -> None:
         self._services = services
         self._config = config
-        self.live = LiveCalls(config.max_calls)
+        self.live = LiveCalls(config.max_calls, places)
         self.creates = CreateCalls(services, config, self.live)
         self._stored = StoredCalls(services)
         self._health = health_aio.HealthServicer()
@@ -67,6 +73,15 @@ class GrpcDoor:
                 await self._health.enter_graceful_shutdown()
         except TimeoutError:
             _log.warning("a health watcher takes nothing; others may not have been told")
+        if self._config.reuse_port and self._server is not None:
+            # Another process listens on the address: new connections and calls are for that one.
+            async with asyncio.TaskGroup() as ends:
+                ends.create_task(self._server.stop(seconds + 2 * FAREWELL))
+                ends.create_task(self._end(seconds))
+        else:
+            await self._end(seconds)
+
+    async def _end(self, seconds: float) -> None:
         await self.live.drain(seconds)
         await self.stop()
 

@@ -40,7 +40,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     """Whether several processes may listen on the same address (SO_REUSEPORT)."""
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def of(cls, config: Config, *, reuse_port: bool = False) -> Self:
         """The part of the server's settings that concerns this door; reads the TLS files."""
         tls = None
         if config.tls_cert is not None and config.tls_key is not None:
@@ -53,6 +53,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
             merge=config.merge != "never",
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
+            reuse_port=reuse_port,
             max_connections=config.max_connections,
         )
 

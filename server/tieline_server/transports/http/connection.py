@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from tieline.errors import ApiError
+from tieline_server.places import OwnPlaces, Places
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
 from tieline_server.transports.client_frames import ClientFrames
@@ -27,22 +28,30 @@ NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class Connections:
-    """The connections of one door. ``new_id`` names requests that never become a call."""
+    """The connections of one door: ``most`` of them, or of several processes' by ``places``.
 
-    def __init__(self, most: int, *, new_id: Callable[[], str]) -> None:
-        self.most = most
+    ``new_id`` names requests that never become a call.
+    """
+
+    def __init__(
+        self, most: int, *, new_id: Callable[[], str], places: Places | None = None
+    ) -> None:
+        self.places = places or OwnPlaces(most)
         self.new_id = new_id
         self.open: set[Connection] = set()
-        self.admitted = 0
-        """Those within the limit."""
         self.tasks: set[asyncio.Task[Any]] = set()
         """One for each connection, which answers its requests."""
+
+    @property
+    def admitted(self) -> int:
+        """How many of this door are within the limit."""
+        return sum(each.admitted for each in self.open)
 
     def refusal(self) -> ApiError:
         """What a request on a connection past the limit is answered with."""
         return ApiError.of(
             "too_many_connections",
-            f"This server already has {self.most} connections open.",
+            f"This server already has {self.places.most} connections open.",
             retry_after=RETRY_AFTER,
         )
 
@@ -82,15 +91,14 @@ class Connection(web.RequestHandler):
         """Takes a place, if there is one."""
         connections = self.connections
         real = cast(Transport, transport)
-        self.admitted = connections.admitted < connections.most
+        self.admitted = connections.places.take()
         connections.open.add(self)
-        connections.admitted += self.admitted
         real.set_write_buffer_limits(high=UNSENT_BYTES)
         bare = real.get_extra_info("socket")
         if bare is not None and NOTSENT_LOWAT is not None:
             bare.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT_BYTES)
         super().connection_made(transport)
-        if len(connections.open) > connections.most + GRACE_CONNECTIONS:
+        if len(connections.open) > connections.places.most + GRACE_CONNECTIONS:
             real.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -98,7 +106,8 @@ class Connection(web.RequestHandler):
         connections = self.connections
         if self in connections.open:
             connections.open.discard(self)
-            connections.admitted -= self.admitted
+            if self.admitted:
+                connections.places.give_back()
         self._forget_stuck()
         super().connection_lost(exc)
 

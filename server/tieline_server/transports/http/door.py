@@ -5,7 +5,7 @@ aiohttp's low-level server: its router and middlewares would cost more than a wh
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
+from tieline_server.places import Places
 from tieline_server.runtime import Services
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import FAREWELL, LiveCalls, draining
@@ -62,7 +63,8 @@ class HttpDoor:
     """Serves the Responses API over HTTP. See ``base.Door``.
 
     ``metrics`` returns the Prometheus text of ``/metrics``. Without ``upgrade`` a WebSocket
-    handshake is answered with 426.
+    handshake is answered with 426. ``places`` are those of all processes of the server, where it
+    has several.
     """
 
     def __init__(
@@ -71,16 +73,17 @@ class HttpDoor:
         config: HttpConfig,
         upgrade: Upgrade | None = None,
         *,
-        metrics: Callable[[], bytes] = bytes,
+        metrics: Callable[[], Awaitable[bytes]] | None = None,
+        places: Places | None = None,
     ) -> None:
         self._services = services
         self._config = config
         self._upgrade_to = upgrade
-        self._metrics_text = metrics
+        self._metrics_text = metrics or _no_metrics
         self._safety = Safety(keyless=config.keyless, origins=config.origins)
         self.live = LiveCalls(config.max_connections)
         self.connections = Connections(
-            config.max_connections, new_id=partial(services.ids.new, "req_")
+            config.max_connections, new_id=partial(services.ids.new, "req_"), places=places
         )
         self._routes = self._table(
             CreateCalls(services, config, self.live),
@@ -123,6 +126,9 @@ class HttpDoor:
     async def drain(self, seconds: float) -> None:
         """``/healthz`` says 503, idle connections close, requests end; then the door stops."""
         self._draining = True
+        if self._config.reuse_port:
+            # Another process listens on the address: new connections are for that one.
+            self._close_listeners()
         for connection in list(self.connections.open):
             if not connection.busy:
                 connection.force_close()
@@ -140,13 +146,16 @@ class HttpDoor:
 
     async def stop(self) -> None:
         """Closes the listeners, then cancels whatever still runs after a short grace."""
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
+        self._close_listeners()
         server, self._server = self._server, None
         if server is not None:
             await server.shutdown(self._config.stop_grace)
             await asyncio.gather(*self.connections.tasks, return_exceptions=True)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
 
     def _request(
         self,
@@ -263,7 +272,12 @@ class HttpDoor:
 
     async def _metrics(self, call: Call) -> web.Response:
         self._services.keys.authenticate(call.authorization)
-        return web.Response(body=self._metrics_text(), headers={"Content-Type": METRICS_TYPE})
+        text = await self._metrics_text()
+        return web.Response(body=text, headers={"Content-Type": METRICS_TYPE})
+
+
+async def _no_metrics() -> bytes:
+    return b""
 
 
 def _template(path: str) -> tuple[str, str]:

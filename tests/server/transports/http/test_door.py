@@ -129,8 +129,11 @@ def test_health_is_ok_without_a_key_and_head_has_no_body(tmp_path: Path) -> None
 
 
 def test_metrics_are_the_text_that_is_given() -> None:
+    async def metrics() -> bytes:
+        return b"a 1\n"
+
     async def main() -> None:
-        async with serve(metrics=lambda: b"a 1\n") as served, served.connection() as client:
+        async with serve(metrics=metrics) as served, served.connection() as client:
             reply = await client.ask("GET", "/metrics")
             assert reply.body == b"a 1\n"
             assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -139,7 +142,7 @@ def test_metrics_are_the_text_that_is_given() -> None:
 
 
 def test_a_fault_of_ours_is_a_500_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> bytes:
+    async def broken() -> bytes:
         raise OSError("a secret")
 
     async def main() -> None:
