@@ -18,8 +18,15 @@ from tieline.errors import TielineError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+    from tieline_server.config import Config
+    from tieline_server.workers.post import Post
+
 PROG: Final = "tieline-server"
 CANNOT_START: Final = 2
+NURSERY: Final = "nursery-process"
+WORKER: Final = "worker-process"
+"""First words of processes that --workers starts."""
+
 INTERRUPTED: Final = 130
 """What a shell reports for a process that SIGINT ended."""
 
@@ -45,16 +52,73 @@ def _serve(words: Sequence[str]) -> int:
 
         # The rest takes long to import: what ends here should not wait for it.
         flags = vars(_parser(Config.model_fields).parse_args(words))
+        config = Config.load(flags)
+        if config.workers > 1:
+            return _supervise(config, lambda: Config.load(flags))
         import uvloop
 
         from tieline_server.app import serve
+
+        uvloop.run(serve(config, announce=_announce))
     except ModuleNotFoundError as error:
         return _not_installed(error)
-    try:
-        uvloop.run(serve(Config.load(flags), announce=_announce))
     except TielineError as error:
         return _fail(str(error))
     return 0
+
+
+def _supervise(config: "Config", load: "Callable[[], Config]") -> int:
+    """Several processes serve, and this one none of it: it imports little."""
+    import asyncio
+
+    from tieline_server.telemetry import open_log
+    from tieline_server.workers.supervisor import supervise
+
+    log = open_log(config.log_format, config.log_level)
+    work = supervise(load, command=_process(NURSERY), announce=_announce, log=log)
+    asyncio.run(work)
+    return 0
+
+
+def _process(word: str) -> Sequence[str]:
+    """How a process of ours is started; a number is added."""
+    # What is in the folder of the caller is no module of ours (-P).
+    return (sys.executable, "-P", "-m", "tieline_server", word)
+
+
+def _nurse(words: Sequence[str]) -> int:
+    """Started by a supervisor alone, which passes the number of a descriptor."""
+    from tieline_server.config import Config, ConfigError
+    from tieline_server.workers.nurse import nurse
+
+    def prepare(config: Config) -> None:
+        try:
+            from tieline_server import app
+        except ModuleNotFoundError as error:
+            raise ConfigError(_missing(error)) from None
+        app.prepare(config)
+
+    return nurse(
+        int(words[0]),
+        prepare=prepare,
+        serve=_serve_as_worker,
+        command=lambda descriptor: (*_process(WORKER), str(descriptor)),
+    )
+
+
+def _work(words: Sequence[str]) -> int:
+    """Started by a nursery alone, which passes the number of a descriptor."""
+    from tieline_server.workers.process import work
+
+    return work(int(words[0]), _serve_as_worker)
+
+
+def _serve_as_worker(config: "Config", post: "Post") -> None:
+    import uvloop
+
+    from tieline_server.app import serve
+
+    uvloop.run(serve(config, announce=_unheard, post=post))
 
 
 def _model(words: Sequence[str]) -> int:
@@ -95,20 +159,30 @@ def _usage(words: Sequence[str]) -> int:
 _COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "model": _model,
     "usage": _usage,
+    NURSERY: _nurse,
+    WORKER: _work,
 }
 """First word -> command; without one of these the command serves."""
 
 
 def _not_installed(error: ModuleNotFoundError) -> int:
-    """Says what to install; a module of ours that is missing is no matter of an extra."""
+    return _fail(_missing(error))
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """What to install; a module of ours that is missing is no matter of an extra."""
     package = (error.name or "").partition(".")[0]
     if package in ("tieline", "tieline_server"):
         raise error
-    return _fail(f"{package} is not installed: pip install 'tieline[server]'")
+    return f"{package} is not installed: pip install 'tieline[server]'"
 
 
 def _announce(line: str) -> None:
     print(line, flush=True)
+
+
+def _unheard(_line: str) -> None:
+    """The supervisor announces, once for all workers."""
 
 
 def _fail(message: str) -> int:

@@ -5,13 +5,10 @@ The only module that knows which classes play the parts of engine, store and doo
 
 import asyncio
 import gc
-import logging
 import os
-import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module
 from typing import Final
 
@@ -37,31 +34,41 @@ from tieline_server.runtime import Running, Services
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
-from tieline_server.telemetry import LibraryHandler, Telemetry
+from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import Door
 from tieline_server.transports.grpc import GrpcDoor
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.http import HttpConfig, HttpDoor
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
+from tieline_server.workers.post import ENDS, Post
 
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
 
+DATABASES: Final = {
+    "sqlite": ("tieline_server.database.sqlite", "alembic.command"),
+    "postgresql": ("tieline_server.database.postgresql", "alembic.command"),
+}
+"""Kind of store -> what it imports when it is opened."""
 
 Drain = Callable[[float], Awaitable[None]]
 """Lets what runs end within some seconds."""
 
 
-async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then drains and returns.
+async def serve(
+    config: Config, *, announce: Callable[[str], None], post: Post | None = None
+) -> None:
+    """Serves until SIGTERM or SIGINT, then drains and returns; so does each of several workers.
 
-    ``announce`` gets one line for each address once the server is ready. Raises
-    :class:`TielineError` with a message of one line when it cannot start.
+    ``announce`` gets one line for each address once the server is ready. ``post`` is the place of
+    a worker among the others. Raises :class:`TielineError` with a message of one line when it
+    cannot start.
     """
-    signals = Signals(asyncio.get_running_loop())
-    log = open_log(config)
-    async with opened(config, log) as (services, numbers):
-        doors = open_doors(services, config, numbers)
+    post = post or Post()
+    signals = Signals(asyncio.get_running_loop(), post.signals)
+    log = telemetry.open_log(config.log_format, config.log_level)
+    async with post.directed(signals), opened(config, log, post) as (services, numbers):
+        doors = open_doors(services, config, numbers, post)
         # A full collection would walk through all modules each time, which stops every turn and
         # every write for 50 ms and more.
         gc.collect()
@@ -71,6 +78,7 @@ async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
                 for address in await _start(door):
                     announce(f"{name} listening on {address}")
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
+            post.ready()
             await signals.asked.wait()
             drains = [*(door.drain for door in doors.values()), services.running.drain]
             await _drain(drains, signals, seconds=config.drain_timeout, log=log)
@@ -83,17 +91,26 @@ async def serve(config: Config, *, announce: Callable[[str], None]) -> None:
 class Signals:
     """SIGTERM and SIGINT: the first asks for an end, a further one does not wait for it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, numbers: Iterable[int] = ENDS) -> None:
         self.asked = asyncio.Event()
         self.insist: Callable[[], object] | None = None
         """Called when a signal comes after the first one."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.add_signal_handler(number, self._receive)
 
     def _receive(self) -> None:
-        if self.asked.is_set() and self.insist is not None:
-            self.insist()
+        if self.asked.is_set():
+            self.press()
+        self.ask()
+
+    def ask(self) -> None:
+        """Asks for an end."""
         self.asked.set()
+
+    def press(self) -> None:
+        """Does not wait for it."""
+        if self.insist is not None:
+            self.insist()
 
 
 async def _drain(
@@ -113,12 +130,13 @@ async def _drain(
 
 @asynccontextmanager
 async def opened(
-    config: Config, log: FilteringBoundLogger
+    config: Config, log: FilteringBoundLogger, post: Post | None = None
 ) -> AsyncIterator[tuple[Services, Numbers]]:
     """What lines need and what ``/metrics`` says, opened in order and closed in reverse.
 
     Raises :class:`TielineError`.
     """
+    post = post or Post()
     async with AsyncExitStack() as stack:
         running = Running()
         signals = telemetry.signals_from_environment(log, lines=lambda: len(running.lines))
@@ -145,9 +163,9 @@ async def opened(
             observe=observer.observe,
             clock=time.monotonic,
             now=time.time,
-            ids=IdSource(os.urandom),
+            ids=IdSource(os.urandom, post.mark),
             running=running,
-            sealer=open_sealer(config),
+            sealer=open_sealer(config, post.seal_key),
             profile=PROFILES[config.profile],
             compaction=config.compaction,
             keys=keys,
@@ -157,16 +175,15 @@ async def opened(
         yield services, observer.numbers
 
 
-def open_log(config: Config) -> FilteringBoundLogger:
-    """The process's log on stderr; what libraries log by the standard module goes there too."""
-    form = config.log_format
-    if form == "auto":
-        form = "console" if sys.stderr.isatty() else "json"
-    log = telemetry.make_logger(form, config.log_level, sys.stderr.buffer)
-    logging.basicConfig(level=config.log_level.upper(), handlers=[LibraryHandler(log)], force=True)
-    # At info it tells of its own plug-ins; which schema a database gets is in our own line.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    return log
+def prepare(config: Config) -> None:
+    """Imports what these settings will need and opens nothing: most of a start, ahead of time."""
+    kind = config.store.partition(":")[0]
+    modules = [STORES[kind], engines.ENGINES.get(config.engine, "")]
+    if config.store != MEMORY:
+        modules += [LEDGERS[kind], *DATABASES[kind]]
+    for name in filter(None, modules):
+        with suppress(ModuleNotFoundError):  # Whoever serves says what is missing.
+            import_module(name.partition(":")[0])
 
 
 def open_engine(config: Config) -> Engine:
@@ -211,9 +228,11 @@ async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     return ledger
 
 
-def open_sealer(config: Config) -> Keyring:
-    """The keys that the settings name, or one that lives as long as the process."""
+def open_sealer(config: Config, otherwise: str | None = None) -> Keyring:
+    """The keys that the settings name, else this one, or one that lives as long as the process."""
     if config.seal_key is None:
+        if otherwise is not None:
+            return Keyring.parse(otherwise, entropy=os.urandom)
         return Keyring.random(os.urandom)
     try:
         return Keyring.parse(config.seal_key.read_text(encoding="ascii"), entropy=os.urandom)
@@ -247,28 +266,36 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def open_doors(services: Services, config: Config, numbers: Numbers) -> dict[str, Door]:
+def open_doors(services: Services, config: Config, numbers: Numbers, post: Post) -> dict[str, Door]:
     """The doors by name, not yet listening; reads the TLS files."""
     try:
-        doors: dict[str, Door] = {"grpc": GrpcDoor(services, GrpcConfig.of(config))}
+        doors: dict[str, Door] = {"grpc": _open_grpc(services, config, post)}
         if config.http != OFF:
-            doors["http"] = _open_http(services, config, numbers)
+            doors["http"] = _open_http(services, config, numbers, post)
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
     return doors
 
 
-def _open_http(services: Services, config: Config, numbers: Numbers) -> Door:
+def _open_grpc(services: Services, config: Config, post: Post) -> Door:
+    settings = GrpcConfig.of(config, reuse_port=post.shares_ports)
+    return GrpcDoor(services, settings, places=post.places("calls", settings.max_calls))
+
+
+def _open_http(services: Services, config: Config, numbers: Numbers, post: Post) -> Door:
     """HTTP, with WebSocket on the same port where that is on."""
     lines, budget = services.running.lines, services.budget
     endpoint = WebSocketEndpoint(services, WebSocketConfig.of(config)) if config.websocket else None
+
+    async def metrics() -> bytes:
+        return numbers.text(lines=len(lines), history_bytes=budget.size, evicted=budget.evicted)
+
     return HttpDoor(
         services,
-        HttpConfig.of(config),
+        HttpConfig.of(config, reuse_port=post.shares_ports),
         endpoint,
-        metrics=lambda: numbers.text(
-            lines=len(lines), history_bytes=budget.size, evicted=budget.evicted
-        ),
+        metrics=metrics,
+        places=post.places("connections", config.max_connections),
     )
 
 

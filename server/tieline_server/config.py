@@ -144,6 +144,9 @@ class Config(BaseSettings):
     allowed_origins: Origins = Field(
         None, description="Origins that a browser may come from, with commas between them."
     )
+    workers: int = Field(
+        1, ge=1, le=256, description="Processes that serve; several need a --store that they share."
+    )
     max_connections: int = Field(
         4096, ge=1, description="Connections that HTTP and WebSocket may have open together."
     )
@@ -291,6 +294,11 @@ class Config(BaseSettings):
             raise ValueError("--tls-cert and --tls-key come together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
+        if self.workers > 1 and self.store == MEMORY:
+            raise ValueError(
+                f"--workers {self.workers} needs a --store that they share, such as "
+                "sqlite:///PATH: memory is of one process"
+            )
         if self.script is not None and self.engine != "scripted":
             raise ValueError("--script needs --engine scripted")
         if self.model is not None and self.engine != "llama":

@@ -7,6 +7,7 @@ environment variables of its exporters, only the log lines are left.
 
 import logging
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, MutableMapping
@@ -130,6 +131,20 @@ class LibraryHandler(logging.Handler):
         level = min(logging.CRITICAL, max(logging.DEBUG, record.levelno // 10 * 10))
         extra = {name: each for name, each in vars(record).items() if name not in self._STANDARD}
         self._log.log(level, message, logger=record.name, exc_info=record.exc_info, **extra)
+
+
+def open_log(form: str, level: str) -> FilteringBoundLogger:
+    """The process's log on stderr; what libraries log by the standard module goes there too.
+
+    ``form`` and ``level`` are the settings ``log_format`` and ``log_level``.
+    """
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "json"
+    log = make_logger(form, level, sys.stderr.buffer)
+    logging.basicConfig(level=level.upper(), handlers=[LibraryHandler(log)], force=True)
+    # At info it tells of its own plug-ins; which schema a database gets is in our own line.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    return log
 
 
 class Telemetry:

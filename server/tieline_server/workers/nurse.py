@@ -1,0 +1,122 @@
+"""A nursery's process: it has imported everything, and each worker is a fork of it.
+
+Importing takes most of a start, on a busy machine for seconds; a fork of what has imported
+everything serves at once. It is forked only while it has a single thread, and before gRPC has
+begun anything (grpc/grpc#13873, #17093: what forks later hangs). Where something else has started
+a thread (an agent that instruments the interpreter), workers are started by exec instead.
+"""
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tieline.errors import TielineError
+from tieline_server.config import Config
+from tieline_server.workers.control import (
+    TO_NURSERY,
+    Bear,
+    Born,
+    Died,
+    Failed,
+    Prepare,
+    Prepared,
+)
+from tieline_server.workers.frames import pack
+from tieline_server.workers.process import FAILED, Served, work
+
+PACKET: Final = 2**18
+"""Bytes of the longest message."""
+
+
+def nurse(
+    descriptor: int,
+    *,
+    prepare: Callable[[Config], None],
+    serve: Served,
+    command: Callable[[int], Sequence[str]],
+) -> int:
+    """Runs a nursery to its end, or in a fork of it a worker; returns the exit status.
+
+    ``descriptor`` is its end of the connection to the supervisor: where that goes, so does it.
+    ``command`` starts a worker by exec, for the descriptor of its control.
+    """
+    # A terminal sends them to the whole group; the supervisor says what they mean.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=descriptor) as control:
+        order = TO_NURSERY.unpack(control.recv(PACKET))
+        assert isinstance(order, Prepare)
+        try:
+            prepare(Config.load(order.config))
+        except TielineError as error:
+            control.send(pack(Failed(str(error))))
+            return FAILED
+        control.send(pack(Prepared()))
+        # What is there now is there for good: no collection copies its pages into a worker.
+        gc.collect()
+        gc.freeze()
+        born = _Nursery(control, command).run()
+    return 0 if born is None else work(born, serve)
+
+
+class _Nursery:
+    def __init__(self, control: socket.socket, command: Callable[[int], Sequence[str]]) -> None:
+        self._control = control
+        self._command = command
+        self._selector = selectors.DefaultSelector()
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        """Those started by exec, by process id."""
+
+    def run(self) -> int | None:
+        """Bears and buries to the end; in a worker, returns the descriptor of its control."""
+        self._selector.register(self._control, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is not None:
+                    self._bury(key.fd, key.data)
+                    continue
+                packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET, 1)
+                if not packet:
+                    return None
+                assert isinstance(TO_NURSERY.unpack(packet), Bear)
+                if self._bear(descriptors[0]):
+                    return descriptors[0]
+
+    def _bear(self, theirs: int) -> bool:
+        """Starts a worker; True in the worker itself."""
+        pid = os.fork() if _single_threaded() else self._exec(theirs)
+        if pid == 0:
+            for key in list(self._selector.get_map().values()):
+                if key.data is not None:
+                    os.close(key.fd)
+            self._selector.close()
+            return True
+        os.close(theirs)
+        process = os.pidfd_open(pid)
+        self._selector.register(process, selectors.EVENT_READ, pid)
+        socket.send_fds(self._control, [pack(Born(pid))], [process])
+        return False
+
+    def _exec(self, theirs: int) -> int:
+        started = subprocess.Popen(self._command(theirs), pass_fds=(theirs,))
+        self._started[started.pid] = started
+        return started.pid
+
+    def _bury(self, process: int, pid: int) -> None:
+        self._selector.unregister(process)
+        os.close(process)
+        started = self._started.pop(pid, None)
+        if started is not None:
+            status = started.wait()
+        else:
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._control.send(pack(Died(pid, status)))
+
+
+def _single_threaded() -> bool:
+    return len(os.listdir("/proc/self/task")) == 1
