@@ -91,8 +91,8 @@ class Response(Struct, frozen=True, kw_only=True):
 
     id: str = ""
     object: str = "response"
-    created_at: float = 0
-    completed_at: float | None = None
+    created_at: int | float = 0
+    completed_at: int | float | None = None
     status: str | None = None
     model: str = ""
     output: list[Raw] = []
