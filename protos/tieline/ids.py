@@ -46,3 +46,16 @@ class IdSource:
     def new(self, prefix: str) -> str:
         """A new id: ``prefix``, the process tag, then random hex digits."""
         return prefix + self._tag + self._entropy(self._size).hex()
+
+
+_TAGGED: Final = re.compile(RESPONSE + r"([0-9a-f]{4})[0-9a-f]{28}\Z")
+
+
+def tag_of(response_id: str) -> bytes | None:
+    """The first two bytes of a response's id, where a process puts its tag; None for other ids.
+
+    >>> tag_of("resp_01abffffffffffffffffffffffffffff")
+    b'\\x01\\xab'
+    """
+    found = _TAGGED.match(response_id)
+    return None if found is None else bytes.fromhex(found[1])
