@@ -177,3 +177,44 @@ def _labels(names: Sequence[str], values: Sequence[str]) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+Family = dict[str, int | float]
+"""Name with labels -> value, of the samples of one metric."""
+
+
+def add_up(living: Iterable[bytes], dead: Iterable[bytes] = ()) -> bytes:
+    """The texts of several processes as that of one: each number is the sum of theirs.
+
+    Of those that are ``dead`` only what never shrinks counts, that is no gauge.
+    """
+    heads: dict[str, list[str]] = {}
+    families: dict[str, Family] = {}
+    for texts, gauges in ((living, True), (dead, False)):
+        for text in texts:
+            _add(text.decode(), heads, families, gauges=gauges)
+    lines: list[str] = []
+    for name, head in heads.items():
+        lines += head
+        lines += [f"{sample} {value!r}" for sample, value in families[name].items()]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _add(
+    text: str, heads: dict[str, list[str]], families: dict[str, Family], *, gauges: bool
+) -> None:
+    counts = False
+    family: Family = {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split(" ", 3)[2]
+            heads.setdefault(name, [line, ""])
+            family = families.setdefault(name, {})
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ", 3)
+            heads[name][1] = line
+            counts = gauges or kind != "gauge"
+        elif counts:
+            sample, _, value = line.rpartition(" ")
+            number = float(value) if "." in value or "e" in value else int(value)
+            family[sample] = family.get(sample, 0) + number

@@ -7,8 +7,10 @@ that has a new key and still knows the old one opens what either has sealed.
 
 import binascii
 import hashlib
+import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
@@ -42,12 +44,29 @@ class Keyring:
         self._entropy = entropy
 
     @classmethod
-    def parse(cls, text: str, *, entropy: Callable[[int], bytes]) -> Self:
+    def parse(cls, text: str, *, entropy: Callable[[int], bytes] = os.urandom) -> Self:
         """The keys of a file, one a line; raises :class:`ConfigError` without repeating any."""
         keys = [_key_of(line) for line in text.split() if line]
         if not keys:
             raise ConfigError("there is no key in it")
         return cls(keys, entropy=entropy)
+
+    @classmethod
+    def read(cls, path: Path | None, *, otherwise: str | None = None) -> Self:
+        """The keys of a file, else the ones given, else one that lives as long as the process.
+
+        Raises :class:`ConfigError`.
+        """
+        if path is None:
+            return cls.random(os.urandom) if otherwise is None else cls.parse(otherwise)
+        try:
+            return cls.parse(path.read_text(encoding="ascii"))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: it is not base64") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 
     @classmethod
     def random(cls, entropy: Callable[[int], bytes]) -> Self:

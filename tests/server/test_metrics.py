@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.records import turn
-from tieline_server.metrics import BUCKETS, OTHER, Numbers
+from tieline_server.metrics import BUCKETS, OTHER, Numbers, add_up
 
 SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$")
 MODEL = 'gen_ai_request_model="scripted"'
@@ -90,3 +90,47 @@ def test_every_metric_says_its_kind_and_its_meaning() -> None:
     names = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
     assert names == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
     assert len(names) == 8
+
+
+def numbers_of(*transports: str) -> Numbers:
+    """A process that has ended a turn over each of these."""
+    numbers = Numbers()
+    for transport in transports:
+        numbers.observe(turn(), transport)
+    return numbers
+
+
+def read(text: bytes) -> dict[str, float]:
+    """Name and labels -> value."""
+    lines = [line for line in text.decode().splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_several_processes_add_up_to_what_one_would_have_said() -> None:
+    whole = numbers_of("sse", "grpc", "sse")
+    parts = [numbers_of("sse", "grpc"), numbers_of("sse")]
+    texts = [part.text(lines=2, history_bytes=5, evicted=1) for part in parts]
+    assert read(add_up(texts)) == read(whole.text(lines=4, history_bytes=10, evicted=2))
+
+
+def test_what_one_process_says_is_unchanged() -> None:
+    text = numbers_of("sse", "grpc").text(lines=2, history_bytes=5, evicted=1)
+    assert add_up([text]) == text
+    assert add_up([add_up([text])]) == text
+
+
+def test_of_the_dead_only_what_never_shrinks_counts() -> None:
+    text = numbers_of("sse").text(lines=2, history_bytes=5, evicted=1)
+    living = Numbers().text(lines=7)
+    found = read(add_up([living], [text]))
+    assert found["tieline_server_lines_active"] == 7
+    assert found["tieline_server_history_bytes"] == 0
+    assert found["tieline_server_history_evictions_total"] == 1
+    assert found['tieline_server_events_total{tieline_transport="sse"}'] == 12
+
+
+def test_names_of_models_may_hold_what_the_format_is_made_of() -> None:
+    numbers = Numbers()
+    numbers.observe(turn(model="a 1\n# TYPE b {c} 2.5"), "sse")
+    text = numbers.text(lines=0)
+    assert add_up([text]) == text
