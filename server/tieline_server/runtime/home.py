@@ -16,7 +16,16 @@ from tieline_server.runtime.services import Services
 class LocalLink:
     """A line of this process for a lane elsewhere."""
 
-    def __init__(self, services: Services, principal: Principal, *, transport: str) -> None:
+    def __init__(
+        self,
+        services: Services,
+        principal: Principal,
+        *,
+        transport: str,
+        links: "set[LocalLink]",
+    ) -> None:
+        self._links = links
+        links.add(self)
         self._principal = principal
         self._line = LineRuntime(
             services, transport=transport, authenticate=lambda: self._principal, merge=False
@@ -38,8 +47,14 @@ class LocalLink:
             else:
                 await self._line.wait()
 
+    def drain(self, seconds: float) -> None:
+        """The process will stop: what runs gets so long to end, then the line does."""
+        self._line.hurry(seconds)
+        self._line.half_close()
+
     async def close(self) -> None:
         """The lane elsewhere is gone: what can outlive it does."""
+        self._links.discard(self)
         await self._line.close()
 
 
@@ -49,6 +64,7 @@ class LocalHome:
     def __init__(self, services: Services, *, metrics: Callable[[], bytes] = lambda: b"") -> None:
         self._services = services
         self._metrics = metrics
+        self._links: set[LocalLink] = set()
 
     async def cancel(self, owner: str, response_id: str) -> Response | None:
         """Ends a turn that runs here."""
@@ -74,7 +90,7 @@ class LocalHome:
         named = resume.response_id or ""
         if self._services.running.kept.find(principal.owner, named) is None:
             raise not_found(named)
-        link = LocalLink(self._services, principal, transport=transport)
+        link = LocalLink(self._services, principal, transport=transport, links=self._links)
         link.send(resume, principal)
         return link
 
@@ -85,3 +101,8 @@ class LocalHome:
     async def metrics(self) -> bytes:
         """What was counted here."""
         return self._metrics()
+
+    async def drain(self, seconds: float) -> None:
+        """The process will stop: lanes elsewhere that are linked here get so long to end."""
+        for link in list(self._links):
+            link.drain(seconds)
