@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib import import_module
 from typing import Final
 
@@ -23,6 +24,7 @@ from tieline_server.core.event_log import EventLogs
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
+from tieline_server.homes import Home
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger import LEDGERS
@@ -30,7 +32,7 @@ from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
-from tieline_server.runtime import Running, Services
+from tieline_server.runtime import LocalHome, Running, Services
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
@@ -67,8 +69,12 @@ async def serve(
     post = post or Post()
     signals = Signals(asyncio.get_running_loop(), post.signals)
     log = telemetry.open_log(config.log_format, config.log_level)
-    async with post.directed(signals), opened(config, log, post) as (services, numbers):
-        doors = open_doors(services, config, numbers, post)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(post.directed(signals))
+        services, numbers = await stack.enter_async_context(opened(config, log, post))
+        home = open_home(services, numbers, post)
+        await stack.enter_async_context(post.reachable(home))
+        doors = open_doors(services, config, home, post)
         # A full collection would walk through all modules each time, which stops every turn and
         # every write for 50 ms and more.
         gc.collect()
@@ -80,7 +86,7 @@ async def serve(
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
             post.ready()
             await signals.asked.wait()
-            drains = [*(door.drain for door in doors.values()), services.running.drain]
+            drains = [*(door.drain for door in doors.values()), services.running.drain, post.drain]
             await _drain(drains, signals, seconds=config.drain_timeout, log=log)
         finally:
             for door in doors.values():
@@ -165,10 +171,11 @@ async def opened(
             now=time.time,
             ids=IdSource(os.urandom, post.mark),
             running=running,
-            sealer=open_sealer(config, post.seal_key),
+            sealer=Keyring.read(config.seal_key, otherwise=post.seal_key),
             profile=PROFILES[config.profile],
             compaction=config.compaction,
             keys=keys,
+            homes=post.homes,
         )
         # Before what it uses is closed.
         stack.push_async_callback(running.close)
@@ -228,22 +235,6 @@ async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     return ledger
 
 
-def open_sealer(config: Config, otherwise: str | None = None) -> Keyring:
-    """The keys that the settings name, else this one, or one that lives as long as the process."""
-    if config.seal_key is None:
-        if otherwise is not None:
-            return Keyring.parse(otherwise, entropy=os.urandom)
-        return Keyring.random(os.urandom)
-    try:
-        return Keyring.parse(config.seal_key.read_text(encoding="ascii"), entropy=os.urandom)
-    except ConfigError as error:
-        raise ConfigError(f"{config.seal_key}: {error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{config.seal_key}: it is not base64") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {config.seal_key}: {error.strerror}") from None
-
-
 def routes(by_name: Mapping[str, Engine]) -> list[Resolved]:
     """Every model of every engine, in order."""
     return [
@@ -266,12 +257,22 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def open_doors(services: Services, config: Config, numbers: Numbers, post: Post) -> dict[str, Door]:
+def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
+    """This process as the others ask it."""
+    lines, budget = services.running.lines, services.budget
+
+    def metrics() -> bytes:
+        return numbers.text(lines=len(lines), history_bytes=budget.size, evicted=budget.evicted)
+
+    return LocalHome(services, metrics=post.recorded(metrics))
+
+
+def open_doors(services: Services, config: Config, home: Home, post: Post) -> dict[str, Door]:
     """The doors by name, not yet listening; reads the TLS files."""
     try:
         doors: dict[str, Door] = {"grpc": _open_grpc(services, config, post)}
         if config.http != OFF:
-            doors["http"] = _open_http(services, config, numbers, post)
+            doors["http"] = _open_http(services, config, home, post)
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
     return doors
@@ -282,19 +283,14 @@ def _open_grpc(services: Services, config: Config, post: Post) -> Door:
     return GrpcDoor(services, settings, places=post.places("calls", settings.max_calls))
 
 
-def _open_http(services: Services, config: Config, numbers: Numbers, post: Post) -> Door:
+def _open_http(services: Services, config: Config, home: Home, post: Post) -> Door:
     """HTTP, with WebSocket on the same port where that is on."""
-    lines, budget = services.running.lines, services.budget
     endpoint = WebSocketEndpoint(services, WebSocketConfig.of(config)) if config.websocket else None
-
-    async def metrics() -> bytes:
-        return numbers.text(lines=len(lines), history_bytes=budget.size, evicted=budget.evicted)
-
     return HttpDoor(
         services,
         HttpConfig.of(config, reuse_port=post.shares_ports),
         endpoint,
-        metrics=metrics,
+        metrics=partial(post.metrics, home),
         places=post.places("connections", config.max_connections),
     )
 

@@ -5,7 +5,6 @@ another, are paced.
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,10 @@ from structlog.typing import FilteringBoundLogger
 from tieline_server.workers.board import Board
 from tieline_server.workers.child import Child, NotServing
 from tieline_server.workers.control import Serve
+from tieline_server.workers.neighbourhood import socket_path
 from tieline_server.workers.nursery import Nursery
 from tieline_server.workers.pace import Pace
+from tieline_server.workers.totals import bury
 
 DIED: Final = "worker_died"
 SERVES: Final = "worker_serves"
@@ -62,6 +63,8 @@ class Shared:
     def ended(self, order: Serve) -> None:
         """Its worker has ended: what it had is free."""
         self._board.clear(order.row)
+        socket_path(self.folder, order.mark).unlink(missing_ok=True)
+        bury(self.folder, order.mark)
         self._rows.add(order.row)
         self._marks.discard(int.from_bytes(order.mark))
 
@@ -239,8 +242,6 @@ class Fleet:
         self._children.discard(child)
         if child.order is not None:
             self._shared.ended(child.order)
-            with contextlib.suppress(FileNotFoundError):
-                (self._shared.folder / f"{child.order.mark.hex()}.sock").unlink()
         if not (child.asked or self._ending):
             self._log.error(
                 DIED, worker=child.pid, status=child.status, served=round(child.served, 3)

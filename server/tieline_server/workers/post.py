@@ -4,15 +4,19 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from tieline_server.homes import Alone, Home, Homes
 from tieline_server.places import Places
 from tieline_server.workers.board import Board, BoardPlaces
 from tieline_server.workers.control import TO_WORKER, Drain, Serve, Serving
 from tieline_server.workers.frames import Torn, pack
+from tieline_server.workers.neighbourhood import Neighbourhood, socket_path
+from tieline_server.workers.socket import HomeSocket, LastingHome
+from tieline_server.workers.totals import Totals
 
 BOARD: Final = "places"
 """The name of the board in the folder that workers share."""
@@ -49,8 +53,29 @@ class Post:
         """What a cap is counted with; None: by the process alone."""
         return None
 
+    @property
+    def homes(self) -> Homes:
+        """The other processes of its server."""
+        return Alone()
+
     def ready(self) -> None:
         """It listens on every address."""
+
+    @asynccontextmanager
+    async def reachable(self, home: LastingHome) -> AsyncIterator[None]:
+        """While inside, the others can ask the process."""
+        yield
+
+    async def drain(self, seconds: float) -> None:
+        """What the others have here gets so long to end."""
+
+    def recorded(self, metrics: Callable[[], bytes]) -> Callable[[], bytes]:
+        """``metrics``, so that what was once told is not forgotten when the process dies."""
+        return metrics
+
+    async def metrics(self, home: Home) -> bytes:
+        """What all processes of the server have counted together."""
+        return await home.metrics()
 
     @asynccontextmanager
     async def directed(self, ending: Ending) -> AsyncIterator[None]:
@@ -71,10 +96,47 @@ class WorkerPost(Post):
         self._row = order.row
         self._control = control
         self._board = Board.open(self.folder / BOARD)
+        self._neighbours = Neighbourhood(self.folder, self.mark)
+        self._socket: HomeSocket | None = None
+        self._totals = Totals(self.folder, self.mark)
 
     def places(self, cap: str, most: int) -> Places:
         """Counted over all workers."""
         return BoardPlaces(self._board, row=self._row, cap=cap, most=most)
+
+    @property
+    def homes(self) -> Homes:
+        """The other workers."""
+        return self._neighbours
+
+    @asynccontextmanager
+    async def reachable(self, home: LastingHome) -> AsyncIterator[None]:
+        """By a socket in the folder; what was counted is written down now and then."""
+        keeping = asyncio.create_task(self._totals.keep(home.metrics))
+        self._socket = HomeSocket(home, socket_path(self.folder, self.mark))
+        try:
+            await self._socket.open()
+            yield
+        finally:
+            await self._socket.close()
+            self._neighbours.close()
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            await home.metrics()
+
+    async def drain(self, seconds: float) -> None:
+        """The others do not find it any more."""
+        if self._socket is not None:
+            await self._socket.drain(seconds)
+
+    def recorded(self, metrics: Callable[[], bytes]) -> Callable[[], bytes]:
+        """Written down each time that it is told."""
+        return lambda: self._totals.recorded(metrics())
+
+    async def metrics(self, home: Home) -> bytes:
+        """Of the living, and of those that have died."""
+        living = self._neighbours.living()
+        return await self._totals.add_up({self.mark: home, **living})
 
     def ready(self) -> None:
         """Tells the supervisor."""

@@ -276,3 +276,31 @@ def models(server: Several) -> list[str]:
     """The names of the models."""
     with urlopen(f"http://{server.http}/v1/models", timeout=60) as answer:
         return [model["id"] for model in json.loads(answer.read())["data"]]
+
+
+class TestMetrics:
+    def test_whoever_is_asked_tells_of_all_and_no_sum_shrinks_when_one_dies(
+        self, tmp_path: Path
+    ) -> None:
+        with several(tmp_path) as server:
+            seen: list[str] = []
+            while len(set(seen)) < 2:
+                seen.append(mark_of(created(server)))
+            for _ in range(4):
+                assert responses(server) == len(seen)
+            mark, pid = next(iter(server.workers.items()))
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not alive(pid))
+            while server.workers.keys() == {mark} or len(server.workers) < 2:
+                assert responses(server) == len(seen)
+            assert responses(server) == len(seen)
+            created(server)
+            assert responses(server) == len(seen) + 1
+
+
+def responses(server: Several) -> int:
+    """How many responses have ended, as a worker says."""
+    with urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    counts = [line for line in lines if line.startswith("tieline_server_responses_total{")]
+    return sum(int(line.rpartition(" ")[2]) for line in counts)

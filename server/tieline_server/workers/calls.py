@@ -1,0 +1,159 @@
+"""What workers ask one another, as it crosses: the JSON of events, requests and responses."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from tieline import responses
+from tieline.codecs import json
+from tieline.errors import ApiError
+from tieline.events import Event
+from tieline.responses import Response
+from tieline_server.core.effects import Principal
+from tieline_server.workers.frames import Decoder
+
+BATCH: Final = 64 * 1024
+"""Bytes of events past which they go in a message of their own."""
+
+PULSE: Final = 5.0
+"""Seconds of silence on a stream after which the process that has the turn says that it lives."""
+
+
+class Cancel(Struct, frozen=True, tag=True):
+    """See ``Home.cancel``; answered by :class:`Answer`."""
+
+    owner: str
+    response_id: str
+
+
+class Look(Struct, frozen=True, tag=True):
+    """See ``Home.look``; answered by :class:`Answer`."""
+
+    owner: str
+    response_id: str
+
+
+class Forget(Struct, frozen=True, tag=True):
+    """See ``Home.forget``; answered by :class:`Answer`."""
+
+    owner: str
+    response_id: str
+
+
+class Metrics(Struct, frozen=True, tag=True):
+    """See ``Home.metrics``; answered by :class:`Answer`."""
+
+
+class Follow(Struct, frozen=True, tag=True):
+    """See ``Home.follow``; answered by a stream of :class:`Batch`."""
+
+    owner: str
+    response_id: str
+    after: int | None
+
+
+class Say(Struct, frozen=True, tag=True):
+    """A client event, and who asks."""
+
+    request: bytes
+    owner: str
+    models: tuple[str, ...] | None
+
+
+class Resume(Struct, frozen=True, tag=True):
+    """See ``Home.resume``; answered by :class:`Linked`, then a stream. :class:`Say` goes back."""
+
+    first: Say
+    transport: str
+
+
+class Answer(Struct, frozen=True, tag=True):
+    """The answer to a call."""
+
+    body: bytes | None = None
+
+
+class Linked(Struct, frozen=True, tag=True):
+    """The turn has moved."""
+
+
+class Batch(Struct, frozen=True, tag=True):
+    """Events of a stream."""
+
+    events: list[bytes]
+
+
+class Pulse(Struct, frozen=True, tag=True):
+    """The stream is silent, and alive."""
+
+
+class Ended(Struct, frozen=True, tag=True):
+    """The stream is over."""
+
+
+class Refused(Struct, frozen=True, kw_only=True, tag=True):
+    """A call, or a stream, ends with an error."""
+
+    code: str
+    message: str
+    param: str | None
+    status: int
+    error_type: str
+    retry_after: float | None
+
+
+Call = Cancel | Look | Forget | Metrics
+ASKED: Final = Decoder(Call | Follow | Resume)
+SAID: Final = Decoder(Say)
+ANSWERED: Final = Decoder(Answer | Linked | Batch | Pulse | Ended | Refused)
+
+
+def refused(error: ApiError) -> Refused:
+    """An error as it crosses."""
+    return Refused(
+        code=error.code,
+        message=error.message,
+        param=error.param,
+        status=error.status,
+        error_type=error.type,
+        retry_after=error.retry_after,
+    )
+
+
+def error_of(said: Refused) -> ApiError:
+    """The error that crossed."""
+    return ApiError.of(
+        said.code,
+        said.message,
+        param=said.param,
+        status=said.status,
+        error_type=said.error_type,
+        retry_after=said.retry_after,
+    )
+
+
+def answer_of(response: Response | None) -> Answer:
+    """A response as it crosses."""
+    return Answer(None if response is None else responses.encode(response))
+
+
+def principal_of(said: Say) -> Principal:
+    """Who asks."""
+    models = None if said.models is None else frozenset(said.models)
+    return Principal(owner=said.owner, models=models)
+
+
+def batches(events: Iterable[Event]) -> Iterator[Batch]:
+    """Events as they cross, in messages of a bounded size; a large event goes alone."""
+    some: list[bytes] = []
+    size = 0
+    for event in events:
+        raw = json.encode(event)
+        if some and size + len(raw) > BATCH:
+            yield Batch(some)
+            some, size = [], 0
+        some.append(raw)
+        size += len(raw)
+    if some:
+        yield Batch(some)
