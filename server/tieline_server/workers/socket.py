@@ -44,6 +44,9 @@ logger: Final = logging.getLogger("tieline.workers")
 
 FAILED: Final = "The server had an error while processing your request."
 
+FAREWELL: Final = 1.0
+"""Seconds that the last events of a stream have to leave."""
+
 _PEER: Final = Layout("3i")
 """struct ucred: process, user, group (unix(7), SO_PEERCRED)."""
 
@@ -64,6 +67,8 @@ class HomeSocket:
         self._path = path
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._streams: set[asyncio.Task[None]] = set()
+        """Those of them that are no calls."""
 
     async def open(self) -> None:
         """Listens."""
@@ -73,6 +78,8 @@ class HomeSocket:
         """Nobody finds it any more; what neighbours have here gets so long to end."""
         self._stop_listening()
         await self._home.drain(seconds)
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=seconds + FAREWELL)
 
     async def close(self) -> None:
         """Ends every connection. Idempotent."""
@@ -103,17 +110,14 @@ class HomeSocket:
             pass
         finally:
             self._tasks.discard(task)
+            self._streams.discard(task)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (asked := await ASKED.read(reader)) is not None:
             try:
-                if isinstance(asked, Follow):
-                    events = self._home.follow(asked.owner, asked.response_id, after=asked.after)
-                    await _stream(events, _gone(reader), writer)
-                    return
-                if isinstance(asked, Resume):
-                    await self._resume(asked, reader, writer)
+                if isinstance(asked, Follow | Resume):
+                    await self._open(asked, reader, writer)
                     return
                 answer = pack(await self._answer(asked))
             except ApiError as error:
@@ -136,6 +140,18 @@ class HomeSocket:
             await home.forget(asked.owner, asked.response_id)
             return Answer()
         return Answer(await home.metrics())
+
+    async def _open(
+        self, asked: Follow | Resume, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "its connection is a task"
+        self._streams.add(task)
+        if isinstance(asked, Resume):
+            await self._resume(asked, reader, writer)
+            return
+        events = self._home.follow(asked.owner, asked.response_id, after=asked.after)
+        await _stream(events, _gone(reader), writer)
 
     async def _resume(
         self, asked: Resume, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
