@@ -63,8 +63,7 @@ async def serve(
     """Serves until SIGTERM or SIGINT, then drains and returns; so does each of several workers.
 
     ``announce`` gets one line for each address once the server is ready. ``post`` is the place of
-    a worker among the others. Raises :class:`TielineError` with a message of one line when it
-    cannot start.
+    a worker among the others. Raises :class:`TielineError` of one line when it cannot start.
     """
     post = post or Post()
     signals = Signals(asyncio.get_running_loop(), post.signals)
@@ -136,13 +135,12 @@ async def _drain(
 
 @asynccontextmanager
 async def opened(
-    config: Config, log: FilteringBoundLogger, post: Post | None = None
+    config: Config, log: FilteringBoundLogger, post: Post
 ) -> AsyncIterator[tuple[Services, Numbers]]:
     """What lines need and what ``/metrics`` says, opened in order and closed in reverse.
 
     Raises :class:`TielineError`.
     """
-    post = post or Post()
     async with AsyncExitStack() as stack:
         running = Running()
         signals = telemetry.signals_from_environment(log, lines=lambda: len(running.lines))

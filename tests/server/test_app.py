@@ -31,6 +31,7 @@ from tieline_server.runtime import Services
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.stores.sql import SqlStore
 from tieline_server.telemetry import make_logger
+from tieline_server.workers.post import Post
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
@@ -50,7 +51,7 @@ def services(**flags: object) -> Services:
 
     async def main() -> Services:
         log = make_logger("json", "info", io.BytesIO())
-        async with opened(Config.load({"engine": "scripted", **flags}), log) as (found, _):
+        async with opened(Config.load({"engine": "scripted", **flags}), log, Post()) as (found, _):
             return found
 
     return asyncio.run(main())
