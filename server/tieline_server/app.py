@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -25,7 +25,8 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine
 from tieline_server.homes import Home
-from tieline_server.journals.memory import MemoryJournal
+from tieline_server.journals import JOURNALS
+from tieline_server.journals.base import Journal
 from tieline_server.keys import Keys
 from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
@@ -151,7 +152,7 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
-        store, ledger = await open_store(config, stack)
+        store, ledger, journal = await open_store(config, stack)
         engine = open_engine(config)
         stack.push_async_callback(engine.close)
         by_name = {engine.name: engine}
@@ -160,7 +161,7 @@ async def opened(
             catalog=ModelCatalog(routes(by_name)),
             store=store,
             ledger=ledger,
-            journal=MemoryJournal(now=time.time),
+            journal=journal,
             budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
             logs=EventLogs(each=config.max_resume_bytes, most=config.max_total_resume_bytes),
@@ -183,7 +184,7 @@ async def opened(
 def prepare(config: Config) -> None:
     """Imports what these settings will need and opens nothing: most of a start, ahead of time."""
     kind = config.store.partition(":")[0]
-    modules = [STORES[kind], engines.ENGINES.get(config.engine, "")]
+    modules = [STORES[kind], JOURNALS[kind], engines.ENGINES.get(config.engine, "")]
     if config.store != MEMORY:
         modules += [LEDGERS[kind], *DATABASES[kind]]
     for name in filter(None, modules):
@@ -197,39 +198,50 @@ def open_engine(config: Config) -> Engine:
     return engines.load(config.engine, **options.get(config.engine, {}))
 
 
-async def open_store(config: Config, stack: AsyncExitStack) -> tuple[ResponseStore, Ledger]:
-    """The store that the settings ask for and its ledger, empty or as they were left.
+async def open_store(
+    config: Config, stack: AsyncExitStack
+) -> tuple[ResponseStore, Ledger, Journal]:
+    """The store that the settings ask for, its ledger and its journal, as they were left.
 
     ``stack`` closes them. Raises :class:`ConfigError`.
     """
-    module, _, kind = STORES[config.store.partition(":")[0]].partition(":")
-    store_class = getattr(import_module(module), kind)
+    kind = config.store.partition(":")[0]
+    store_class, journal_class = _class(STORES[kind]), _class(JOURNALS[kind])
     store: ResponseStore
     ledger: Ledger
+    journal: Journal
     if config.store == MEMORY:
         ledger = memory = MemoryLedger()
-        store = store_class.of(config, book=memory.book, clock=time.monotonic)
+        journal = journal_class(now=time.time)
+        store = store_class.of(config, book=memory.book, clock=time.monotonic, journal=journal)
     else:
         # Only who uses a database waits for the import of what it needs.
         from tieline_server.database.connection import connect
         from tieline_server.database.writer import Writer
+        from tieline_server.journals.process import identity
         from tieline_server.ledger.sql import SqlLedger
 
         database = await connect(config.store, full=config.durability == "full")
         stack.push_async_callback(database.close)
         writer = Writer(database)
         stack.push_async_callback(writer.close)
+        times = {"now": time.time, "clock": time.monotonic}
         ledger = SqlLedger(database, writer)
-        store = store_class.of(config, database, writer, now=time.time, clock=time.monotonic)
-    stack.push_async_callback(ledger.close)
-    stack.push_async_callback(store.close)
-    return store, ledger
+        store = store_class.of(config, database, writer, **times)
+        journal = journal_class(database, writer, process=identity(), **times)
+    for part in (ledger, store, journal):
+        stack.push_async_callback(part.close)
+    return store, ledger, journal
+
+
+def _class(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     """The ledger that goes with the store of the settings, as it was left; ``stack`` closes it."""
-    module, _, kind = LEDGERS[config.store.partition(":")[0]].partition(":")
-    ledger: Ledger = await getattr(import_module(module), kind).open(config, stack)
+    ledger: Ledger = await _class(LEDGERS[config.store.partition(":")[0]]).open(config, stack)
     return ledger
 
 
