@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from msgspec import structs
+
 from tests.support.core import catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
@@ -141,6 +143,11 @@ class Stage:
         self.authenticate = authenticate
         self.merge = merge
         self.seen: list[events.Event] = []
+        self.line = self.open()
+
+    def replace(self, **members: Any) -> None:
+        """Other members of the services, for lines that open from here on: a new one is there."""
+        self.services = structs.replace(self.services, **members)
         self.line = self.open()
 
     def open(self) -> LineRuntime:

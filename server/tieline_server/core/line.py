@@ -242,7 +242,7 @@ class Line:
         None when this line has no such turn.
         """
         turn = self._lanes.turn(response_id)
-        if turn is None or turn.principal.owner != owner:
+        if turn is None or turn.reading is not None or turn.principal.owner != owner:
             return None
         turn.handle(TurnInput.CUT, reason)
         response = turn.snapshot(turn.status)
@@ -427,8 +427,8 @@ class Line:
         turn.handle(TurnInput.STEER, steer, items)
         self._follow(turn)
 
-    def resume(self, resume: Resume, principal: Principal) -> None:
-        """The lane gets a response that runs or ran elsewhere, and what it missed of it."""
+    def resume(self, resume: Resume, principal: Principal, *, moves: bool = True) -> None:
+        """The lane gets the events of a response of elsewhere, and where it ``moves`` itself."""
         try:
             lane = self._lanes.admit_resume(resume)
         except ApiError as error:
@@ -436,7 +436,7 @@ class Line:
             return
         ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
         reader = Turn(self, ask, principal=principal, recall=lane.recall)
-        reader.reading = Reading(resume.response_id or "", resume.after, moves=True)
+        reader.reading = Reading(resume.response_id or "", resume.after, moves)
         lane.handle(LaneInput.CREATE, reader)
         self._follow_lane(lane)
 

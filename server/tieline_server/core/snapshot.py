@@ -31,7 +31,11 @@ def snapshot(turn: "Turn", status: str) -> Response:
 
 
 def so_far(turn: "Turn") -> Response:
-    """The response as it stands, with what it has used until now."""
-    standing = snapshot(turn, turn.status if turn.running else "queued")
+    """The response of a turn that runs, with what it has used until now.
+
+    It runs until its end is durable: who has read of an end can continue the response.
+    """
+    standing = snapshot(turn, "in_progress" if turn.running else "queued")
     usage = turn.usage.plus(turn.tally.usage(None)) if turn.placed else turn.usage
-    return replace(standing, usage=usage) if usage.total_tokens else standing
+    told = usage if usage.total_tokens else None
+    return replace(standing, completed_at=None, usage=told)

@@ -68,7 +68,7 @@ class LocalHome:
 
     async def cancel(self, owner: str, response_id: str) -> Response | None:
         """Ends a turn that runs here."""
-        return self._services.running.cancel(owner, response_id)
+        return await self._services.running.end(owner, response_id)
 
     async def look(self, owner: str, response_id: str) -> Response | None:
         """A response that runs here, or did a short while ago."""

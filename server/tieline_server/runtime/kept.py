@@ -12,9 +12,9 @@ from typing import Final
 from tieline.codecs import json
 from tieline.events import LifecycleEvent
 from tieline.responses import Response
-from tieline_server.core.effects import TurnRecord
+from tieline_server.core.effects import Saved, TurnRecord
 from tieline_server.core.event_log import EventLog
-from tieline_server.core.history import Tip
+from tieline_server.core.history import Segment, Tip
 from tieline_server.core.snapshot import so_far
 from tieline_server.core.turn import Turn
 from tieline_server.journals.base import Begun, Entry, Journal
@@ -97,6 +97,11 @@ class Recorder:
         await self.begun
         self.flush()
 
+    def forsake(self) -> None:
+        """It will never be stored: what was written down of it goes."""
+        owner, response_id = self._turn.principal.owner, self._turn.id
+        self.begun.add_done_callback(lambda _: self._journal.end(owner, response_id))
+
     def stop(self) -> None:
         """The turn has ended."""
         if self._timer is not None:
@@ -110,7 +115,7 @@ class Recorder:
 class KeptTurn:
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("log", "owner", "recorder", "response_id", "tip", "turn")
+    __slots__ = ("_over", "input_from", "log", "owner", "recorder", "response_id", "tip", "turn")
 
     def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
         self.response_id = turn.id
@@ -120,6 +125,9 @@ class KeptTurn:
         self.recorder = recorder
         self.tip: Tip | None = None
         """Its chain, once it has ended in a way that can be continued."""
+        self.input_from: Segment | None = None
+        """The link before its own input."""
+        self._over: asyncio.Event | None = None
 
     def look(self) -> Response | None:
         """The response as it stands; None before its first event."""
@@ -127,6 +135,37 @@ class KeptTurn:
             return so_far(self.turn) if self.turn.announced else None
         last = self.log.events[-1] if self.log.ended else None
         return last.response if isinstance(last, LifecycleEvent) else None
+
+    def find(self) -> Saved | None:
+        """The same with its chain; None where that is not known here."""
+        response, turn = self.look(), self.turn
+        if turn is None:
+            tip, parent = self.tip, self.input_from
+        else:
+            tip, parent = _tip(turn), turn.parent
+        if response is None or tip is None:
+            return None
+        return Saved(response=response, tip=tip, owner=self.owner, input_from=parent)
+
+    async def lasts(self) -> bool:
+        """Returns once it is durable that it runs: whether it is."""
+        # Whoever waits may be cancelled; what is being written is written.
+        return self.recorder is None or await asyncio.shield(self.recorder.begun)
+
+    async def over(self) -> None:
+        """Returns once it has ended."""
+        if self.turn is not None:
+            self._over = self._over or asyncio.Event()
+            await self._over.wait()
+
+    def end(self) -> Turn:
+        """It has ended: returns the turn that it was."""
+        turn, self.turn = self.turn, None
+        assert turn is not None, "it ends once"
+        self.input_from = turn.parent
+        if self._over is not None:
+            self._over.set()
+        return turn
 
 
 class KeptTurns:
@@ -151,19 +190,21 @@ class KeptTurns:
         kept = self._by_id.get(response_id)
         return kept if kept is not None and kept.owner == owner else None
 
-    def ended(self, record: TurnRecord, *, window: float) -> None:
+    def ended(self, record: TurnRecord, *, window: float, stored: bool) -> None:
         """A turn has ended: what is left of it stays for ``window`` seconds, if it was one."""
         kept = self._by_id.get(record.response_id)
         if kept is None or kept.turn is None:
             return
-        turn, kept.turn = kept.turn, None
+        turn = kept.end()
         if kept.recorder is not None:
             kept.recorder.stop()
+            if not stored:
+                kept.recorder.forsake()
         if record.outcome in ("refused", "disconnected"):
             self._drop(kept)
             return
-        if record.outcome in CONTINUABLE and turn.tip is not None:
-            kept.tip = Tip(turn.id, turn.tip, owner=kept.owner, settings=turn.settings)
+        if record.outcome in CONTINUABLE:
+            kept.tip = _tip(turn)
         loop = asyncio.get_running_loop()
         self._ended.append((loop.time() + window, kept))
         if self._timer is None:
@@ -195,3 +236,9 @@ class KeptTurns:
     def _drop(self, kept: KeptTurn) -> None:
         kept.log.drop()
         self._by_id.pop(kept.response_id, None)
+
+
+def _tip(turn: Turn) -> Tip | None:
+    if turn.tip is None:
+        return None
+    return Tip(turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings)

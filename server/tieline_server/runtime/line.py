@@ -119,6 +119,17 @@ class LineRuntime:
         self.line.receive(request, self._principal)
         self._carry_out(validated_since=started)
 
+    def runs(self, response_id: str) -> bool:
+        """Whether this is a response of this line, and not one that it only reads."""
+        turn = self.line.find(response_id)
+        return turn is not None and turn.reading is None
+
+    def read(self, resume: Resume) -> None:
+        """Has the line say a response's events, as one more reader: the response stays there."""
+        self._set_time()
+        self.line.resume(resume, self._authenticate(), moves=False)
+        self._carry_out()
+
     def _link_of(self, request: Request) -> Link | None:
         """The link to the process in which the turns of the request's lane run."""
         if isinstance(request, Steer):
@@ -333,7 +344,8 @@ class LineRuntime:
         if self.transport == INTERNAL:
             return
         services, record = self._services, effect.record
-        services.running.kept.ended(record, window=services.limits.resume_window)
+        window = services.limits.resume_window
+        services.running.kept.ended(record, window=window, stored=effect.booked)
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
             services.ledger.book(booking_of(record, self.transport, ended_at=services.now()))

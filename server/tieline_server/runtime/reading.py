@@ -25,6 +25,9 @@ logger: Final = logging.getLogger("tieline.runtime")
 BATCH: Final = 256
 """Events handed over at once."""
 
+LAST: Final = 2**31 - 1
+"""No response has so many events: a number behind it is read as this one."""
+
 POLL: Final = 0.1
 """Seconds between two looks at a response that runs in a process that cannot be asked."""
 
@@ -133,6 +136,7 @@ async def events_of(
 
     Raises :class:`ApiError`: ``response_not_found``, ``not_resumable``.
     """
+    after = None if after is None else min(after, LAST)
     kept = services.running.kept.find(owner, response_id)
     if kept is not None and kept.log.whole:
         async with aclosing(_kept(kept, after)) as batches:

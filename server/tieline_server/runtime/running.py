@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tieline.responses import Response
 from tieline_server.runtime.kept import KeptTurns
 
 if TYPE_CHECKING:
     from tieline_server.runtime.line import LineRuntime
+
+PATIENCE: Final = 5.0
+"""Seconds that whoever cancels waits for the end, which may have to be stored."""
 
 
 class Running:
@@ -27,6 +30,19 @@ class Running:
         """Cancels a running response of this owner and returns it; None when none runs here."""
         cut = (line.cancel(owner, response_id) for line in list(self.lines))
         return next((response for response in cut if response is not None), None)
+
+    async def end(self, owner: str, response_id: str) -> Response | None:
+        """Cancels as ``cancel`` does; one whose end can be read by its id has ended on return."""
+        kept = self.kept.find(owner, response_id)
+        response = self.cancel(owner, response_id)
+        if response is None or kept is None:
+            return response
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await kept.over()
+        except TimeoutError:
+            return response
+        return kept.look() or response
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted: no line of this process continues it any more."""
