@@ -33,7 +33,7 @@ from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.routing import ModelCatalog
-from tieline_server.runtime import LocalHome, Running, Services
+from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
@@ -176,6 +176,7 @@ async def opened(
             keys=keys,
             homes=post.homes,
         )
+        running.later(heed_cancels(services))
         # Before what it uses is closed.
         stack.push_async_callback(running.close)
         yield services, observer.numbers

@@ -1,14 +1,16 @@
 """Drives the core with asyncio: requests in, effects carried out, events out."""
 
+from tieline_server.runtime.cancels import heed_cancels
 from tieline_server.runtime.home import LocalHome
 from tieline_server.runtime.line import LineRuntime
 from tieline_server.runtime.preparing import count_input_tokens, prepare
-from tieline_server.runtime.reading import events_of
+from tieline_server.runtime.reading import LAST, events_of
 from tieline_server.runtime.running import Running
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 __all__ = [
     "INTERNAL",
+    "LAST",
     "SERVER_ERROR",
     "LineRuntime",
     "LocalHome",
@@ -16,5 +18,6 @@ __all__ = [
     "Services",
     "count_input_tokens",
     "events_of",
+    "heed_cancels",
     "prepare",
 ]
