@@ -144,6 +144,7 @@ async def serve(
             )
     finally:
         await grpc.stop()
+        await services.running.close()
         await engine.close()
 
 

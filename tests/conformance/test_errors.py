@@ -16,7 +16,6 @@ CASES: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"text": {"format": {"type": "xml"}}}, 400, "invalid_value", "text.format.type"),
     ({"truncation": "some"}, 400, "invalid_value", "truncation"),
     ({"model": "no-such-model"}, 404, "model_not_found", "model"),
-    ({"background": True}, 400, "unsupported_parameter", "background"),
     ({"conversation": "conv_1"}, 400, "unsupported_parameter", "conversation"),
     ({"prompt": {"id": "p"}}, 400, "unsupported_parameter", "prompt"),
     ({"input": [{"role": "robot", "content": "x"}]}, 400, "invalid_value", "input[0].role"),

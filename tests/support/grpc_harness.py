@@ -109,6 +109,7 @@ async def serve(
         yield Served(door=door, services=services, engine=engine, records=records, port=port)
     finally:
         await door.stop()
+        await services.running.close()
 
 
 def responses(channel: grpc.aio.Channel) -> "line_pb2_grpc.ResponsesServiceAsyncStub":

@@ -66,6 +66,7 @@ async def serve(
     profile: Profile = OPENAI,
     store: MemoryStore | None = None,
     ledger: MemoryLedger | None = None,
+    journal: MemoryJournal | None = None,
     upgrade: Callable[[Services], Upgrade] | None = None,
     metrics: Callable[[], Awaitable[bytes]] | None = None,
     **settings: Any,
@@ -89,6 +90,7 @@ async def serve(
         profile=profile,
         store=store,
         ledger=MemoryLedger() if ledger is None else ledger,
+        journal=journal or MemoryJournal(now=time.time),
     )
     config = HttpConfig(
         **{
@@ -114,6 +116,7 @@ async def serve(
         )
     finally:
         await door.stop()
+        await services.running.close()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not [task for task in left if "RequestHandler" in repr(task)], "a request lives on"
 
@@ -127,6 +130,7 @@ def _services(
     profile: Profile,
     store: MemoryStore | None,
     ledger: MemoryLedger,
+    journal: MemoryJournal,
 ) -> Services:
     models = (Resolved(model=model.id, engine=engine.name) for model in engine.models())
     return Services(
@@ -134,7 +138,7 @@ def _services(
         catalog=ModelCatalog(models),
         store=MemoryStore(book=ledger.book) if store is None else store,
         ledger=ledger,
-        journal=MemoryJournal(now=time.time),
+        journal=journal,
         budget=Budget(),
         keys=Keys(api_keys, clock=time.monotonic, warn=print),
         limits=limits,

@@ -1,5 +1,11 @@
-"""Stored responses as every transport shows them: found, cancelled, their input in pages."""
+"""Responses by their ids as every transport shows them: found, cancelled, their input in pages.
 
+One that runs is found as one that has ended, wherever it runs: in this process, in a neighbour,
+or in a process that only the journal tells of.
+"""
+
+import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
@@ -12,12 +18,25 @@ from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.effects import Saved
 from tieline_server.core.history import Segment
+from tieline_server.homes import Home
+from tieline_server.journals.base import Begun, Cancellation
 from tieline_server.runtime import Services
 
 PAGE: Final = 20
 """Items on a page where the caller names no limit."""
 
 LONGEST_PAGE: Final = 100
+
+RUNNING: Final = frozenset({"queued", "in_progress"})
+"""How a response stands that has not ended."""
+
+PATIENCE: Final = 5.0
+"""Seconds that a cancel waits for a process that cannot be asked."""
+
+POLL: Final = 0.05
+"""Seconds between two looks whether that process has heard it."""
+
+logger: Final = logging.getLogger(__name__)
 
 E = TypeVar("E")
 
@@ -27,31 +46,126 @@ def not_found(response_id: str) -> ApiError:
     return ApiError.of("response_not_found", f"Response with id '{response_id[:128]}' not found.")
 
 
-async def find(services: Services, owner: str, response_id: str) -> Saved:
-    """A stored response of the owner; raises :class:`ApiError` 404."""
+async def find(services: Services, owner: str, response_id: str) -> Response:
+    """A response of the owner as it stands; raises :class:`ApiError` 404."""
+    kept = services.running.kept.find(owner, response_id)
+    response = None if kept is None else kept.look()
+    if response is None:
+        response = await _at_home(services, owner, response_id)
+    if response is not None:
+        return response
+    # In this order: what ends between the two questions is stored by the second one.
+    begun = await services.journal.running(owner, response_id)
+    if begun is not None:
+        return begun.response
+    return (await _stored(services, owner, response_id)).response
+
+
+async def find_whole(services: Services, owner: str, response_id: str) -> Saved:
+    """The same with its chain; raises :class:`ApiError` 404, or 409 while that is elsewhere."""
+    kept = services.running.kept.find(owner, response_id)
+    saved = None if kept is None else kept.find()
+    saved = saved or await services.store.get(owner, response_id)
+    if saved is not None:
+        return saved
+    response = await find(services, owner, response_id)
+    saved = await services.store.get(owner, response_id)
+    if saved is not None:
+        return saved
+    if response.status not in RUNNING:
+        raise not_found(response_id)
+    raise ApiError.of(
+        "response_not_active",
+        f"Response '{response.id}' runs in another process; its input can be read once it has "
+        "ended.",
+    )
+
+
+async def deleted(services: Services, owner: str, response_id: str) -> None:
+    """Forgets a response, in the store and on every line of every process.
+
+    One that runs is cancelled first. What continues it keeps what it inherited. Raises
+    :class:`ApiError` 404.
+    """
+    if not await services.store.delete(owner, response_id):
+        await find(services, owner, response_id)
+        ended = await cancelled(services, owner, response_id)
+        if ended.status in RUNNING:
+            raise ApiError.of("server_error", "The response could not be ended in time.")
+        await services.store.delete(owner, response_id)
+    services.running.forget(owner, response_id)
+    for home in services.homes.others():
+        await _forget(home, owner, response_id)
+
+
+async def cancelled(services: Services, owner: str, response_id: str) -> Response:
+    """Ends a turn of the owner, wherever it runs; one that has ended stays so.
+
+    Raises :class:`ApiError` 404.
+    """
+    response = await services.running.end(owner, response_id)
+    if response is not None:
+        return response
+    kept = services.running.kept.find(owner, response_id)
+    response = None if kept is None else kept.look()
+    if response is not None:
+        return response
+    home = services.homes.home_of(response_id)
+    if home is not None:
+        try:
+            response = await home.cancel(owner, response_id)
+        except ApiError:
+            _gone(response_id)
+    if response is not None:
+        return response
+    begun = await services.journal.running(owner, response_id)
+    if begun is not None:
+        return await _cancelled_elsewhere(services, begun)
+    # A neighbour remembers a response that was never stored.
+    return await find(services, owner, response_id)
+
+
+async def _cancelled_elsewhere(services: Services, begun: Begun) -> Response:
+    """Leaves word, and waits until it was heard: for so long as that can take at most."""
+    owner, response_id = begun.owner, begun.response.id
+    await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
+    until = services.clock() + PATIENCE
+    while (standing := await services.journal.running(owner, response_id)) is not None:
+        if services.clock() > until:
+            return standing.response
+        await asyncio.sleep(POLL)
+    return (await _stored(services, owner, response_id)).response
+
+
+async def _stored(services: Services, owner: str, response_id: str) -> Saved:
     saved = await services.store.get(owner, response_id)
     if saved is None:
         raise not_found(response_id)
     return saved
 
 
-async def deleted(services: Services, owner: str, response_id: str) -> None:
-    """Forgets a stored response, in the store and on every line; raises :class:`ApiError` 404.
+async def _at_home(services: Services, owner: str, response_id: str) -> Response | None:
+    """As the neighbour has it in which it runs, where that can be asked."""
+    home = services.homes.home_of(response_id)
+    if home is None:
+        return None
+    try:
+        return await home.look(owner, response_id)
+    except ApiError:
+        _gone(response_id)
+        return None
 
-    What continues it keeps what it inherited.
-    """
-    if not await services.store.delete(owner, response_id):
-        raise not_found(response_id)
-    services.running.forget(owner, response_id)
+
+async def _forget(home: Home, owner: str, response_id: str) -> None:
+    try:
+        await home.forget(owner, response_id)
+    except ApiError:
+        # It forgets everything as it goes.
+        _gone(response_id)
 
 
-async def cancelled(services: Services, owner: str, response_id: str) -> Response:
-    """Ends a turn of the owner, whichever line it runs on; one that has ended stays so.
-
-    Raises :class:`ApiError` 404.
-    """
-    response = services.running.cancel(owner, response_id)
-    return response or (await find(services, owner, response_id)).response
+def _gone(response_id: str) -> None:
+    logger.warning("a neighbour did not answer", extra={"response_id": response_id})
 
 
 def input_items(saved: Saved) -> list[Item]:

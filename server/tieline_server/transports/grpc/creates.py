@@ -1,23 +1,26 @@
-"""The RPCs that make responses: ``Connect``, ``StreamResponse``, ``CreateResponse``.
+"""The RPCs that make responses, or read them as they are made.
 
-Each drives one line. ``Connect`` is a line for as long as the client likes; the other two are a
+Each drives one line. ``Connect`` is a line for as long as the client likes; the others are a
 line for one request, whose refusal is the call's status.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from tieline import events
 from tieline.codecs.proto import RequestDecoder, to_response
 from tieline.errors import ApiError
-from tieline.requests import Create
+from tieline.requests import Create, Resume
 from tieline.v1 import line_pb2
-from tieline_server.runtime import LineRuntime, Services
-from tieline_server.transports.answers import error_of, final_answer, next_event, traced
-from tieline_server.transports.calls import LiveCalls
+from tieline_server.core.effects import Principal
+from tieline_server.core.profile import Profile
+from tieline_server.runtime import LAST, LineRuntime, Services
+from tieline_server.transports.answers import final_answer, traced
+from tieline_server.transports.background import acknowledged, first_event, profile_for
+from tieline_server.transports.calls import LiveCalls, LiveLine
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
     REQUEST_ID,
@@ -64,7 +67,8 @@ class CreateCalls:
     async def connect(self, _: object, context: Context, call: Call) -> None:
         """One line for the life of the stream."""
         with self._calls.place():
-            line = self._line(call)
+            _, authenticate = self._caller(call)
+            line = self._line(authenticate)
             async with self._calls.opened(line) as live:
                 # At once: the client's own timer for the connection runs on it.
                 await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
@@ -77,35 +81,67 @@ class CreateCalls:
     async def stream(self, data: bytes, context: Context, call: Call) -> None:
         """One turn as events; what refuses it is the status."""
         with self._calls.place():
-            line = self._line(call)
+            principal, authenticate = self._caller(call)
+            create = self._create(line_pb2.StreamResponseRequest, data)
+            line = self._line(authenticate, profile_for(self._services, create))
             async with self._calls.opened(line) as live:
-                self._ask(line, line_pb2.StreamResponseRequest, data, call)
-                first = await next_event(live)
-                if isinstance(first, events.ErrorEvent):
-                    raise error_of(first)
-                await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
-                error = await EventWriter(context, line, self._config, first=first).run()
-            if (error := live.error or error) is not None:
-                await abort(context, error, call.request_id)
+                self._ask(line, create, len(data), call)
+                await self._say(live, principal, create, context, call)
 
     async def create(self, data: bytes, context: Context, call: Call) -> bytes:
-        """One turn, answered whole; a failed one is the status. A caller that leaves ends it."""
+        """One turn, answered whole; a failed one is the status. A caller that leaves ends it.
+
+        One in the background is answered once it lasts, and nobody need stay.
+        """
         with self._calls.place():
-            line = self._line(call)
+            principal, authenticate = self._caller(call)
+            create = self._create(line_pb2.CreateResponseRequest, data)
+            line = self._line(authenticate, profile_for(self._services, create))
             async with self._calls.opened(line) as live:
-                self._ask(line, line_pb2.CreateResponseRequest, data, call)
-                response = (await final_answer(live)).response
+                self._ask(line, create, len(data), call)
+                if create.background:
+                    response = await acknowledged(self._services, live, principal)
+                else:
+                    response = (await final_answer(live)).response
         answer = line_pb2.CreateResponseResponse(response=to_response(response))
         return answer.SerializeToString()
 
-    def _line(self, call: Call) -> LineRuntime:
+    async def resume(self, data: bytes, context: Context, call: Call) -> None:
+        """The events of a response that is made or was made elsewhere; leaving ends nothing."""
+        with self._calls.place():
+            principal, authenticate = self._caller(call)
+            request = parsed(line_pb2.ResumeResponseRequest, data)
+            line = self._line(authenticate)
+            after = min(request.after, LAST) if request.HasField("after") else None
+            async with self._calls.opened(line) as live:
+                line.read(Resume(response_id=request.response_id, after=after))
+                line.half_close()
+                await self._say(live, principal, Create(), context, call)
+
+    async def _say(
+        self, live: LiveLine, principal: Principal, create: Create, context: Context, call: Call
+    ) -> None:
+        """Sends what the line says to its end; what refuses it is the status."""
+        first = await first_event(self._services, live, principal, create)
+        await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+        error = await EventWriter(context, live.line, self._config, first=first).run()
+        await live.line.close()
+        if (error := live.error or error) is not None:
+            await abort(context, error, call.request_id)
+
+    def _caller(self, call: Call) -> tuple[Principal, Callable[[], Principal]]:
         authenticate = partial(self._services.keys.authenticate, call.authorization)
-        authenticate()
+        return authenticate(), authenticate
+
+    def _line(
+        self, authenticate: Callable[[], Principal], profile: Profile | None = None
+    ) -> LineRuntime:
         return LineRuntime(
             self._services,
             transport=TRANSPORT,
             authenticate=authenticate,
             merge=self._config.merge,
+            profile=profile,
         )
 
     def _read(self, context: Context, line: LineRuntime, writer: EventWriter, call: Call) -> None:
@@ -120,7 +156,7 @@ class CreateCalls:
         self.readers.add(task)
         task.add_done_callback(self.readers.discard)
 
-    def _ask(self, line: LineRuntime, kind: type[CreateRequest], data: bytes, call: Call) -> None:
+    def _create(self, kind: type[CreateRequest], data: bytes) -> Create:
         create = read_create(kind, data, self._services.limits.message_bytes)
         if create.append:
             raise ApiError.of(
@@ -128,8 +164,11 @@ class CreateCalls:
                 "Unsupported parameter: 'append'. A held turn needs the Connect stream.",
                 param="append",
             )
-        line.work.decode += len(data)
-        line.receive(traced(create, call.trace_context), size=len(data))
+        return create
+
+    def _ask(self, line: LineRuntime, create: Create, size: int, call: Call) -> None:
+        line.work.decode += size
+        line.receive(traced(create, call.trace_context), size=size)
         line.half_close()
 
 

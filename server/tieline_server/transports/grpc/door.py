@@ -112,6 +112,7 @@ class GrpcDoor:
                 "Connect": grpc.stream_stream_rpc_method_handler(self._guard(creates.connect)),
                 "CreateResponse": self._unary(creates.create),
                 "StreamResponse": grpc.unary_stream_rpc_method_handler(self._guard(creates.stream)),
+                "ResumeResponse": grpc.unary_stream_rpc_method_handler(self._guard(creates.resume)),
                 "GetResponse": self._unary(stored.get),
                 "DeleteResponse": self._unary(stored.delete),
                 "CancelResponse": self._unary(stored.cancel),

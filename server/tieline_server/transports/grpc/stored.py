@@ -16,6 +16,7 @@ from tieline_server.transports.stored import (
     cancelled,
     deleted,
     find,
+    find_whole,
     input_items,
     page_of,
     place_id,
@@ -31,15 +32,15 @@ class StoredCalls:
         self._max_bytes = services.limits.message_bytes
 
     async def get(self, data: bytes, context: Context, call: Call) -> bytes:
-        """A stored response of the caller."""
+        """A response of the caller as it stands."""
         principal = self._principal(call)
         request = parsed(line_pb2.GetResponseRequest, data)
-        saved = await find(self._services, principal.owner, request.response_id)
-        answer = line_pb2.GetResponseResponse(response=to_response(saved.response))
+        response = await find(self._services, principal.owner, request.response_id)
+        answer = line_pb2.GetResponseResponse(response=to_response(response))
         return answer.SerializeToString()
 
     async def delete(self, data: bytes, context: Context, call: Call) -> bytes:
-        """Forgets a stored response of the caller."""
+        """Forgets a response of the caller; one that runs is cancelled first."""
         principal = self._principal(call)
         request = parsed(line_pb2.DeleteResponseRequest, data)
         await deleted(self._services, principal.owner, request.response_id)
@@ -47,10 +48,10 @@ class StoredCalls:
         return answer.SerializeToString()
 
     async def list_input_items(self, data: bytes, context: Context, call: Call) -> bytes:
-        """A page of what a stored response was asked with: its input, then what was appended."""
+        """A page of what a response was asked with: its input, then what was appended."""
         principal = self._principal(call)
         request = parsed(line_pb2.ListInputItemsRequest, data)
-        saved = await find(self._services, principal.owner, request.response_id)
+        saved = await find_whole(self._services, principal.owner, request.response_id)
         listed = named(saved.response.id, input_items(saved))
         return page(listed, request).SerializeToString()
 

@@ -1,18 +1,22 @@
 """``POST /v1/responses``: one line for one request, answered whole or as it comes."""
 
 import asyncio
+import re
 from functools import partial
 from typing import Final
 
 from aiohttp import web
+from msgspec import structs
 
-from tieline import events, responses
+from tieline import responses
 from tieline.codecs.json import RequestDecoder
 from tieline.errors import ERRORS, ApiError
-from tieline.requests import Create, SessionStart
+from tieline.requests import Create, Resume, SessionStart
+from tieline_server.core.effects import Principal
 from tieline_server.core.profile import unsupported
 from tieline_server.runtime import LineRuntime, Services
-from tieline_server.transports.answers import error_of, final_answer, next_event, traced
+from tieline_server.transports.answers import final_answer, traced
+from tieline_server.transports.background import acknowledged, first_event, profile_for
 from tieline_server.transports.calls import LiveCalls, LiveLine
 from tieline_server.transports.http.body import read_body
 from tieline_server.transports.http.call import Call
@@ -24,6 +28,11 @@ from tieline_server.transports.pulse import Stuck
 
 TIMING: Final = frozenset({"timing"})
 """What this door asks of a line for itself."""
+
+IDEMPOTENCY: Final = "Idempotency-Key"
+"""The header that says of two creates that they are one."""
+
+KEY: Final = re.compile(r"[!-~]{1,256}")
 
 EVENT_STREAM: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -52,15 +61,16 @@ class CreateCalls:
     async def create(self, call: Call) -> web.StreamResponse:
         """One turn. A caller that leaves ends it; what refuses it is the status."""
         authenticate = partial(self._services.keys.authenticate, call.authorization)
-        authenticate()
+        principal: Principal = authenticate()
         with self._calls.place():
             create, size = await read_create(call, self._services, self._config)
-            create = _fit(create)
+            create = _keyed(_fit(create), call)
             line = LineRuntime(
                 self._services,
                 transport="sse" if create.stream else "http",
                 authenticate=authenticate,
                 merge=self._config.merge,
+                profile=profile_for(self._services, create),
             )
             async with self._calls.opened(line) as live:
                 extensions = self._extensions(call, create)
@@ -71,22 +81,40 @@ class CreateCalls:
                 line.receive(request, size=size)
                 line.half_close()
                 if create.stream:
-                    return await self._stream(call, live, extensions)
+                    return await self._stream(call, live, principal, create, extensions)
+                if create.background:
+                    response = await acknowledged(self._services, live, principal)
+                    return json_response(responses.encode(told(response)))
                 return await _whole(call, live)
 
+    async def resume(self, call: Call, after: int | None) -> web.StreamResponse:
+        """The events of a response that is made or was made elsewhere; leaving ends nothing."""
+        authenticate = partial(self._services.keys.authenticate, call.authorization)
+        principal: Principal = authenticate()
+        with self._calls.place():
+            line = LineRuntime(self._services, transport="sse", authenticate=authenticate)
+            async with self._calls.opened(line) as live:
+                line.read(Resume(response_id=call.name, after=after))
+                line.half_close()
+                return await self._stream(call, live, principal, Create(), frozenset())
+
     def _extensions(self, call: Call, create: Create) -> frozenset[str]:
+        if create.background:
+            # Its times are nobody's: they are counted until its end.
+            return frozenset()
         if not create.stream:
             return TIMING
         return TIMING & asked_for(call.request.headers.getall(HEADER, []))
 
     async def _stream(
-        self, call: Call, live: LiveLine, extensions: frozenset[str]
+        self,
+        call: Call,
+        live: LiveLine,
+        principal: Principal,
+        create: Create,
+        extensions: frozenset[str],
     ) -> web.StreamResponse:
-        first = await next_event(live)
-        while isinstance(first, events.SessionStarted):
-            first = await next_event(live)
-        if isinstance(first, events.ErrorEvent):
-            raise error_of(first)
+        first = await first_event(self._services, live, principal, create)
         response = EventResponse(headers=EVENT_STREAM)
         call.stamp(response, {"created": round(call.spent * 1000, 3)})
         writer = await response.prepare(call.request)
@@ -135,3 +163,19 @@ def _fit(create: Create) -> Create:
     if create.stream_id is not None:
         raise unsupported("stream_id")
     return create
+
+
+def _keyed(create: Create, call: Call) -> Create:
+    """The create with the key that its header names; raises :class:`ApiError` 400."""
+    given = call.request.headers.getall(IDEMPOTENCY, [])
+    if not given:
+        return create
+    key, member = given[0], create.idempotency_key
+    if len(given) > 1 or not KEY.fullmatch(key) or member not in (None, key):
+        raise ApiError.of(
+            "invalid_value",
+            f"Invalid '{IDEMPOTENCY}': expected one key of 1 to 256 visible characters, the same "
+            "as in the body where that has one.",
+            param="idempotency_key",
+        )
+    return structs.replace(create, idempotency_key=key)

@@ -85,9 +85,10 @@ class HttpDoor:
         self.connections = Connections(
             config.max_connections, new_id=partial(services.ids.new, "req_"), places=places
         )
+        creates = CreateCalls(services, config, self.live)
         self._routes = self._table(
-            CreateCalls(services, config, self.live),
-            StoredCalls(services, config),
+            creates,
+            StoredCalls(services, config, creates),
             ModelCalls(services, websocket=upgrade is not None),
             UsageCalls(services),
         )

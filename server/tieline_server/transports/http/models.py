@@ -15,7 +15,14 @@ from tieline_server.runtime import Services
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.errors import json_response
 
-HTTP_EXTENSIONS: Final = ("cancel", "heartbeat", "timeout_ms", "timing")
+HTTP_EXTENSIONS: Final = (
+    "cancel",
+    "heartbeat",
+    "idempotency_key",
+    "resume",
+    "timeout_ms",
+    "timing",
+)
 """What of our extensions one request can carry."""
 
 CODEX_INSTRUCTIONS: Final = (
@@ -67,11 +74,14 @@ class ModelCalls:
                 "revision": REVISION,
                 "profile": services.profile.name,
                 "extensions": {name: each for name, each in offered.items() if each is not None},
+                # No part of a line: a call of its own (design: background).
+                "background": ["grpc", "http"],
                 "limits": {
                     "active_responses": limits.active,
                     "lanes": limits.lanes,
                     "queued_per_lane": limits.queue,
                     "held_timeout_ms": int(limits.held_timeout * 1000),
+                    "resume_window_ms": int(limits.resume_window * 1000),
                     "max_message_bytes": limits.message_bytes,
                 },
                 "engines": [{"name": name, "models": each} for name, each in engines.items()],

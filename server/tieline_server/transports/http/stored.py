@@ -1,5 +1,6 @@
 """What exists: stored responses, running turns, and sizes of input."""
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -13,11 +14,10 @@ from tieline.items import Item
 from tieline.responses import Response
 from tieline_server import runtime
 from tieline_server.core.effects import Principal
-from tieline_server.core.profile import unsupported
-from tieline_server.runtime import Services
+from tieline_server.runtime import LAST, Services
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
-from tieline_server.transports.http.creates import read_create
+from tieline_server.transports.http.creates import CreateCalls, read_create
 from tieline_server.transports.http.errors import json_response
 from tieline_server.transports.json_events import told
 from tieline_server.transports.stored import (
@@ -25,6 +25,7 @@ from tieline_server.transports.stored import (
     cancelled,
     deleted,
     find,
+    find_whole,
     input_items,
     page_of,
     place_id,
@@ -49,26 +50,30 @@ _TEXT_TYPE: Final = {"assistant": "output_text"}
 """Role -> the type of its text parts, where it is not ``input_text``."""
 
 
+_FLAGS: Final = {"": False, "0": False, "1": True, "false": False, "true": True}
+
+_NUMBER: Final = re.compile(r"0*([0-9]+)", re.ASCII)
+
+
 class StoredCalls:
     """Handlers of routes."""
 
-    def __init__(self, services: Services, config: HttpConfig) -> None:
+    def __init__(self, services: Services, config: HttpConfig, creates: CreateCalls) -> None:
         self._services = services
         self._config = config
+        self._creates = creates
 
-    async def get(self, call: Call) -> web.Response:
-        """A stored response of the caller."""
+    async def get(self, call: Call) -> web.StreamResponse:
+        """A response of the caller as it stands, or with ``stream`` its events."""
         principal = self._principal(call)
-        query = call.request.query
         _check_include(call)
-        if query.get("stream", "false").lower() not in ("false", "0", ""):
-            # Its events are not kept; only background responses may have them kept.
-            raise unsupported("stream")
-        saved = await find(self._services, principal.owner, call.name)
-        return _response(saved.response)
+        after = _starting_after(call)
+        if _flag(call, "stream") and call.request.method == "GET":
+            return await self._creates.resume(call, after)
+        return _response(await find(self._services, principal.owner, call.name))
 
     async def delete(self, call: Call) -> web.Response:
-        """Forgets a stored response of the caller."""
+        """Forgets a response of the caller; one that runs is cancelled first."""
         principal = self._principal(call)
         await deleted(self._services, principal.owner, call.name)
         return _json({"id": call.name, "object": "response", "deleted": True})
@@ -77,17 +82,19 @@ class StoredCalls:
         """Ends a turn of the caller, whichever line it runs on; one that has ended stays so."""
         principal = self._principal(call)
         services = self._services
-        if services.profile.cancel_foreground:
-            return _response(await cancelled(services, principal.owner, call.name))
-        await find(services, principal.owner, call.name)
-        raise ApiError.of("invalid_request", "Only a background response can be cancelled.")
+        if not services.profile.cancel_foreground:
+            response = await find(services, principal.owner, call.name)
+            if not response.background:
+                message = "Only a background response can be cancelled."
+                raise ApiError.of("invalid_request", message)
+        return _response(await cancelled(services, principal.owner, call.name))
 
     async def input_items(self, call: Call) -> web.Response:
-        """A page of what a stored response was asked with: its input, then what was appended."""
+        """A page of what a response was asked with: its input, then what was appended."""
         principal = self._principal(call)
         _check_include(call)
         query = call.request.query
-        saved = await find(self._services, principal.owner, call.name)
+        saved = await find_whole(self._services, principal.owner, call.name)
         page = page_of(
             [_entry(call.name, *each) for each in enumerate(input_items(saved))],
             limit=_integer(query.get("limit", str(PAGE)), "limit"),
@@ -163,6 +170,31 @@ def _check_include(call: Call) -> None:
             raise ApiError.of(
                 "invalid_value", f"Invalid value: '{name[:64]}' in 'include'.", param="include"
             )
+
+
+def _flag(call: Call, name: str) -> bool:
+    value = call.request.query.get(name, "").lower()
+    if value not in _FLAGS:
+        raise ApiError.of(
+            "invalid_type", f"Invalid type for '{name}': expected a boolean.", param=name
+        )
+    return _FLAGS[value]
+
+
+def _starting_after(call: Call) -> int | None:
+    """The number of the last event that the caller has seen; raises :class:`ApiError` 400."""
+    text = call.request.query.get("starting_after")
+    if text is None:
+        return None
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ApiError.of(
+            "invalid_value",
+            "Invalid 'starting_after': expected a sequence number, 0 or more.",
+            param="starting_after",
+        )
+    # Behind the last event of any response it does not matter how far.
+    return min(int(found[1][:19]), LAST)
 
 
 def _integer(text: str, param: str) -> int:

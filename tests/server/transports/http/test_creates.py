@@ -185,7 +185,7 @@ def test_a_trace_context_is_the_parent_of_the_turn() -> None:
         ({"input": "x", "stream": "yes"}, 400, "invalid_type", "stream"),
         ({"model": "tiny"}, 400, "missing_required_parameter", "input"),
         ({"input": "x", "model": "none"}, 404, "model_not_found", "model"),
-        ({"input": "x", "background": True}, 400, "unsupported_parameter", "background"),
+        ({"input": "x", "background": True, "store": False}, 400, "invalid_value", "background"),
         ({"input": "x", "append": True}, 400, "unsupported_parameter", "append"),
         ({"input": "x", "generate": False}, 400, "unsupported_parameter", "generate"),
         ({"input": "x", "stream_id": "a"}, 400, "unsupported_parameter", "stream_id"),

@@ -63,6 +63,9 @@ def test_capabilities_say_what_is_offered_where() -> None:
             said = (await client.ask("GET", "/v1/capabilities")).json
             assert said["profile"] == "openai"
             assert "append" not in said["extensions"]["http"]
+            assert {"resume", "idempotency_key"} <= set(said["extensions"]["http"])
+            assert said["background"] == ["grpc", "http"]
+            assert said["limits"]["resume_window_ms"] == 120_000
             assert "websocket" not in said["extensions"]
             assert said["limits"]["active_responses"] == 16
             (engine,) = said["engines"]

@@ -138,12 +138,16 @@ def test_open_responses_cancels_only_what_is_in_the_background() -> None:
     run(main())
 
 
-def test_the_events_of_a_finished_response_are_not_kept() -> None:
+def test_the_events_of_a_plain_response_are_not_kept() -> None:
     async def main() -> None:
         async with serve() as served, served.connection() as client:
             made = await stored(client)
             reply = await client.ask("GET", f"{PATH}/{made['id']}?stream=true")
-            assert (reply.status, reply.error["param"]) == (400, "stream")
+            assert (reply.status, reply.error["code"]) == (400, "not_resumable")
+            gone = await client.ask("GET", f"{PATH}/resp_no?stream=true")
+            assert (gone.status, gone.error["code"]) == (404, "response_not_found")
+            head = await client.ask("HEAD", f"{PATH}/{made['id']}?stream=true")
+            assert head.status == 200
             plain = await client.ask("GET", f"{PATH}/{made['id']}?stream=false&starting_after=3")
             assert plain.json == made
 
