@@ -133,7 +133,7 @@ class KeptTurn:
         """The response as it stands; None before its first event."""
         if self.turn is not None:
             return so_far(self.turn) if self.turn.announced else None
-        last = self.log.events[-1] if self.log.ended else None
+        last = self.log.events[-1] if self.log.ended and self.log.whole else None
         return last.response if isinstance(last, LifecycleEvent) else None
 
     def find(self) -> Saved | None:
@@ -146,6 +146,11 @@ class KeptTurn:
         if response is None or tip is None:
             return None
         return Saved(response=response, tip=tip, owner=self.owner, input_from=parent)
+
+    @property
+    def stored(self) -> bool:
+        """Whether its response is in the store, or will be."""
+        return self.recorder is not None
 
     async def lasts(self) -> bool:
         """Returns once it is durable that it runs: whether it is."""

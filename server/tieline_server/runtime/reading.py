@@ -17,7 +17,7 @@ from tieline_server.core.turn import Turn
 from tieline_server.homes import Home
 from tieline_server.journals.base import Cancellation
 from tieline_server.runtime.jobs import driver_of, server_error, space
-from tieline_server.runtime.kept import CONTINUABLE, KeptTurn
+from tieline_server.runtime.kept import CONTINUABLE
 from tieline_server.runtime.services import Services
 
 logger: Final = logging.getLogger("tieline.runtime")
@@ -138,11 +138,16 @@ async def events_of(
     """
     after = None if after is None else min(after, LAST)
     kept = services.running.kept.find(owner, response_id)
-    if kept is not None and kept.log.whole:
-        async with aclosing(_kept(kept, after)) as batches:
+    if kept is not None:
+        async with aclosing(read_log(kept.log, after)) as batches:
             async for batch in batches:
                 yield batch
-        return
+                if batch[-1].TERMINAL:
+                    return
+                after = batch[-1].sequence_number or 0
+        # It was dropped, for want of room: what is left of it is what was written down.
+        if kept.turn is not None or not kept.stored:
+            raise not_resumable(response_id)
     home = services.homes.home_of(response_id)
     if home is not None:
         begun = False
@@ -158,15 +163,6 @@ async def events_of(
     async with aclosing(_stored(services, owner, response_id, after)) as batches:
         async for batch in batches:
             yield batch
-
-
-async def _kept(kept: KeptTurn, after: int | None) -> AsyncGenerator[Sequence[Event], None]:
-    """From memory, as they come."""
-    async with aclosing(read_log(kept.log, after)) as batches:
-        async for batch in batches:
-            yield batch
-    if not kept.log.ended:
-        raise not_resumable(kept.response_id)
 
 
 async def read_log(log: EventLog, after: int | None) -> AsyncGenerator[Sequence[Event], None]:

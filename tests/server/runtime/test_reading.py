@@ -1,0 +1,74 @@
+"""Events of a response for whoever asks, also where there is no room for them any more."""
+
+import pytest
+
+from tests.support.core import LOCAL
+from tests.support.runtime import Stage, endless, hello, run
+from tieline import events
+from tieline.errors import ApiError
+from tieline_server.core.event_log import EventLogs
+from tieline_server.runtime import events_of
+
+
+async def read(stage: Stage, response_id: str, after: int | None = None) -> list[events.Event]:
+    """All events behind one."""
+    batches = events_of(stage.services, LOCAL.owner, response_id, after)
+    return [event async for batch in batches for event in batch]
+
+
+def test_a_number_behind_any_event_is_the_end() -> None:
+    async def test() -> None:
+        stage = Stage(hello)
+        stage.create(resumable=True)
+        ended = await stage.until(events.ResponseCompleted)
+        assert await read(stage, ended.response.id, 2**80) == [ended]
+        assert await read(stage, ended.response.id, 0) == stage.seen[1:]
+        await stage.line.close()
+        await stage.services.running.close()
+
+    run(test)
+
+
+def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> None:
+    async def test() -> None:
+        stage = Stage(hello)
+        stage.create(resumable=True)
+        made = (await stage.until(events.ResponseCompleted)).response
+        kept = stage.services.running.kept.find(LOCAL.owner, made.id)
+        assert kept is not None
+        batches = events_of(stage.services, LOCAL.owner, made.id, None)
+        kept.log.drop()
+        assert kept.look() is None
+        with pytest.raises(ApiError) as caught:
+            await anext(batches)
+        assert caught.value.code == "not_resumable"
+        await stage.line.close()
+        await stage.services.running.close()
+
+    run(test)
+
+
+def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() -> None:
+    async def test() -> None:
+        stage = Stage(endless)
+        stage.replace(logs=EventLogs(each=64 * 1024))
+        stage.create(resumable=True, store=True)
+        made = (await stage.until(events.ResponseCreated)).response
+        kept = stage.services.running.kept.find(LOCAL.owner, made.id)
+        assert kept is not None
+        batches = events_of(stage.services, LOCAL.owner, made.id, None)
+        await anext(batches)
+        while kept.log.whole:
+            await stage.until(events.OutputTextDelta)
+        with pytest.raises(ApiError) as caught:
+            await anext(batches)
+        assert caught.value.code == "not_resumable"
+        stage.services.running.cancel(LOCAL.owner, made.id)
+        await stage.until(events.ResponseIncomplete)
+        saved = await stage.services.store.get(LOCAL.owner, made.id)
+        assert saved is not None
+        assert saved.terminal is None
+        await stage.line.close()
+        await stage.services.running.close()
+
+    run(test)
