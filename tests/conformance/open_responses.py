@@ -219,7 +219,8 @@ EVENTS: Final[Mapping[str, Schema]] = {
     "response.in_progress": _lifecycle("in_progress"),
     "response.completed": _lifecycle("completed"),
     "response.failed": _lifecycle("failed"),
-    "response.incomplete": _lifecycle("incomplete"),
+    # The union has no event of its own for what was cancelled, and the schema has the status.
+    "response.incomplete": _lifecycle("incomplete", "cancelled"),
     "response.output_item.added": members(_ITEM),
     "response.output_item.done": members(_ITEM),
     "response.content_part.added": members({**_CONTENT, "part": PART}),

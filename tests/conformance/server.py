@@ -62,15 +62,22 @@ class WatchedEngine(ScriptedEngine):
         self._signal = signal
         self.said = 0
         """Output tokens that left the engine."""
+        self.samplings = 0
+        self.pause_after: int | None = None
+        """Output tokens after which it waits for ``go``."""
+        self.go = asyncio.Event()
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
         """As the engine's own."""
+        self.samplings += 1
         try:
             async with aclosing(super().sample(prompt)) as steps:
                 async for step in steps:
                     self.said += sum(getattr(delta, "tokens", 0) for delta in step)
                     self._signal.notify()
                     yield step
+                    if self.pause_after is not None and self.said >= self.pause_after:
+                        await self.go.wait()
         finally:
             self._signal.notify()
 

@@ -13,13 +13,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+import grpc
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse, WSMsgType
 
 from tests.conformance import open_responses, openai_types
 from tests.conformance.server import Served
 from tests.conformance.transcript import TERMINAL
-from tests.support.grpc_client import RawLine
+from tests.support.grpc_client import RawLine, status_error
 from tests.support.grpc_harness import responses
 from tieline.codecs.json import encode
 from tieline.codecs.proto import decode_event, from_response, item_to_json, request_to_proto
@@ -27,6 +28,15 @@ from tieline.responses import encode as encode_response
 from tieline.v1 import line_pb2, requests_pb2, responses_pb2
 
 Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """A call by a response's id was refused."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(f"{status} {code}")
+        self.status = status
+        self.code = code
 
 
 class Peer(Protocol):
@@ -61,6 +71,14 @@ class Peer(Protocol):
 
     async def cancel(self, response_id: str) -> Json:
         """Cancels a response by its id, beside whatever runs; returns it as it then stands."""
+
+    async def read(self, response_id: str, after: int | None = None) -> list[Json]:
+        """A response's events behind one, by its id; raises :class:`Refused`."""
+        ...
+
+    async def begin(self, **members: Any) -> Json:
+        """A create in the background, as it is acknowledged; raises :class:`Refused`."""
+        ...
 
     async def compact(self, **members: Any) -> Json:
         """The window that stands for a longer history."""
@@ -117,6 +135,27 @@ class GrpcPeer:
         members: Json = msgspec.json.decode(encode_response(from_response(cut.response)))
         return members
 
+    async def read(self, response_id: str, after: int | None = None) -> list[Json]:
+        """``ResumeResponse`` on the same channel."""
+        ask = line_pb2.ResumeResponseRequest(response_id=response_id, after=after)
+        call = responses(self._line.channel).ResumeResponse(ask)
+        try:
+            heard = [event async for message in call for event in message.events]
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
+        return [msgspec.json.decode(encode(decode_event(event))) for event in heard]
+
+    async def begin(self, **members: Any) -> Json:
+        """``CreateResponse`` on the same channel."""
+        create = request_to_proto(msgspec.json.encode({"type": "response.create", **members}))
+        ask = line_pb2.CreateResponseRequest(response_create=create.response_create)
+        try:
+            made = await responses(self._line.channel).CreateResponse(ask)
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
+        begun: Json = msgspec.json.decode(encode_response(from_response(made.response)))
+        return begun
+
     async def compact(self, **members: Any) -> Json:
         """``CompactResponse`` on the same channel."""
         create = request_to_proto(msgspec.json.encode({"type": "response.create", **members}))
@@ -171,6 +210,14 @@ class WebSocketPeer:
     async def cancel(self, response_id: str) -> Json:
         """``POST`` to the same host."""
         return await _cancel(self._session, f"{self._base}/{response_id}/cancel")
+
+    async def read(self, response_id: str, after: int | None = None) -> list[Json]:
+        """``GET`` with ``stream`` on the same host."""
+        return await _read(self._session, f"{self._base}/{response_id}", after)
+
+    async def begin(self, **members: Any) -> Json:
+        """``POST`` on the same host."""
+        return await _begin(self._session, self._base, members)
 
     async def compact(self, **members: Any) -> Json:
         """``POST`` on the same host."""
@@ -244,6 +291,14 @@ class HttpPeer:
         """``POST`` on another connection."""
         return await _cancel(self._session, f"{self._base}/{response_id}/cancel")
 
+    async def read(self, response_id: str, after: int | None = None) -> list[Json]:
+        """``GET`` with ``stream`` on another connection."""
+        return await _read(self._session, f"{self._base}/{response_id}", after)
+
+    async def begin(self, **members: Any) -> Json:
+        """``POST`` on another connection."""
+        return await _begin(self._session, self._base, members)
+
     async def compact(self, **members: Any) -> Json:
         """``POST`` on the same host."""
         return await _compact(self._session, self._base, members)
@@ -290,6 +345,32 @@ async def _cancel(session: ClientSession, url: str) -> Json:
         return members
 
 
+async def _read(session: ClientSession, url: str, after: int | None) -> list[Json]:
+    query = {"stream": "true", **({} if after is None else {"starting_after": str(after)})}
+    async with session.get(url, params=query) as answer:
+        if answer.status != 200:
+            raise Refused(answer.status, (await answer.json())["error"]["code"])
+        events = [await _next_event(answer)]
+        while events[-1]["type"] not in TERMINAL:
+            events.append(await _next_event(answer))
+        assert await answer.read() == b"data: [DONE]\n\n"
+        return events
+
+
+async def _begin(session: ClientSession, url: str, members: Json) -> Json:
+    async with session.post(url, json=members) as answer:
+        made: Json = msgspec.json.decode(await answer.read())
+        if answer.status != 200:
+            raise Refused(answer.status, made["error"]["code"])
+        return made
+
+
+def _refused(error: grpc.aio.AioRpcError) -> Refused:
+    said = status_error(error.trailing_metadata())
+    assert said is not None, error
+    return Refused(said.status, said.code)
+
+
 class Types(NamedTuple):
     """The types of one kind of client, as checks that raise."""
 
@@ -297,17 +378,20 @@ class Types(NamedTuple):
     """Of what ``receive`` gives, after the client has used these extensions."""
     stored: Callable[[Json, Set[str]], None]
     """Of a response by itself."""
+    read: Callable[[Json, Set[str]], None]
+    """Of an event of ``read``."""
     asked: frozenset[str] = frozenset()
     """Extensions that a client of this kind uses by being one."""
 
 
-GRPC_EVENTS: Final = Types(
-    openai_types.check_event, openai_types.check_response, frozenset({"grpc"})
-)
-OPENAI_EVENTS: Final = Types(openai_types.check_event, openai_types.check_response)
-OPENAI_ANSWERS: Final = Types(openai_types.check_answer, openai_types.check_response)
-OPEN_EVENTS: Final = Types(open_responses.check_event, open_responses.check_response)
-OPEN_ANSWERS: Final = Types(open_responses.check_answer, open_responses.check_response)
+_OPENAI: Final = (openai_types.check_response, openai_types.check_event)
+_OPEN: Final = (open_responses.check_response, open_responses.check_event)
+
+GRPC_EVENTS: Final = Types(openai_types.check_event, *_OPENAI, frozenset({"grpc"}))
+OPENAI_EVENTS: Final = Types(openai_types.check_event, *_OPENAI)
+OPENAI_ANSWERS: Final = Types(openai_types.check_answer, *_OPENAI)
+OPEN_EVENTS: Final = Types(open_responses.check_event, *_OPEN)
+OPEN_ANSWERS: Final = Types(open_responses.check_answer, *_OPEN)
 
 
 class CheckedPeer:
@@ -326,7 +410,8 @@ class CheckedPeer:
 
     async def send(self, message: Json) -> None:
         """Sends one client event, and notes which extensions it uses."""
-        if message.get("append") or message["type"] == "response.append":
+        # Who resumes may meet what was held.
+        if message.get("append") or message["type"] in ("response.append", "response.resume"):
             self._asked.add("append")
         if "timeout_ms" in message:
             self._asked.add("timeout_ms")
@@ -351,6 +436,19 @@ class CheckedPeer:
         cut = await self._peer.cancel(response_id)
         self._types.stored(cut, self._asked)
         return cut
+
+    async def read(self, response_id: str, after: int | None = None) -> list[Json]:
+        """A response's events by its id, which must be such."""
+        events = await self._peer.read(response_id, after)
+        for event in events:
+            self._types.read(event, self._asked)
+        return events
+
+    async def begin(self, **members: Any) -> Json:
+        """A create in the background; what it is then must be one."""
+        made = await self._peer.begin(**{"model": "scripted", "background": True, **members})
+        self._types.stored(made, self._asked)
+        return made
 
     async def compact(self, **members: Any) -> Json:
         """The window that stands for a longer history."""
@@ -403,15 +501,26 @@ OFFERS: Final[Mapping[str, str]] = {
     "context_management": "automatic compaction; no part of Open Responses",
     "custom_tools": "custom tool calls; no part of Open Responses",
     "raw_reasoning": "raw reasoning by OpenAI's name for it; Open Responses has another",
+    "resumable": "`resumable`: the events are read again by the response's id; an extension",
+    "resume": "`response.resume` brings a response to a line; needs a line, and is an extension",
+    "background": "`background: true` on a call of its own; on a line somebody is connected",
 }
 """What a case may need, and why some transport is without it."""
 
-LINE: Final = frozenset(OFFERS)
-"""What a transport with a line of its own offers: everything."""
+LINE: Final = frozenset(OFFERS) - {"background"}
+"""What a transport with a line of its own offers: everything that concerns one."""
 
-REQUEST: Final = frozenset(
-    {"deadline", "custom_tools", "raw_reasoning", "cancel_by_id", "context_management"}
-)
+BACKGROUND: Final = frozenset({"background"})
+"""What a call by itself offers; all that is left of one in the open-responses profile."""
+
+REQUEST: Final = BACKGROUND | {
+    "deadline",
+    "custom_tools",
+    "raw_reasoning",
+    "cancel_by_id",
+    "context_management",
+    "resumable",
+}
 """What one HTTP request offers, streamed or not."""
 
 OPEN_LINE: Final = frozenset({"events", "line", "messages"})
@@ -437,13 +546,16 @@ class Wire(NamedTuple):
 
 
 WIRES: Final[Mapping[str, Wire]] = {
-    "grpc": Wire(_grpc, GRPC_EVENTS, LINE),
+    # Its calls of one turn beside its lines may be in the background.
+    "grpc": Wire(_grpc, GRPC_EVENTS, LINE | BACKGROUND),
     "websocket": Wire(_websocket, OPENAI_EVENTS, LINE),
     "sse": Wire(partial(_http, stream=True), OPENAI_EVENTS, REQUEST | {"events"}),
     "http": Wire(partial(_http, stream=False), OPENAI_ANSWERS, REQUEST),
     "open-websocket": Wire(partial(_websocket, profile=OPEN), OPEN_EVENTS, OPEN_LINE),
-    "open-sse": Wire(partial(_http, stream=True, profile=OPEN), OPEN_EVENTS, frozenset({"events"})),
-    "open-http": Wire(partial(_http, stream=False, profile=OPEN), OPEN_ANSWERS),
+    "open-sse": Wire(
+        partial(_http, stream=True, profile=OPEN), OPEN_EVENTS, BACKGROUND | {"events"}
+    ),
+    "open-http": Wire(partial(_http, stream=False, profile=OPEN), OPEN_ANSWERS, BACKGROUND),
 }
 
 
