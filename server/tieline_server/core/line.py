@@ -344,6 +344,7 @@ class Line:
                     "queued_per_lane": limits.queue,
                     "held_timeout_ms": int(limits.held_timeout * 1000),
                     "max_message_bytes": limits.message_bytes,
+                    "resume_window_ms": int(limits.resume_window * 1000),
                 },
             )
         )

@@ -1,11 +1,215 @@
-"""Lists in pages, and the ids under which items are listed."""
+"""Responses by their ids, also where they run in another process; and lists in pages."""
+
+import asyncio
+from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
+from tests.support.core import LOCAL
+from tests.support.runtime import Stage, endless, hello, run
+from tieline import events
 from tieline.errors import ApiError
-from tieline_server.transports.stored import LONGEST_PAGE, PAGE, not_found, page_of, place_id
+from tieline.responses import Response
+from tieline_server.homes import Home
+from tieline_server.journals.base import Begun, Cancellation
+from tieline_server.journals.memory import MemoryJournal
+from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
+from tieline_server.stores.memory import MemoryStore
+from tieline_server.transports.stored import (
+    LONGEST_PAGE,
+    PAGE,
+    cancelled,
+    deleted,
+    find,
+    find_whole,
+    not_found,
+    page_of,
+    place_id,
+)
 
+OWNER = LOCAL.owner
 LISTED = [(f"msg_{number}", number) for number in range(25)]
+
+
+class Neighbours:
+    """One neighbour, which any id may name."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def home_of(self, response_id: str) -> Home | None:
+        """The neighbour."""
+        return self._home
+
+    def others(self) -> Sequence[Home]:
+        """The neighbour."""
+        return (self._home,)
+
+
+class Gone(LocalHome):
+    """A neighbour that has just died."""
+
+    async def look(self, owner: str, response_id: str) -> Response | None:
+        """Nobody answers."""
+        raise ApiError.of("server_error", "gone")
+
+    async def cancel(self, owner: str, response_id: str) -> Response | None:
+        """Nobody answers."""
+        raise ApiError.of("server_error", "gone")
+
+    async def forget(self, owner: str, response_id: str) -> None:
+        """Nobody answers."""
+        raise ApiError.of("server_error", "gone")
+
+
+class Shared(MemoryJournal):
+    """The journal of several processes with one store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(now=lambda: 0.0)
+        self._store = store
+        self._left: list[Cancellation] = []
+
+    async def running(self, owner: str, response_id: str) -> Begun | None:
+        """What has begun and is not stored."""
+        if await self._store.get(owner, response_id) is not None:
+            return None
+        return await super().running(owner, response_id)
+
+    async def ask_cancel(self, wanted: Cancellation) -> None:
+        """Leaves word."""
+        self._left.append(wanted)
+
+    async def asked_cancels(self) -> Sequence[Cancellation]:
+        """The words left."""
+        told, self._left = self._left, []
+        return told
+
+
+def beside(stage: Stage, home: type[LocalHome] | None = LocalHome) -> Services:
+    """Another process, with the same store; and the stage's own as its neighbour, or none."""
+    other = structs.replace(stage.services, running=Running())
+    if home is None:
+        return other
+    return structs.replace(other, homes=Neighbours(home(stage.services)))
+
+
+def shared(stage: Stage) -> None:
+    """Gives the stage a journal that other processes read."""
+    store = stage.services.store
+    assert isinstance(store, MemoryStore)
+    stage.replace(journal=Shared(store))
+
+
+async def begun(stage: Stage, *, store: bool) -> str:
+    """A resumable response of the stage that has said something."""
+    stage.create(resumable=True, store=store)
+    made = (await stage.until(events.ResponseCreated)).response
+    await stage.until(events.OutputTextDelta)
+    return str(made.id)
+
+
+async def close(stage: Stage) -> None:
+    await stage.line.close()
+    await stage.services.running.close()
+
+
+def test_a_neighbour_says_how_its_response_stands_and_ends_it() -> None:
+    async def test() -> None:
+        stage = Stage(endless)
+        services = beside(stage)
+        made = await begun(stage, store=False)
+        standing = await find(services, OWNER, made)
+        assert (standing.id, standing.status) == (made, "in_progress")
+        with pytest.raises(ApiError) as elsewhere:
+            await find_whole(services, OWNER, made)
+        assert elsewhere.value.code == "response_not_active"
+        cut = await cancelled(services, OWNER, made)
+        assert cut.status == "cancelled"
+        assert await cancelled(services, OWNER, made) == cut
+        assert await find(services, OWNER, made) == cut
+        await deleted(services, OWNER, made)
+        for ask in (find, find_whole, cancelled, deleted):
+            with pytest.raises(ApiError) as gone:
+                await ask(services, OWNER, made)
+            assert gone.value.code == "response_not_found"
+        assert len(stage.services.running.kept) == 0
+        await close(stage)
+
+    run(test)
+
+
+@pytest.mark.parametrize("home", [Gone, None])
+def test_where_a_process_cannot_be_asked_the_journal_knows(home: type[LocalHome] | None) -> None:
+    async def test() -> None:
+        stage = Stage(endless)
+        shared(stage)
+        services = beside(stage, home)
+        made = await begun(stage, store=True)
+        kept = stage.services.running.kept.find(OWNER, made)
+        assert kept is not None
+        assert await kept.lasts()
+        assert (await find(services, OWNER, made)).status in ("queued", "in_progress")
+        hearing = asyncio.create_task(heed_cancels(stage.services))
+        cut = await cancelled(services, OWNER, made)
+        assert cut.status == "cancelled"
+        hearing.cancel()
+        await asyncio.wait([hearing])
+        assert await find(services, OWNER, made) == cut
+        assert (await find_whole(services, OWNER, made)).response == cut
+        await deleted(services, OWNER, made)
+        await close(stage)
+
+    run(test)
+
+
+def test_who_does_not_own_it_finds_nothing_and_ends_nothing() -> None:
+    async def test() -> None:
+        stage = Stage(endless)
+        shared(stage)
+        for services in (stage.services, beside(stage), beside(stage, None)):
+            made = await begun(stage, store=True)
+            for ask in (find, find_whole, cancelled, deleted):
+                with pytest.raises(ApiError) as unknown:
+                    await ask(services, "another", made)
+                assert unknown.value.code == "response_not_found"
+            assert not [record for record, _ in stage.records if record.response_id == made]
+            assert (await cancelled(stage.services, OWNER, made)).status == "cancelled"
+        await close(stage)
+
+    run(test)
+
+
+def test_deleting_a_plain_response_that_runs_is_as_if_it_were_not_there() -> None:
+    async def test() -> None:
+        stage = Stage(endless)
+        stage.create(store=True)
+        made = (await stage.until(events.ResponseCreated)).response
+        with pytest.raises(ApiError) as unknown:
+            await deleted(stage.services, OWNER, made.id)
+        assert unknown.value.code == "response_not_found"
+        assert not stage.records
+        await close(stage)
+
+    run(test)
+
+
+def test_deleting_reaches_what_a_neighbour_remembers() -> None:
+    async def test() -> None:
+        stage = Stage(hello)
+        shared(stage)
+        services = beside(stage)
+        stage.create(resumable=True, store=True)
+        made = (await stage.until(events.ResponseCompleted)).response
+        await deleted(services, OWNER, made.id)
+        assert stage.services.running.kept.find(OWNER, made.id) is None
+        stage.create(previous_response_id=made.id)
+        error = (await stage.until(events.ErrorEvent)).error
+        assert error.code == "previous_response_not_found"
+        await close(stage)
+
+    run(test)
 
 
 def test_a_page_is_the_newest_first_unless_asked_otherwise() -> None:
