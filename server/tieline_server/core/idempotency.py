@@ -5,7 +5,6 @@ was understood, without what concerns the way that it came.
 """
 
 import hashlib
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -47,7 +46,14 @@ def body_digest(create: Create) -> bytes:
     """
     said = {name: _value(getattr(create, name)) for name in _MEMBERS}
     given = {name: value for name, value in said.items() if value is not None}
+    if isinstance(given.get("input"), list):
+        given["input"] = [_typed(item) for item in given["input"]]
     return hashlib.sha256(_encoder.encode(given)).digest()
+
+
+def _typed(item: Any) -> Any:
+    """An item of no type is a message: typed stubs cannot leave the type out."""
+    return {"type": "message", **item} if isinstance(item, dict) else item
 
 
 def _value(member: Any) -> Any:
@@ -58,13 +64,23 @@ def _value(member: Any) -> Any:
     return _number(str(member)) if isinstance(member, float) else member
 
 
-def _number(text: str) -> Any:
-    """A number by its value; one with a fraction as what no JSON text can say."""
-    value = Decimal(text)
-    if value == value.to_integral_value():
-        return int(value)
-    return {"\x00": str(value.normalize())}
+def _number(text: str) -> int | Raw:
+    """A number by its value, exactly: its digits without zeros around them, and their place."""
+    mantissa, _, exponent = text.lower().partition("e")
+    whole, _, fraction = mantissa.removeprefix("-").partition(".")
+    digits = (whole + fraction).rstrip("0")
+    if not digits:
+        return 0
+    power = int(exponent or 0) + len(whole) - len(digits)
+    digits = digits.lstrip("0")
+    sign = "-" if mantissa[0] == "-" else ""
+    if power >= 0 and len(digits) + power <= _INTEGER:
+        return int(f"{sign}{digits}{'0' * power}")
+    return Raw(f"{sign}{digits}e{power}".encode())
 
+
+_INTEGER: Final = 309
+"""Digits of the largest number within a double: an integer as the decoder reads it."""
 
 _decoder: Final = msgspec.json.Decoder(float_hook=_number)
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
