@@ -78,7 +78,9 @@ class ServerProcess:
 
     def lines(self, event: str | None = None) -> list[dict[str, Any]]:
         """The log lines so far, of one event or all."""
-        lines = [json.loads(line) for line in self.log().splitlines()]
+        # The last one may be on its way.
+        whole = [line for line in self.log().splitlines(keepends=True) if line.endswith("\n")]
+        lines = [json.loads(line) for line in whole]
         return [line for line in lines if event in (None, line["event"])]
 
 
