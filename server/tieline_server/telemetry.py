@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from uuid import uuid4
 
 import msgspec
 import structlog
@@ -64,6 +65,7 @@ OWNER: Final = "tieline.owner"
 PHASE: Final = "tieline.phase."
 """Followed by a phase's name; the value is microseconds."""
 
+INSTANCE: Final = "service.instance.id"
 SCOPE: Final = "tieline"
 OPERATIONS: Final = {"turn": "chat", "prewarm": "prewarm", "compaction": "compact"}
 """Kind of turn -> operation, the first word of the span's name."""
@@ -410,6 +412,9 @@ def _exporting(lines: Callable[[], int]) -> Signals:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": SCOPE}
+    if INSTANCE not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        # Without it the sums of several workers would pass for one that jumps to and fro.
+        named[INSTANCE] = str(uuid4())
     resource = Resource.create(named)
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
     if _wanted("TRACES"):

@@ -114,6 +114,7 @@ class Fleet:
         """Fills every seat; raises :class:`NotServing` where one cannot be."""
         await asyncio.gather(*(self._fill(seat) for seat in self._seats))
         self._keeping = [self._loop.create_task(self._keep(seat)) for seat in self._seats]
+        self._keeping.append(self._loop.create_task(self._keep_nursery()))
 
     async def restart(self, settings: Settings) -> None:
         """Another worker for each seat, one by one: the old one ends when the new one serves.
@@ -202,6 +203,18 @@ class Fleet:
                 await asyncio.sleep(wait)
             async with seat.lock:
                 wait = await self._refill(seat) if seat.child is None else 0.0
+
+    async def _keep_nursery(self) -> None:
+        """Has one ready before it is needed."""
+        pace = Pace()
+        while True:
+            nursery, since = self._nursery, self._loop.time()
+            await nursery.ended.wait()
+            wait = pace.died(self._loop.time() - since)
+            if nursery is self._nursery:
+                await asyncio.sleep(wait)
+            if nursery is self._nursery:
+                self._renew()
 
     async def _refill(self, seat: Seat) -> float:
         """Tries to; returns how long to wait before the next try."""

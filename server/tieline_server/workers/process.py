@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from tieline.errors import TielineError
@@ -11,6 +12,9 @@ from tieline_server.config import Config
 from tieline_server.workers.control import TO_WORKER, Failed, Serve
 from tieline_server.workers.frames import Torn, pack
 from tieline_server.workers.post import WorkerPost
+
+NAME: Final = "tieline-worker"
+"""At most 15 characters (prctl(2), PR_SET_NAME)."""
 
 FAILED: Final = 2
 """Exit status of a worker that could not serve."""
@@ -24,6 +28,9 @@ def work(descriptor: int, serve: Served) -> int:
 
     ``descriptor`` is its end of the control.
     """
+    with contextlib.suppress(OSError):
+        # What ps shows beside the command line, which a fork has from the nursery.
+        Path("/proc/self/comm").write_text(NAME)
     with socket.socket(fileno=descriptor) as control:
         try:
             order = TO_WORKER.receive(control)

@@ -47,6 +47,8 @@ class TestServing:
         with several(tmp_path) as server:
             workers = server.workers
             assert len(workers) == 2
+            names = {Path(f"/proc/{pid}/comm").read_text() for pid in workers.values()}
+            assert names == {"tieline-worker\n"}
             seen: set[str] = set()
             while seen != workers.keys():
                 seen.add(mark_of(created(server)))
@@ -201,6 +203,7 @@ class TestReplacing:
         with several(tmp_path) as server:
             nursery = parent_of(next(iter(server.workers.values())))
             os.kill(nursery, signal.SIGKILL)
+            until(lambda: not alive(nursery))
             os.kill(next(iter(server.workers.values())), signal.SIGKILL)
             until(lambda: len(server.lines("worker_serves")) == 3)
             server.whole()
