@@ -185,10 +185,10 @@ async def opened(
 def prepare(config: Config) -> None:
     """Imports what these settings will need and opens nothing: most of a start, ahead of time."""
     kind = config.store.partition(":")[0]
-    modules = [STORES[kind], JOURNALS[kind], engines.ENGINES.get(config.engine, "")]
-    if config.store != MEMORY:
-        modules += [LEDGERS[kind], *DATABASES[kind]]
-    for name in filter(None, modules):
+    engines.prepare(config.engine)
+    telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
+    stores = (STORES[kind], JOURNALS[kind], LEDGERS[kind], *DATABASES.get(kind, ()))
+    for name in (*stores, *telemetries):
         with suppress(ModuleNotFoundError):  # Whoever serves says what is missing.
             import_module(name.partition(":")[0])
 

@@ -22,6 +22,10 @@ EXTRAS: Final[dict[str, str]] = {
 """Engine name -> the extra that brings what it imports."""
 
 
+READ_ONCE: Final[dict[str, str]] = {"scripted": "tieline_server.engines.bpe:shipped"}
+"""Engine name -> what reads the data that every engine of this kind shares in a process."""
+
+
 class EngineMissing(TielineError):
     """An engine cannot be had; the message is one line, for who starts the server."""
 
@@ -46,3 +50,17 @@ def load(name: str, **options: Any) -> Engine:
             f"pip install 'tieline[{EXTRAS[name]}]'"
         ) from None
     return engine
+
+
+def prepare(name: str) -> None:
+    """Imports what an engine needs and reads what it shares; what is missing, ``load`` says."""
+    for path in (ENGINES.get(name), READ_ONCE.get(name)):
+        if path is None:
+            continue
+        module, _, read = path.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), read)
+        except ModuleNotFoundError:
+            continue
+        if path == READ_ONCE.get(name):
+            found()

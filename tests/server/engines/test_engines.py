@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from tieline_server.engines import ENGINES, EXTRAS, EngineMissing, load
+from tieline_server import engines
+from tieline_server.engines import ENGINES, EXTRAS, EngineMissing, bpe, load
 from tieline_server.engines.scripted import script
 from tieline_server.engines.scripted.script import Script
 
@@ -45,3 +46,16 @@ def test_a_module_of_our_own_that_is_missing_is_a_bug_and_stays_one(
     monkeypatch.setitem(sys.modules, "tieline_server.engines.scripted", None)
     with pytest.raises(ModuleNotFoundError):
         load("scripted")
+
+
+def test_what_is_prepared_is_there_and_what_is_unknown_or_missing_is_left_to_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engines.prepare("none")
+    monkeypatch.setitem(sys.modules, "tieline_server.engines.scripted", None)
+    engines.prepare("scripted")
+    monkeypatch.undo()
+    engines.prepare("scripted")
+    read = bpe.shipped.cache_info()
+    assert load("scripted").name == "scripted"
+    assert bpe.shipped.cache_info().misses == read.misses
