@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -295,7 +296,9 @@ class TestMetrics:
             os.kill(pid, signal.SIGKILL)
             until(lambda: not alive(pid))
             while server.workers.keys() == {mark} or len(server.workers) < 2:
-                assert responses(server) == len(seen)
+                # What was in the hands of the one that died is reset, until its last thread ends.
+                with suppress(ConnectionError, URLError):
+                    assert responses(server) == len(seen)
             assert responses(server) == len(seen)
             created(server)
             assert responses(server) == len(seen) + 1
