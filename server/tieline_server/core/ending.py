@@ -61,7 +61,7 @@ def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
         tip=_tip(turn),
         owner=turn.principal.owner,
         input_from=turn.parent,
-        terminal=turn.outbox.count if turn.log is not None and turn.log.whole else None,
+        terminal=None if turn.log is None else turn.outbox.count,
     )
     turn.booked = True
     turn.host.effects.append(Save(turn, record, record_of(turn, outcome_of(turn))))

@@ -195,6 +195,8 @@ async def _stored(
         running = await services.journal.running(owner, response_id)
         raws = await services.journal.events(owner, response_id, after=seen, most=BATCH)
         if raws is None:
+            if running is not None:
+                raise not_resumable(response_id)
             break
         if raws:
             batch = [decode_event(raw) for raw in raws]
@@ -207,11 +209,12 @@ async def _stored(
     saved = await services.store.get(owner, response_id)
     if saved is None:
         raise not_found(response_id)
-    yield [_terminal(saved)]
+    yield [_terminal(saved, seen)]
 
 
-def _terminal(saved: Saved) -> Event:
-    if saved.terminal is None:
+def _terminal(saved: Saved, seen: int) -> Event:
+    """The end, for who has seen all before it; some of it may not have been written down."""
+    if saved.terminal is None or saved.terminal > seen + 1:
         raise not_resumable(saved.response.id)
     return terminal_event(saved.response, saved.terminal)
 

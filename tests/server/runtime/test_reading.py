@@ -7,7 +7,17 @@ from tests.support.runtime import Stage, endless, hello, run
 from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.event_log import EventLogs
+from tieline_server.journals.base import Begun
+from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import events_of
+
+
+class Forgetful(MemoryJournal):
+    """Whatever has begun has ended."""
+
+    async def running(self, owner: str, response_id: str) -> Begun | None:
+        """Nothing runs."""
+        return None
 
 
 async def read(stage: Stage, response_id: str, after: int | None = None) -> list[events.Event]:
@@ -51,7 +61,7 @@ def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> None:
 def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() -> None:
     async def test() -> None:
         stage = Stage(endless)
-        stage.replace(logs=EventLogs(each=64 * 1024))
+        stage.replace(logs=EventLogs(each=64 * 1024), journal=Forgetful(now=lambda: 0.0))
         stage.create(resumable=True, store=True)
         made = (await stage.until(events.ResponseCreated)).response
         kept = stage.services.running.kept.find(LOCAL.owner, made.id)
@@ -65,9 +75,13 @@ def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() ->
         assert caught.value.code == "not_resumable"
         stage.services.running.cancel(LOCAL.owner, made.id)
         await stage.until(events.ResponseIncomplete)
-        saved = await stage.services.store.get(LOCAL.owner, made.id)
-        assert saved is not None
-        assert saved.terminal is None
+        # What was written down of it ends before its end.
+        stage.services.running.kept.forget(LOCAL.owner, made.id)
+        with pytest.raises(ApiError) as caught:
+            await read(stage, made.id)
+        assert caught.value.code == "not_resumable"
+        last = await read(stage, made.id, 2**31)
+        assert [type(event) for event in last] == [events.ResponseIncomplete]
         await stage.line.close()
         await stage.services.running.close()
 
