@@ -113,14 +113,15 @@ async def serve(
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
     records: list[TurnRecord] = []
     ledger = MemoryLedger()
+    journal = MemoryJournal(now=time.time)
     services = Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
             Resolved(model=m.id, engine=engine.name, steering=m.steering) for m in engine.models()
         ),
-        store=MemoryStore(book=ledger.book),
+        store=MemoryStore(book=ledger.book, journal=journal),
         ledger=ledger,
-        journal=MemoryJournal(now=time.time),
+        journal=journal,
         budget=Budget(),
         keys=Keys(None, clock=time.monotonic, warn=print),
         limits=limits or Limits(),

@@ -136,7 +136,7 @@ def _services(
     return Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(models),
-        store=MemoryStore(book=ledger.book) if store is None else store,
+        store=MemoryStore(book=ledger.book, journal=journal) if store is None else store,
         ledger=ledger,
         journal=journal,
         budget=Budget(),

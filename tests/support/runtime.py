@@ -125,12 +125,13 @@ class Stage:
         self.engine = Speaker(answer)
         self.records: list[tuple[TurnRecord, str]] = []
         self.ledger = ledger = MemoryLedger() if ledger is None else ledger
+        journal = MemoryJournal(now=time.time)
         self.services = Services(
             engines={"e": self.engine},
             catalog=catalog(),
-            store=MemoryStore(book=ledger.book) if store is None else store,
+            store=MemoryStore(book=ledger.book, journal=journal) if store is None else store,
             ledger=ledger,
-            journal=MemoryJournal(now=time.time),
+            journal=journal,
             budget=Budget(),
             limits=limits or Limits(),
             observe=lambda record, transport: self.records.append((record, transport)),

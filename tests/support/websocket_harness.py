@@ -84,14 +84,15 @@ def services_of(
         engine.signal.notify()
 
     ledger = MemoryLedger()
+    journal = MemoryJournal(now=time.time)
     return Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
             Resolved(model=model.id, engine=engine.name) for model in engine.models()
         ),
-        store=MemoryStore(book=ledger.book),
+        store=MemoryStore(book=ledger.book, journal=journal),
         ledger=ledger,
-        journal=MemoryJournal(now=time.time),
+        journal=journal,
         budget=Budget(),
         keys=Keys(api_keys, clock=clock, warn=print),
         limits=limits or Limits(),

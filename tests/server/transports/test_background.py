@@ -140,6 +140,21 @@ def test_it_is_cancelled_by_its_id_and_stays_so(profile: str) -> None:
     run(main())
 
 
+def test_deleting_it_ends_it_and_leaves_nothing() -> None:
+    async def main() -> None:
+        async with serve(gated(asyncio.Event())) as served, served.connection() as client:
+            made = (await client.ask("POST", PATH, BACKGROUND)).json["id"]
+            await served.until(lambda: served.engine.started == 1)
+            where = f"{PATH}/{made}"
+            assert (await client.ask("DELETE", where)).json["deleted"] is True
+            assert served.engine.cancelled == 1
+            for path in (where, f"{where}?stream=true", f"{where}/input_items"):
+                assert (await client.ask("GET", path)).status == 404
+            assert (await client.ask("DELETE", where)).status == 404
+
+    run(main())
+
+
 def test_a_key_finds_it_whatever_has_become_of_it() -> None:
     async def main() -> None:
         gate = asyncio.Event()
