@@ -9,9 +9,14 @@ from tieline.codecs.json import MAX_DEPTH, MAX_VALUES
 from tieline.errors import ERRORS, Grpc
 from tieline.items import MAX_ITEMS
 from tieline.requests import EVENT_ID
+from tieline_server.config import Config
 from tieline_server.core.limits import Limits
 from tieline_server.core.outbox import MERGE_CHARACTERS
 from tieline_server.core.settings import MAX_TOOLS
+from tieline_server.runtime.cancels import PERIOD
+from tieline_server.runtime.kept import FLUSH
+from tieline_server.runtime.reading import POLL
+from tieline_server.runtime.running import PATIENCE
 from tieline_server.summaries import LONGEST
 from tieline_server.transports.grpc.stream import WRITE_BYTES
 from tieline_server.transports.websocket.config import WebSocketConfig
@@ -33,6 +38,10 @@ def test_the_error_table_of_the_page_is_the_table_of_the_code() -> None:
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     page = (ROOT / "docs/protocol.md").read_text()
     limits, mebi = Limits(), 1024 * 1024
+    one, all_ = (
+        Config.model_fields[name].default // mebi
+        for name in ("max_resume_bytes", "max_total_resume_bytes")
+    )
 
     for sentence in (
         f"| responses that sample side by side on a line | {limits.active};",
@@ -52,6 +61,12 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"has {limits.merge_from} unsent events, a delta joins the one before it, "
         f"unless that has {MERGE_CHARACTERS} characters or more",
         f"(at most {LONGEST:,} tokens,",
+        f"runs on for `--resume-window` ({limits.resume_window:.0f} s) and is then cancelled",
+        f"`--max-resume-bytes` ({one} MiB) for one response,",
+        f"`--max-total-resume-bytes` ({all_} MiB) for all.",
+        f"which each looks for every {PERIOD} s; who cancels waits for the end, "
+        f"at most {PATIENCE:.0f} s.",
+        f"as they are written down, within about {FLUSH + POLL:.1f} s;",
     ):
         assert sentence in page
 
