@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from msgspec import structs
+from msgspec import UnsetType, structs
 
 from tests.support.core import catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
+from tieline.requests import Resume
 from tieline_server.core.booking import Booking
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
@@ -109,53 +110,12 @@ class Failing(MemoryStore):
         return await super().get(owner, response_id)
 
 
-class Stage:
-    """A process with one line on it."""
+class Peer:
+    """A client's end of one line, and what it has read."""
 
-    def __init__(
-        self,
-        answer: Answer,
-        *,
-        store: MemoryStore | None = None,
-        ledger: MemoryLedger | None = None,
-        limits: Limits | None = None,
-        authenticate: Callable[[], Principal] = Principal,
-        merge: bool = False,
-    ) -> None:
-        self.engine = Speaker(answer)
-        self.records: list[tuple[TurnRecord, str]] = []
-        self.ledger = ledger = MemoryLedger() if ledger is None else ledger
-        journal = MemoryJournal(now=time.time)
-        self.services = Services(
-            engines={"e": self.engine},
-            catalog=catalog(),
-            store=MemoryStore(book=ledger.book, journal=journal) if store is None else store,
-            ledger=ledger,
-            journal=journal,
-            budget=Budget(),
-            limits=limits or Limits(),
-            observe=lambda record, transport: self.records.append((record, transport)),
-            clock=time.monotonic,
-            now=time.time,
-            ids=IdSource(os.urandom),
-            running=Running(),
-            sealer=Keyring.random(os.urandom),
-        )
-        self.authenticate = authenticate
-        self.merge = merge
+    def __init__(self, line: LineRuntime) -> None:
+        self.line = line
         self.seen: list[events.Event] = []
-        self.line = self.open()
-
-    def replace(self, **members: Any) -> None:
-        """Other members of the services, for lines that open from here on: a new one is there."""
-        self.services = structs.replace(self.services, **members)
-        self.line = self.open()
-
-    def open(self) -> LineRuntime:
-        """One more line."""
-        return LineRuntime(
-            self.services, transport="test", authenticate=self.authenticate, merge=self.merge
-        )
 
     def create(self, input: object = "hi", **members: Any) -> None:
         """A create on the line, ``store`` false unless said."""
@@ -181,6 +141,73 @@ class Stage:
     def types(self) -> list[str]:
         """The types of what was read, without the ``response.`` before them."""
         return [event.type.removeprefix("response.") for event in self.seen]
+
+    def resume(self, response_id: str, after: int | None = None, **members: Any) -> None:
+        """A resume on the line."""
+        self.line.receive(Resume(response_id=response_id, after=after, **members), size=1)
+
+    @property
+    def numbers(self) -> list[int | UnsetType]:
+        """The numbers of what was read."""
+        return [event.sequence_number for event in self.seen]
+
+
+class Stage(Peer):
+    """A process with one line on it."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        store: MemoryStore | None = None,
+        ledger: MemoryLedger | None = None,
+        limits: Limits | None = None,
+        authenticate: Callable[[], Principal] = Principal,
+        merge: bool = False,
+    ) -> None:
+        self.engine = Speaker(answer)
+        self.records: list[tuple[TurnRecord, str]] = []
+        self.booked = asyncio.Event()
+        """Set when a turn has left its record."""
+        self.ledger = ledger = MemoryLedger() if ledger is None else ledger
+        journal = MemoryJournal(now=time.time)
+        self.services = Services(
+            engines={"e": self.engine},
+            catalog=catalog(),
+            store=MemoryStore(book=ledger.book, journal=journal) if store is None else store,
+            ledger=ledger,
+            journal=journal,
+            budget=Budget(),
+            limits=limits or Limits(),
+            observe=self._observe,
+            clock=time.monotonic,
+            now=time.time,
+            ids=IdSource(os.urandom),
+            running=Running(),
+            sealer=Keyring.random(os.urandom),
+        )
+        self.authenticate = authenticate
+        self.merge = merge
+        super().__init__(self.open())
+
+    def replace(self, **members: Any) -> None:
+        """Other members of the services, for lines that open from here on: a new one is there."""
+        self.services = structs.replace(self.services, **members)
+        self.line = self.open()
+
+    def _observe(self, record: TurnRecord, transport: str) -> None:
+        self.records.append((record, transport))
+        self.booked.set()
+
+    def open(self) -> LineRuntime:
+        """One more line."""
+        return LineRuntime(
+            self.services, transport="test", authenticate=self.authenticate, merge=self.merge
+        )
+
+    def peer(self) -> Peer:
+        """A client on a line of its own."""
+        return Peer(self.open())
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

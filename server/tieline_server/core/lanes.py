@@ -86,8 +86,14 @@ class Lanes:
         return (turn for lane in self._by_name.values() for turn in lane.turns())
 
     def turn(self, response_id: str) -> Turn | None:
-        """The turn of a response."""
-        return next((turn for turn in self.turns() if turn.id == response_id), None)
+        """The turn of a response; where that runs elsewhere, one that reads it here."""
+        found = None
+        for turn in self.turns():
+            if turn.id == response_id:
+                if turn.reading is None:
+                    return turn
+                found = found or turn
+        return found
 
     def target(self, cancel: Cancel) -> Turn | None:
         """The turn that a cancel means: by response, by the create's event, or the lane's.

@@ -250,7 +250,7 @@ class Line:
         return response
 
     def find(self, response_id: str) -> Turn | None:
-        """The turn of a response, where it is on this line."""
+        """The turn of a response on this line, or one that reads it here."""
         return self._lanes.turn(response_id)
 
     def half_close(self) -> None:

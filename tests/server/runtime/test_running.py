@@ -1,0 +1,197 @@
+"""The live lines of a process, and the shelters of turns that have outlived theirs."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.core import create_of
+from tests.support.runtime import (
+    PATIENCE,
+    Stage,
+    Step,
+    endless,
+    hello,
+    loop_turns,
+    mute,
+    run,
+    until,
+)
+from tieline import events
+from tieline.requests import Cancel
+from tieline_server.core.effects import Prompt
+from tieline_server.core.limits import Limits
+
+
+async def sheltered(stage: Stage, **members: object) -> str:
+    """A resumable turn whose line is gone; returns its response's id."""
+    stage.create(resumable=True, **members)
+    created = await stage.until(events.ResponseInProgress)
+    await stage.line.close()
+    response_id: str = created.response.id
+    return response_id
+
+
+class TestCancels:
+    def test_one_who_only_reads_a_response_is_not_taken_for_it(self) -> None:
+        """The lines are asked in no order."""
+
+        async def test() -> None:
+            stage = Stage(mute)
+            body = {"model": "m", "store": False, "input": "hi", "idempotency_key": "k"}
+            stage.line.receive(create_of(**body), size=1)
+            created = await stage.until(events.ResponseCreated)
+            readers = [stage.peer() for _ in range(8)]
+            for reader in readers:
+                reader.line.receive(create_of(**body), size=1)
+                again = await reader.until(events.ResponseCreated)
+                assert again.response.id == created.response.id
+                assert reader.line.cancel("local", created.response.id) is None
+            cut = stage.services.running.cancel("local", created.response.id)
+            assert cut is not None
+            assert (cut.id, cut.status) == (created.response.id, "cancelled")
+            for peer in (stage, *readers):
+                last = await peer.until(events.ResponseIncomplete)
+                assert last.response.status == "cancelled"
+                await peer.line.close()
+            assert len(stage.records) == 1
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_one_who_reads_cancels_the_response_and_hears_its_end(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute)
+            stage.create(idempotency_key="k")
+            await stage.until(events.ResponseInProgress)
+            reader = stage.peer()
+            reader.create(idempotency_key="k")
+            await reader.until(events.ResponseInProgress)
+            reader.line.receive(Cancel(), size=1)
+            assert (await reader.until(events.ResponseIncomplete)).response.status == "cancelled"
+            assert (await stage.until(events.ResponseIncomplete)).response.status == "cancelled"
+            await reader.line.close()
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_a_sheltered_turn_is_cancelled_by_its_owner_alone(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute)
+            response_id = await sheltered(stage)
+            running = stage.services.running
+            assert running.cancel("other", response_id) is None
+            assert stage.records == []
+            cut = running.cancel("local", response_id)
+            assert cut is not None
+            assert cut.status == "cancelled"
+            ((record, transport),) = stage.records
+            assert (record.outcome, transport) == ("cancelled", "test")
+            await running.close()
+            assert running.lines == set()
+
+        run(test)
+
+
+class TestShelters:
+    def test_a_turn_whose_line_is_gone_samples_to_its_end_and_is_booked_once(self) -> None:
+        gate = asyncio.Event()
+
+        async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+            async with aclosing(hello(prompt)) as steps:
+                async for step in steps:
+                    yield step
+                    await gate.wait()
+
+        async def test() -> None:
+            stage = Stage(answer)
+            response_id = await sheltered(stage)
+            assert stage.records == []
+            gate.set()
+            await until(lambda: len(stage.records) == 1)
+            assert stage.records[0][0].outcome == "completed"
+            await until(lambda: stage.services.running.lines == set())
+            kept = stage.services.running.kept.find("local", response_id)
+            assert kept is not None
+            assert kept.log.ended
+            await stage.services.running.close()
+            assert stage.services.logs.size == 0
+
+        run(test)
+
+    def test_what_nobody_resumes_in_time_is_cancelled_and_booked(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute, limits=Limits(resume_window=0.01))
+            response_id = await sheltered(stage)
+            await asyncio.wait_for(stage.booked.wait(), PATIENCE)
+            ((record, _),) = stage.records
+            assert (record.response_id, record.outcome) == (response_id, "cancelled")
+            assert stage.engine.stopped == 1
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_a_background_turn_has_no_window(self) -> None:
+        """It is on no line's profile, so the turn is made one here."""
+
+        async def test() -> None:
+            stage = Stage(mute, limits=Limits(resume_window=0.0))
+            stage.create(resumable=True)
+            await stage.until(events.ResponseInProgress)
+            (turn,) = stage.line.line._lanes.turns()
+            assert turn.settings is not None
+            turn.settings = replace(turn.settings, background=True)
+            await stage.line.close()
+            await loop_turns()
+            assert stage.records == []
+            (shelter,) = stage.services.running.lines
+            assert shelter.line.next_deadline() is None
+            await stage.services.running.close()
+            assert len(stage.records) == 1
+
+        run(test)
+
+    def test_a_drain_gives_what_is_sheltered_its_time_and_then_ends_it(self) -> None:
+        async def test() -> None:
+            stage = Stage(endless)
+            await sheltered(stage)
+            await stage.services.running.drain(0.01)
+            ((record, _),) = stage.records
+            assert (record.outcome, record.reason) == ("incomplete", "server_draining")
+            assert stage.services.running.lines == set()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_a_close_ends_everything_at_once_and_twice_is_no_more(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute)
+            for _ in range(3):
+                await sheltered(stage)
+                stage.line = stage.open()
+            await stage.line.close()
+            await stage.services.running.close()
+            await stage.services.running.close()
+            assert [record.outcome for record, _ in stage.records] == ["incomplete"] * 3
+            assert stage.engine.stopped == 3
+            assert stage.services.budget.size == 0
+            assert stage.services.logs.size == 0
+            assert len(stage.services.running.kept) == 0
+
+        run(test)
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_a_turn_outlives_its_line_only_where_that_was_asked(resumable: bool) -> None:
+    async def test() -> None:
+        stage = Stage(mute)
+        stage.create(resumable=resumable)
+        await stage.until(events.ResponseInProgress)
+        await stage.line.close()
+        assert [record.outcome for record, _ in stage.records] == ["disconnected"] * (not resumable)
+        await stage.services.running.close()
+
+    run(test)
