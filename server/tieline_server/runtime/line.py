@@ -52,8 +52,8 @@ _OF_LANES: Final = (Append, Cancel, Create, Resume)
 class LineRuntime:
     """One line, driven.
 
-    ``authenticate`` is called for each create and append, so that a revoked key stops at its
-    next request; a 401 ends the line after its error event.
+    ``authenticate`` is called for each create, append and resume, so that a revoked key stops at
+    its next request; a 401 ends the line after its error event.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LineRuntime:
     def receive(self, request: Request, *, size: int) -> None:
         """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""
         started = self._services.clock()
-        if isinstance(request, Create | Append):
+        if isinstance(request, Create | Append | Resume):
             try:
                 self._principal = self._authenticate()
             except ApiError as error:
@@ -146,7 +146,7 @@ class LineRuntime:
         """The lane is this line's own again."""
         self._links.pop(lane, None)
 
-    def _refuse(self, error: ApiError, request: Create | Append) -> None:
+    def _refuse(self, error: ApiError, request: Request) -> None:
         """Who may not ask this is told so; who is not known (any more) is sent away."""
         echo = {"event_id": request.event_id, "stream_id": request.stream_id}
         if error.status != 401:

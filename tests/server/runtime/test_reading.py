@@ -1,11 +1,12 @@
-"""Events of a response for whoever asks, also where there is no room for them any more."""
+"""Events of a response for whoever asks: resumes on other lines, and further readers."""
 
 import pytest
 
 from tests.support.core import LOCAL
-from tests.support.runtime import Stage, endless, hello, run
+from tests.support.runtime import Stage, endless, hello, mute, run
 from tieline import events
 from tieline.errors import ApiError
+from tieline_server.core.effects import Principal
 from tieline_server.core.event_log import EventLogs
 from tieline_server.journals.base import Begun
 from tieline_server.journals.memory import MemoryJournal
@@ -18,6 +19,61 @@ class Forgetful(MemoryJournal):
     async def running(self, owner: str, response_id: str) -> Begun | None:
         """Nothing runs."""
         return None
+
+
+class TestOwners:
+    def test_a_line_that_begins_with_a_resume_has_the_owner_of_its_key(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute, authenticate=lambda: Principal(owner="ann"))
+            stage.create(resumable=True)
+            response_id = (await stage.until(events.ResponseCreated)).response.id
+            await stage.line.close()
+            peer = stage.peer()
+            peer.resume(response_id)
+            assert (await peer.until(events.ResponseCreated)).response.id == response_id
+            await peer.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_anothers_response_is_exactly_like_one_that_is_not_there(self) -> None:
+        owners = iter(["ann", "bob", "bob"])
+
+        async def test() -> None:
+            stage = Stage(mute, authenticate=lambda: Principal(owner=next(owners)))
+            stage.create(resumable=True)
+            response_id = (await stage.until(events.ResponseCreated)).response.id
+            peer = stage.peer()
+            told = []
+            for named in (response_id, "resp_unknown"):
+                peer.resume(named, event_id="e")
+                error = (await peer.until(events.ErrorEvent)).error
+                told.append((error.code, error.event_id, error.message.replace(named, "")))
+            assert told[0] == told[1]
+            assert told[0][:2] == ("response_not_found", "e")
+            await peer.line.close()
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_au_02_a_key_that_is_revoked_resumes_nothing(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+
+            def revoked() -> Principal:
+                raise ApiError.of("invalid_api_key", "Incorrect API key provided.")
+
+            stage.authenticate = revoked
+            peer = stage.peer()
+            peer.resume("resp_x", event_id="e")
+            refused = await peer.until(events.ErrorEvent)
+            assert (refused.status, refused.error.event_id) == (401, "e")
+            assert peer.line.closed
+            await peer.line.close()
+            await stage.line.close()
+
+        run(test)
 
 
 async def read(stage: Stage, response_id: str, after: int | None = None) -> list[events.Event]:
