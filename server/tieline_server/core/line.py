@@ -478,12 +478,16 @@ class Line:
         self.effects.append(Close())
 
     def drop_all(self, last: events.Event | None = None, error: ApiError | None = None) -> None:
-        """Everything that runs is stopped and booked."""
+        """Everything that runs is stopped and booked, or goes on without a line.
+
+        Nothing goes on for one who may ask no more.
+        """
         self.outgoing.close(last)
         self.waiting.clear()
+        leave = self._abandon if error is None else self._stop
         for lane in self._lanes:
             for turn in list(lane.turns()):
-                self._abandon(turn)
+                leave(turn)
             lane.queue.clear()
         self.effects.append(Close(error))
 
@@ -510,7 +514,10 @@ class Line:
         if turn.outlives and turn is lane.current:
             self._outlive(turn)
         else:
-            turn.handle(TurnInput.DROP)
+            self._stop(turn)
+
+    def _stop(self, turn: Turn) -> None:
+        turn.handle(TurnInput.DROP)
 
     def _outlive(self, turn: Turn) -> None:
         self._part(turn)

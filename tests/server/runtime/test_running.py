@@ -20,8 +20,9 @@ from tests.support.runtime import (
     until,
 )
 from tieline import events
+from tieline.errors import ApiError
 from tieline.requests import Cancel
-from tieline_server.core.effects import Prompt
+from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.limits import Limits
 
 
@@ -192,6 +193,29 @@ def test_a_turn_outlives_its_line_only_where_that_was_asked(resumable: bool) -> 
         await stage.until(events.ResponseInProgress)
         await stage.line.close()
         assert [record.outcome for record, _ in stage.records] == ["disconnected"] * (not resumable)
+        await stage.services.running.close()
+
+    run(test)
+
+
+def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
+    answers = [Principal(), ApiError.of("invalid_api_key", "Incorrect API key provided.")]
+
+    def authenticate() -> Principal:
+        answer = answers.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    async def test() -> None:
+        stage = Stage(mute, authenticate=authenticate)
+        stage.create(resumable=True, idempotency_key="k")
+        await stage.until(events.ResponseInProgress)
+        stage.create()
+        await stage.line.close()
+        assert [record.outcome for record, _ in stage.records] == ["disconnected"]
+        assert stage.engine.stopped == 1
+        assert stage.services.running.lines == set()
         await stage.services.running.close()
 
     run(test)
