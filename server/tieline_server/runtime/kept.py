@@ -15,6 +15,7 @@ from tieline.responses import Response
 from tieline_server.core.effects import Saved, TurnRecord
 from tieline_server.core.event_log import EventLog
 from tieline_server.core.history import Segment, Tip
+from tieline_server.core.reading import relaned
 from tieline_server.core.snapshot import so_far
 from tieline_server.core.turn import Turn
 from tieline_server.journals.base import Begun, Entry, Journal
@@ -79,7 +80,8 @@ class Recorder:
         if log is None or not log.whole:
             return
         end = len(log.events) - log.ended
-        fresh = [json.encode(event) for event in log.events[self._flushed : end]]
+        # The lane is its reader's, and every reader has another one.
+        fresh = [json.encode(event) for event in relaned(log.events[self._flushed : end], None)]
         if not fresh:
             return
         entry = Entry(

@@ -272,7 +272,7 @@ class LineRuntime:
     def _on_release(self, effect: Release) -> None:
         turn, services = effect.turn, self._services
         key = turn.request.idempotency_key
-        if key is None or (turn.stores and turn.status != "failed" and not effect.at_once):
+        if key is None or (turn.booked and not effect.at_once):
             # A stored response keeps its key.
             return
         owner = turn.principal.owner
@@ -293,6 +293,7 @@ class LineRuntime:
             recorder = Recorder(
                 turn, services.journal, transport=self.transport, started_at=services.now()
             )
+            services.running.own(recorder.begun)
         services.running.kept.begin(turn, recorder)
 
     def _on_load(self, effect: Load) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 PATIENCE: Final = 5.0
 """Seconds that whoever cancels waits for the end, which may have to be stored."""
 
+ERRANDS: Final = 1.0
+"""Seconds that what no line waits for has to end, when the process does."""
+
 
 class Running:
     """The live lines, those without a peer among them, and the turns that are kept.
@@ -23,7 +26,7 @@ class Running:
     def __init__(self) -> None:
         self.lines: set[LineRuntime] = set()
         self.kept = KeptTurns()
-        self._errands: set[asyncio.Task[None]] = set()
+        self._errands: set[asyncio.Task[Any]] = set()
         self._shelters: dict[asyncio.Task[None], LineRuntime] = {}
 
     def cancel(self, owner: str, response_id: str) -> Response | None:
@@ -58,7 +61,10 @@ class Running:
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Owns some work that no line waits for."""
-        task = asyncio.get_running_loop().create_task(work)
+        self.own(asyncio.get_running_loop().create_task(work))
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Owns a task that no line waits for."""
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
@@ -73,6 +79,8 @@ class Running:
         """Ends what is sheltered, now. Idempotent."""
         while self._shelters:
             await self.drain(0.0)
+        if self._errands:
+            await asyncio.wait(self._errands, timeout=ERRANDS)
         for task in self._errands:
             task.cancel()
         if self._errands:

@@ -199,7 +199,8 @@ def test_a_turn_outlives_its_line_only_where_that_was_asked(resumable: bool) -> 
 
 
 def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
-    answers = [Principal(), ApiError.of("invalid_api_key", "Incorrect API key provided.")]
+    refusal = ApiError.of("invalid_api_key", "Incorrect API key provided.")
+    answers: list[Principal | ApiError] = [Principal(), refusal]
 
     def authenticate() -> Principal:
         answer = answers.pop(0)
