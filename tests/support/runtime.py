@@ -161,6 +161,7 @@ class Stage(Peer):
         *,
         store: MemoryStore | None = None,
         ledger: MemoryLedger | None = None,
+        journal: MemoryJournal | None = None,
         limits: Limits | None = None,
         authenticate: Callable[[], Principal] = Principal,
         merge: bool = False,
@@ -170,7 +171,7 @@ class Stage(Peer):
         self.booked = asyncio.Event()
         """Set when a turn has left its record."""
         self.ledger = ledger = MemoryLedger() if ledger is None else ledger
-        journal = MemoryJournal(now=time.time)
+        journal = MemoryJournal(now=time.time) if journal is None else journal
         self.services = Services(
             engines={"e": self.engine},
             catalog=catalog(),

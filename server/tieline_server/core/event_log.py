@@ -97,11 +97,14 @@ class EventLog:
             if self.listeners:
                 self._tell()
 
-    def after(self, number: int | None) -> list[Event]:
-        """The events with numbers behind ``number``; behind the end, the terminal one."""
-        if number is None:
-            return self.events[:]
-        return self.events[number + 1 :] or (self.events[-1:] if self.ended else [])
+    def after(self, number: int | None, most: int | None = None) -> list[Event]:
+        """The events with numbers behind ``number``; behind the end, the terminal one.
+
+        At most so many of them, the first ones.
+        """
+        first = 0 if number is None else number + 1
+        found = self.events[first : None if most is None else first + most]
+        return found or (self.events[-1:] if self.ended else [])
 
     def drop(self) -> None:
         """Nobody will read it again."""

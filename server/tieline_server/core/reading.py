@@ -44,11 +44,10 @@ def relay(turn: "Turn", taken: Sequence[Event]) -> None:
     turn.host.outgoing.extend(turn.lane, relaned(taken, turn.lane))
     for each in taken:
         if isinstance(each, ResponseCreated):
-            # A steered response goes on in a successor.
-            turn.id = each.response.id
-    numbers = [each.sequence_number for each in taken if each.sequence_number is not UNSET]
-    if numbers:
-        turn.outbox.count = max(turn.outbox.count, numbers[-1] + 1)
+            # A steered response goes on in a successor, which counts from zero.
+            turn.id, turn.outbox.count = each.response.id, 0
+        if each.sequence_number is not UNSET:
+            turn.outbox.count = max(turn.outbox.count, each.sequence_number + 1)
 
 
 def relaned(taken: Sequence[Event], lane: str | None) -> list[Event]:

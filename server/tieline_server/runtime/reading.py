@@ -13,6 +13,7 @@ from tieline.requests import Resume
 from tieline_server.core.effects import Follow, Saved
 from tieline_server.core.ending import terminal_event
 from tieline_server.core.event_log import EventLog
+from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Home
 from tieline_server.journals.base import Cancellation
@@ -89,7 +90,9 @@ def _take_over(services: Services, effect: Follow) -> bool:
 async def _linked(services: Services, effect: Follow, home: Home) -> bool:
     """Links the lane to the home of the turn until that is gone; False where it has none."""
     reader, driver = effect.turn, driver_of(effect.turn)
-    resume = Resume(response_id=effect.response_id, after=effect.after)
+    resume = Resume(
+        response_id=effect.response_id, after=effect.after, event_id=reader.request.event_id
+    )
     try:
         link = await home.resume(resume, reader.principal, transport=driver.transport)
     except ApiError as error:
@@ -132,7 +135,7 @@ async def _read(services: Services, effect: Follow) -> None:
 async def events_of(
     services: Services, owner: str, response_id: str, after: int | None
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """The events of a response with numbers > ``after``, to its terminal one.
+    """The events of a response with numbers > ``after``, to its terminal one. They name no lane.
 
     Raises :class:`ApiError`: ``response_not_found``, ``not_resumable``.
     """
@@ -141,12 +144,13 @@ async def events_of(
     if kept is not None:
         async with aclosing(read_log(kept.log, after)) as batches:
             async for batch in batches:
-                yield batch
+                yield relaned(batch, None)
+                after = batch[-1].sequence_number or 0
                 if batch[-1].TERMINAL:
                     return
-                after = batch[-1].sequence_number or 0
-        # It was dropped, for want of room: what is left of it is what was written down.
-        if kept.turn is not None or not kept.stored:
+        # Its events had to go: from here on they are in the store, if anywhere.
+        gone = services.running.kept.find(owner, response_id) is not kept
+        if kept.turn is not None or not (kept.stored or gone):
             raise not_resumable(response_id)
     home = services.homes.home_of(response_id)
     if home is not None:
@@ -172,7 +176,7 @@ async def read_log(log: EventLog, after: int | None) -> AsyncGenerator[Sequence[
     try:
         while log.whole:
             arrived.clear()
-            batch = log.after(after)[:BATCH]
+            batch = log.after(after, BATCH)
             if not batch:
                 await arrived.wait()
                 continue

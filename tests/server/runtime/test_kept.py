@@ -70,11 +70,7 @@ class Diary(MemoryJournal):
 
 def stage_of(answer: Answer, diary: Diary, store: Failing | None = None) -> Stage:
     """A process that writes down what it does."""
-    stage = Stage(answer, store=store)
-    stage.services = msgspec.structs.replace(stage.services, journal=diary)
-    stage.services.running.lines.clear()
-    stage.line = stage.open()
-    return stage
+    return Stage(answer, store=store, journal=diary)
 
 
 def written(entries: Sequence[Entry]) -> list[bytes]:

@@ -1,16 +1,39 @@
 """Events of a response for whoever asks: resumes on other lines, and further readers."""
 
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
 import pytest
 
-from tests.support.core import LOCAL
-from tests.support.runtime import Stage, endless, hello, mute, run
+from tests.support.core import LOCAL, append_of, output, user, words
+from tests.support.runtime import Stage, Step, endless, hello, looker, mute, run
 from tieline import events
+from tieline.codecs.json import encode
 from tieline.errors import ApiError
-from tieline_server.core.effects import Principal
+from tieline.requests import Cancel
+from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.event_log import EventLogs
+from tieline_server.core.reading import relaned
 from tieline_server.journals.base import Begun
 from tieline_server.journals.memory import MemoryJournal
-from tieline_server.runtime import events_of
+from tieline_server.runtime import events_of, reading
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reader reads in several batches."""
+    monkeypatch.setattr(reading, "BATCH", 3)
+
+
+class Over(MemoryJournal):
+    """The journal of a process in which nothing runs any more."""
+
+    async def running(self, owner: str, response_id: str) -> Begun | None:
+        """Nothing."""
+        return None
 
 
 class Forgetful(MemoryJournal):
@@ -74,6 +97,214 @@ class TestOwners:
             await stage.line.close()
 
         run(test)
+
+
+class TestResumes:
+    def test_a_turn_whose_line_is_gone_goes_on_where_it_was_left(self) -> None:
+        gate = asyncio.Event()
+
+        async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+            async with aclosing(hello(prompt)) as steps:
+                async for step in steps:
+                    yield step
+                    await gate.wait()
+
+        async def test() -> None:
+            stage = Stage(answer)
+            stage.create(resumable=True, stream_id="a")
+            await stage.until(events.ResponseInProgress)
+            response_id = stage.engine.prompts[0].response_id
+            await stage.line.close()
+            peer = stage.peer()
+            peer.resume(response_id, 0, stream_id="b")
+            gate.set()
+            await peer.until(events.ResponseCompleted)
+            assert peer.numbers == list(range(1, len(peer.seen) + 1))
+            assert {event.stream_id for event in peer.seen} == {"b"}
+            peer.create(previous_response_id=response_id, stream_id="b")
+            await peer.until(events.ResponseCompleted)
+            assert words(stage.engine.prompts[-1].tip) == [
+                "user: hi",
+                "assistant: Hello, world.",
+                "user: hi",
+            ]
+            assert (stage.engine.stopped, len(stage.records)) == (0, 2)
+            await peer.line.close()
+            await stage.services.running.close()
+            assert stage.services.budget.size == 0
+
+        run(test)
+
+    def test_the_earlier_reader_is_told_and_its_lane_has_no_latest(self) -> None:
+        async def test() -> None:
+            stage = Stage(looker)
+            stage.create(resumable=True, append=True)
+            done = await stage.until(events.ResponseDone)
+            peer = stage.peer()
+            peer.resume(done.response.id, stream_id="x")
+            await peer.until(events.ResponseDone)
+            told = await stage.until(events.ErrorEvent)
+            assert (told.status, told.error.code) == (409, "resumed_elsewhere")
+            assert told.sequence_number == done.sequence_number + 1
+            stage.line.receive(append_of(user("more")), size=1)
+            refused = await stage.until(events.ErrorEvent)
+            assert refused.error.code == "nothing_to_append"
+            call = msgspec.json.decode(done.response.output[0])
+            peer.line.receive(append_of(output(call["call_id"]), stream_id="x"), size=1)
+            last = await peer.until(events.ResponseCompleted)
+            assert last.response.id == done.response.id
+            assert peer.numbers == list(range(len(peer.seen)))
+            await peer.line.close()
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_a_turn_moves_to_another_lane_of_its_own_line(self) -> None:
+        async def test() -> None:
+            stage = Stage(looker)
+            stage.create(resumable=True, append=True, stream_id="a")
+            done = await stage.until(events.ResponseDone)
+            stage.create("next", stream_id="a2")
+            await stage.until(events.ResponseCreated)
+            stage.resume(done.response.id, done.sequence_number, stream_id="b")
+            assert (await stage.until(events.ErrorEvent)).stream_id == "a"
+            call = msgspec.json.decode(done.response.output[0])
+            stage.line.receive(append_of(output(call["call_id"]), stream_id="b"), size=1)
+            last = await stage.until(events.ResponseCompleted)
+            assert (last.response.id, last.stream_id) == (done.response.id, "b")
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_one_that_has_ended_is_read_again_and_its_chain_comes_along(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create(resumable=True)
+            last = await stage.until(events.ResponseCompleted)
+            await stage.line.close()
+            peer = stage.peer()
+            peer.resume(last.response.id, 1)
+            assert await peer.until(events.ResponseCompleted) == last
+            assert peer.seen == stage.seen[2:]
+            peer.create("more", previous_response_id=last.response.id)
+            await peer.until(events.ResponseCompleted)
+            peer.resume(last.response.id, 10_000, stream_id="x")
+            again = await peer.until(events.ResponseCompleted)
+            assert again == msgspec.structs.replace(last, stream_id="x")
+            await peer.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    @pytest.mark.parametrize("store", [False, True])
+    def test_what_was_not_kept_cannot_be_resumed(self, store: bool) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create(store=store)
+            last = await stage.until(events.ResponseCompleted)
+            stage.resume(last.response.id, stream_id="x", event_id="e")
+            refused = await stage.until(events.ErrorEvent)
+            code = "not_resumable" if store else "response_not_found"
+            assert (refused.error.code, refused.error.event_id) == (code, "e")
+            assert refused.stream_id == "x"
+            stage.create(stream_id="x")
+            await stage.until(events.ResponseCompleted)
+            await stage.line.close()
+
+        run(test)
+
+    def test_a_running_turn_whose_events_outgrew_their_log_stays_where_it_is(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute)
+            stage.create(resumable=True)
+            created = await stage.until(events.ResponseInProgress)
+            (turn,) = stage.line.line._lanes.turns()
+            assert turn.log is not None
+            turn.log.drop()
+            peer = stage.peer()
+            peer.resume(created.response.id)
+            assert (await peer.until(events.ErrorEvent)).error.code == "not_resumable"
+            stage.line.receive(Cancel(), size=1)
+            await stage.until(events.ResponseIncomplete)
+            await peer.line.close()
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+
+class TestReaders:
+    def test_a_further_reader_moves_nothing_and_sees_no_lane(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create(resumable=True, stream_id="a")
+            last = await stage.until(events.ResponseCompleted)
+            read = await read_all(stage, last.response.id, 0)
+            assert relaned(read, "a") == stage.seen[1:]
+            assert all(not event.stream_id for event in read)
+            assert stage.line.line.memory.latest("a") is not None
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_one_who_reads_slowly_gets_the_rest_from_the_store(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello, journal=Over(now=time.time))
+            stage.create(store=True, resumable=True)
+            last = await stage.until(events.ResponseCompleted)
+            read = await read_all(stage, last.response.id, None, drop_behind=1)
+            assert [encode(event) for event in read] == [encode(event) for event in stage.seen]
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_one_who_reads_too_slowly_what_is_nowhere_else_is_told(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create(resumable=True)
+            last = await stage.until(events.ResponseCompleted)
+            with pytest.raises(ApiError) as refused:
+                await read_all(stage, last.response.id, None, drop_behind=1)
+            assert refused.value.code == "not_resumable"
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_a_stored_response_is_read_from_the_store_when_its_process_has_let_go(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello, journal=Over(now=time.time))
+            stage.create(store=True, resumable=True, stream_id="a")
+            last = await stage.until(events.ResponseCompleted)
+            stage.services.running.kept.clear()
+            for after in (None, 0, 3, len(stage.seen) - 1, 10_000):
+                read = await read_all(stage, last.response.id, after)
+                begin = 0 if after is None else after + 1
+                expected = stage.seen[begin:] or stage.seen[-1:]
+                assert [encode(each) for each in relaned(read, "a")] == [
+                    encode(each) for each in expected
+                ]
+            await stage.line.close()
+
+        run(test)
+
+
+async def read_all(
+    stage: Stage, response_id: str, after: int | None, *, drop_behind: int | None = None
+) -> list[events.Event]:
+    """What a further reader gets, its log dropped behind so many events."""
+    read: list[events.Event] = []
+    async with aclosing(events_of(stage.services, "local", response_id, after)) as batches:
+        async for batch in batches:
+            read += batch
+            kept = stage.services.running.kept.find("local", response_id)
+            if drop_behind is not None and kept is not None:
+                kept.log.drop()
+    return read
 
 
 async def read(stage: Stage, response_id: str, after: int | None = None) -> list[events.Event]:
