@@ -47,10 +47,13 @@ class Memory:
         """``tip`` is now the lane's latest; the one before it is forgotten.
 
         ``held`` says that its chain is held already, and that this hold passes to the lane.
+        A response is the latest of one lane: it leaves another one of the line.
         """
         if not held:
             self.hold(tip.owner, tip.segment)
         self.forget_lane(lane)
+        if tip.response_id in self._by_id:
+            self._forget_tip(self._by_id[tip.response_id])
         self._latest[lane] = tip
         self._by_id[tip.response_id] = tip
         self._budget.rest((self, lane), tip.owner, tip.segment)
@@ -75,8 +78,10 @@ class Memory:
     def forget(self, owner: str, response_id: str) -> None:
         """An owner's response was deleted: it can no longer be continued from this line."""
         tip = self._by_id.get(response_id)
-        if tip is None or tip.owner != owner:
-            return
+        if tip is not None and tip.owner == owner:
+            self._forget_tip(tip)
+
+    def _forget_tip(self, tip: Tip) -> None:
         for lane, each in list(self._latest.items()):
             if each is tip:
                 self.forget_lane(lane)

@@ -36,6 +36,21 @@ class TestLatest:
         assert memory.latest("a") is second
         assert memory.find("r1") is None
 
+    def test_a_response_that_comes_to_another_lane_is_no_longer_the_first_ones_latest(self) -> None:
+        memory = Memory()
+        first = tip("r1")
+        again = Tip("r1", first.segment, owner=first.owner, settings=None)
+        memory.advance("a", first)
+        memory.advance("b", again)
+        assert (memory.latest("a"), memory.latest("b")) == (None, again)
+        assert memory.find("r1") is again
+        memory.advance("b", again)
+        assert memory.latest("b") is again
+        memory.advance("b", tip("r2"))
+        memory.advance("a", tip("r3"))
+        memory.clear()
+        assert memory.size == 0
+
     def test_lanes_do_not_touch_each_other(self) -> None:
         memory = Memory()
         memory.advance(None, tip("r1"))
