@@ -471,7 +471,7 @@ class World:
         busy = [turn for turn in self.kept.values() if not turn.ended]
         for turn in busy:
             assert turn.host.driver in self.every()
-            assert turn in list(turn.host._lanes.turns()), "it is on exactly one line"
+            assert turn in list(turn.host.driver.line._lanes.turns()), "it is on one line"
 
     def finish(self) -> None:
         """Brings everything to its end, and looks at what is left."""

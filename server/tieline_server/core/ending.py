@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET, UnsetType
 
 from tieline import events
+from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.core.effects import Outcome, Save, Saved
 from tieline_server.core.history import NO_CALLS, Tip
@@ -84,6 +85,27 @@ def finish(turn: "Turn") -> None:
     goes_on = goes_on and turn.reason != DRAINED
     calls = turn.tip.open_calls if turn.tip is not None else NO_CALLS
     turn.steers.conclude(goes_on=goes_on, open_calls=calls)
+
+
+def refuse(turn: "Turn", error: ApiError) -> None:
+    """It cannot run: one error event, no response."""
+    turn.failure = error
+    turn.status = "refused"
+    turn.push_error(error, turn.request.event_id)
+    turn.evict_parent()
+    turn.usage = turn.usage.plus(turn.tally.usage(None))
+    turn.leave()
+    forsake(turn)
+    turn.record("refused")
+
+
+def forsake(turn: "Turn") -> None:
+    """There will be no response: nothing of it stays, and its key is free."""
+    turn.standing.discard()
+    turn.standing.leave()
+    if turn.log is not None:
+        turn.log.drop()
+    turn.release_key(at_once=True)
 
 
 def push_timing(turn: "Turn") -> None:

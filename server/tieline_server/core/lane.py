@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tieline.errors import ApiError
-from tieline.requests import Append, Create
+from tieline.requests import Append, Cancel, Create
 from tieline_server.core.effects import Principal
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Recall, Settings
@@ -21,6 +21,8 @@ class Lane:
         self.state = LaneState.IDLE
         self.current: Turn | None = None
         self.queue: deque[Turn] = deque()
+        self.parked: deque[tuple[Create | Append | Cancel, Principal]] = deque()
+        """What was asked while a response is on its way here: it is meant for that one's lane."""
         self.recall = Recall(host.work)
         self._host = host
 
@@ -34,6 +36,33 @@ class Lane:
         if self.current is not None:
             yield self.current
         yield from self.queue
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self.queue) + len(self.parked)
+
+    def parks(self, request: Create | Append, principal: Principal) -> bool:
+        """Keeps a request until the response that was resumed here has come, if one is to come."""
+        reading = self.current.reading if self.current is not None else None
+        if reading is None or not reading.moves:
+            return False
+        self.parked.append((request, principal))
+        return True
+
+    def parks_cancel(self, cancel: Cancel, principal: Principal) -> bool:
+        """Keeps a cancel behind the create that it names, if that is kept."""
+        named = cancel.event_id if cancel.response_id is None else None
+        if named is None or all(named != request.event_id for request, _ in self.parked):
+            return False
+        self.parked.append((cancel, principal))
+        return True
+
+    def unpark(self) -> list[tuple[Create | Append | Cancel, Principal]]:
+        """Takes what is kept, in order."""
+        parked = list(self.parked)
+        self.parked.clear()
+        return parked
 
     def admit_answer(self, named: str) -> None:
         """Refuses an append to a response that is not the lane's, or is no longer held.

@@ -6,7 +6,7 @@ from typing import Final
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Resume
 from tieline_server.core.lane import Lane
-from tieline_server.core.limits import Admission
+from tieline_server.core.limits import Admission, size_of
 from tieline_server.core.profile import Profile, unsupported
 from tieline_server.core.transitions import LaneState
 from tieline_server.core.turn import Host, Turn
@@ -48,11 +48,15 @@ class Lanes:
         lane = self.get(request.stream_id)
         if lane.state is not LaneState.HELD or isinstance(request, Create):
             # An answer to a held turn waits behind nobody.
-            self._admission.queue(len(lane.queue))
+            self._admission.queue(lane.waiting)
             if lane.current is not None:
-                waiting = (each for every in self._by_name.values() for each in every.queue)
-                self._admission.queue_bytes(sum(each.size for each in waiting), request)
+                self._admission.queue_bytes(self._waiting_bytes(), request)
         return lane
+
+    def _waiting_bytes(self) -> int:
+        queued = sum(turn.size for lane in self._by_name.values() for turn in lane.queue)
+        parked = (request for lane in self._by_name.values() for request, _ in lane.parked)
+        return queued + sum(size_of(each) for each in parked if not isinstance(each, Cancel))
 
     def admit_resume(self, resume: Resume) -> Lane:
         """The lane that a response may come to; raises :class:`ApiError` 400 or 409."""

@@ -29,7 +29,7 @@ from tieline.requests import (
     Steer,
 )
 from tieline.responses import Response
-from tieline_server.core import moving, refusals, steering
+from tieline_server.core import moving, refusals, settling, steering
 from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
@@ -52,7 +52,7 @@ from tieline_server.core.lanes import Lanes
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
-from tieline_server.core.profile import EXTENSIONS, OPENAI, REVISION, Profile, unsupported
+from tieline_server.core.profile import OPENAI, Profile, session_started, unsupported
 from tieline_server.core.reading import Reading, relaned
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.succession import Succession
@@ -253,6 +253,10 @@ class Line:
         """The turn of a response on this line, or one that reads it here."""
         return self._lanes.turn(response_id)
 
+    def unpark(self, name: str | None) -> list[tuple[Create | Append | Cancel, Principal]]:
+        """Takes what was asked on a lane while the response that it resumed was on its way."""
+        return self._lanes.get(name).unpark()
+
     def half_close(self) -> None:
         """The client will send no more; what runs ends."""
         self.handle(LineInput.HALF_CLOSE)
@@ -306,20 +310,7 @@ class Line:
 
     def resolve(self, model: str | None, principal: Principal) -> Resolved:
         """The model of this name; raises :class:`ApiError` 404 or 403."""
-        resolved = self.catalog.resolve(model)
-        if resolved is None:
-            raise ApiError.of(
-                "model_not_found",
-                f"The model '{(model or '')[:128]}' does not exist.",
-                param="model",
-            )
-        if principal.models is not None and resolved.model not in principal.models:
-            raise ApiError.of(
-                "model_not_allowed",
-                f"This key may not use the model '{resolved.model}'.",
-                param="model",
-            )
-        return resolved
+        return settling.resolve(self.catalog, model, principal)
 
     # Actions of the table.
 
@@ -332,27 +323,12 @@ class Line:
             self.outgoing.merge_from = None
         self.extensions = frozenset(start.extensions or ())
         self.max_receive_bytes = start.max_receive_bytes
-        limits = self.limits
-        self.outgoing.put_line(
-            events.SessionStarted(
-                session_id=self.id,
-                revision=REVISION,
-                extensions=list(EXTENSIONS),
-                limits={
-                    "active_responses": limits.active,
-                    "lanes": limits.lanes,
-                    "queued_per_lane": limits.queue,
-                    "held_timeout_ms": int(limits.held_timeout * 1000),
-                    "max_message_bytes": limits.message_bytes,
-                    "resume_window_ms": int(limits.resume_window * 1000),
-                },
-            )
-        )
+        self.outgoing.put_line(session_started(self.id, self.limits))
 
     def create(self, create: Create, principal: Principal) -> None:
         """A new response on its lane."""
         lane = self._admit(create)
-        if lane is None:
+        if lane is None or lane.parks(create, principal):
             return
         if self.profile.appends_by_default:
             create = replace(create, append=True)
@@ -369,7 +345,7 @@ class Line:
     def append(self, append: Append, principal: Principal) -> None:
         """Answers what the lane holds, or continues its latest response."""
         lane = self._admit(append)
-        if lane is None:
+        if lane is None or lane.parks(append, principal):
             return
         if append.response_id is not None:
             try:
@@ -390,8 +366,11 @@ class Line:
         else:
             self.refuse_draining(append, principal)
 
-    def cancel(self, cancel: Cancel, _principal: Principal) -> None:
+    def cancel(self, cancel: Cancel, principal: Principal) -> None:
         """Ends the named turn, the named create, or the lane's turn (design: cancel)."""
+        lane = self._lanes.find(cancel.stream_id)
+        if lane is not None and lane.parks_cancel(cancel, principal):
+            return
         turn = self._lanes.target(cancel)
         if turn is not None:
             turn.handle(TurnInput.CUT, CANCELLED)
@@ -489,6 +468,7 @@ class Line:
             for turn in list(lane.turns()):
                 leave(turn)
             lane.queue.clear()
+            lane.parked.clear()
         self.effects.append(Close(error))
 
     def close(self) -> None:
@@ -533,6 +513,12 @@ class Line:
         lane = self._lanes.get(name)
         moving.join(self, turn, lane)
         self._follow_lane(lane)
+        self._unpark(lane)
+
+    def _unpark(self, lane: Lane) -> None:
+        """The response that was to come is here, or will not come."""
+        for request, principal in lane.unpark():
+            _PARKED[type(request)](self, request, principal)
 
     def _check_time(self, turn: Turn) -> None:
         if turn.expires_at is not None and turn.expires_at <= self.now:
@@ -548,6 +534,8 @@ class Line:
 
     def _cut_all(self, reason: str) -> None:
         for lane in self._lanes:
+            for request, _ in lane.unpark():
+                self._refuse(request, refusals.draining())
             for turn in list(lane.turns()):
                 turn.handle(TurnInput.CUT, reason)
             self._follow_lane(lane)
@@ -596,8 +584,17 @@ class Line:
         self._succession.restore(turn)
         if self.state is not LineState.CLOSED:
             self._succession.follow(turn, lane.queue)
+            self._unpark(lane)
 
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a line that was told goodbye can close."""
         if self._lanes.idle:
             self.handle(LineInput.IDLE)
+
+
+_PARKED: Final[dict[type[Request], Callable[[Line, Any, Principal], None]]] = {
+    Append: Line.append,
+    Cancel: Line.cancel,
+    Create: Line.create,
+}
+"""They came while the line took them."""

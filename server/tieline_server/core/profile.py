@@ -11,7 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tieline.errors import ApiError
+from tieline.events import SessionStarted
 from tieline.requests import Append, Create
+from tieline_server.core.limits import Limits
 
 REVISION: Final = "2026-11-29"
 """The protocol revision that ``SessionStarted`` names."""
@@ -110,3 +112,20 @@ PROFILES: Final[dict[str, Profile]] = {
     ),
 }
 """Setting -> profile."""
+
+
+def session_started(session_id: str, limits: Limits) -> SessionStarted:
+    """What the server offers, and how much of it."""
+    return SessionStarted(
+        session_id=session_id,
+        revision=REVISION,
+        extensions=list(EXTENSIONS),
+        limits={
+            "active_responses": limits.active,
+            "lanes": limits.lanes,
+            "queued_per_lane": limits.queue,
+            "held_timeout_ms": int(limits.held_timeout * 1000),
+            "max_message_bytes": limits.message_bytes,
+            "resume_window_ms": int(limits.resume_window * 1000),
+        },
+    )

@@ -10,6 +10,7 @@ from tieline.errors import ApiError
 from tieline.items import Item, decode_input
 from tieline.requests import Append
 from tieline_server.core import intake, sealed
+from tieline_server.core.effects import Catalog, Principal, Resolved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.profile import unsupported
 from tieline_server.core.settings import Settings, settle
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
 
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 """The member of ``include`` that asks for sealed reasoning."""
+
+
+def resolve(catalog: Catalog, model: str | None, principal: Principal) -> Resolved:
+    """The model of this name; raises :class:`ApiError` 404 or 403."""
+    resolved = catalog.resolve(model)
+    if resolved is None:
+        raise ApiError.of(
+            "model_not_found",
+            f"The model '{(model or '')[:128]}' does not exist.",
+            param="model",
+        )
+    if principal.models is not None and resolved.model not in principal.models:
+        raise ApiError.of(
+            "model_not_allowed",
+            f"This key may not use the model '{resolved.model}'.",
+            param="model",
+        )
+    return resolved
 
 
 def ground(turn: "Turn") -> None:

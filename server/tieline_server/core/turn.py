@@ -33,7 +33,15 @@ from tieline_server.core.effects import (
     Stop,
     Work,
 )
-from tieline_server.core.ending import CANCELLED, conclude, conclude_cut, finish, push_timing
+from tieline_server.core.ending import (
+    CANCELLED,
+    conclude,
+    conclude_cut,
+    finish,
+    forsake,
+    push_timing,
+    refuse,
+)
 from tieline_server.core.event_log import EventLog, EventLogs
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.limits import Admission, Limits, size_of
@@ -438,43 +446,30 @@ class Turn:
         self.quiet = self.held and self.host.profile.quiet_holds
         if self in self.host.waiting:
             self.host.waiting.remove(self)
-        if self.placed:
-            self.host.effects.append(Stop(self))
-            self._end_leg(None)
+        self.stop()
         conclude_cut(self, reason)
 
     def fail(self, error: ApiError) -> None:
         """It broke after response.created."""
         self.failure = error
-        if self.placed:
-            self.host.effects.append(Stop(self))
-            self._end_leg(None)
+        self.stop()
         conclude(self, "failed")
 
     def refuse(self, error: ApiError) -> None:
         """It cannot run: one error event, no response."""
-        self.failure = error
-        self.status = "refused"
-        self.push_error(error, self.request.event_id)
-        self.evict_parent()
-        self.usage = self.usage.plus(self.tally.usage(None))
-        self._leave()
-        self._forsake()
-        self.record("refused")
+        refuse(self, error)
 
     def abandon(self) -> None:
         """The line is gone."""
-        if self.placed:
-            self.host.effects.append(Stop(self))
-            self._end_leg(None)
+        self.stop()
         self.status = CANCELLED
-        self._forsake()
+        forsake(self)
         self.record("disconnected")
 
     def end(self) -> None:
         """The store has it, or need not: the terminal event goes out."""
         finish(self)
-        self._release_key(at_once=False)
+        self.release_key(at_once=False)
 
     def end_unsaved(self, error: ApiError) -> None:
         """A failed commit is a failed response (design: store)."""
@@ -484,15 +479,8 @@ class Turn:
         self.standing.discard()
         self.end()
 
-    def _forsake(self) -> None:
-        """There will be no response: nothing of it stays, and its key is free."""
-        self.standing.discard()
-        self.standing.leave()
-        if self.log is not None:
-            self.log.drop()
-        self._release_key(at_once=True)
-
-    def _release_key(self, *, at_once: bool) -> None:
+    def release_key(self, *, at_once: bool) -> None:
+        """Its claim of its idempotency key ends, where it has one."""
         if self.claimed:
             self.host.effects.append(Release(self, at_once))
 
@@ -569,13 +557,20 @@ class Turn:
         append = self.settings is not None and self.settings.append
         return append and finish.reason == "stop" and self.output.has_open_calls
 
+    def stop(self) -> None:
+        """What samples for it is stopped, and what that has used is booked."""
+        if self.placed:
+            self.host.effects.append(Stop(self))
+            self._end_leg(None)
+
     def _end_leg(self, finish: Finish | None) -> None:
         """Books what one sampling used; a cut one what its deltas added up to."""
         self.usage = self.usage.plus(self.tally.usage(finish))
         self.marks.sampled(self.host.now, finish.phases if finish else None)
-        self._leave()
+        self.leave()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Gives its place back."""
         if self.placed:
             self.placed = False
             self.host.admission.leave()

@@ -141,6 +141,8 @@ class LineRuntime:
     def linked(self, lane: str | None, link: Link) -> None:
         """What is asked on this lane from here on is another process's affair."""
         self._links[lane] = link
+        for request, principal in self.line.unpark(lane):
+            link.send(structs.replace(request, stream_id=None), principal)
 
     def unlinked(self, lane: str | None) -> None:
         """The lane is this line's own again."""

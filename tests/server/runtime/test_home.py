@@ -1,0 +1,203 @@
+"""A process as its neighbours see it, and a lane of one whose turns run in the other."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from tests.support.core import append_of, output, user
+from tests.support.runtime import Answer, Stage, hello, looker, mute, run, until
+from tieline import events
+from tieline.errors import ApiError
+from tieline.requests import Cancel, Resume
+from tieline_server.core.effects import Principal
+from tieline_server.homes import Home
+from tieline_server.runtime import LocalHome
+
+
+class Neighbours:
+    """Every response of another process is at this home."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def home_of(self, response_id: str) -> Home | None:
+        """The only neighbour."""
+        return self._home
+
+    def others(self) -> Sequence[Home]:
+        """The only neighbour."""
+        return (self._home,)
+
+
+def pair(answer: Answer) -> tuple[Stage, Stage]:
+    """Two processes of which the first knows the second."""
+    near, far = Stage(hello), Stage(answer)
+    home = LocalHome(far.services)
+    near.services = msgspec.structs.replace(near.services, homes=Neighbours(home))
+    near.services.running.lines.clear()
+    near.line = near.open()
+    return near, far
+
+
+async def close(*stages: Stage) -> None:
+    """Ends both processes."""
+    for stage in stages:
+        await stage.line.close()
+    for stage in stages:
+        await stage.services.running.close()
+        assert stage.services.running.lines == set()
+        assert stage.services.budget.size == 0
+
+
+class TestLinks:
+    def test_a_held_turn_of_a_neighbour_is_resumed_and_answered_in_one_breath(self) -> None:
+        async def test() -> None:
+            near, far = pair(looker)
+            far.create(resumable=True, append=True)
+            done = await far.until(events.ResponseDone)
+            await far.line.close()
+            call = msgspec.json.decode(done.response.output[0])
+            near.resume(done.response.id, done.sequence_number, stream_id="a")
+            near.line.receive(append_of(output(call["call_id"]), stream_id="a"), size=1)
+            last = await near.until(events.ResponseCompleted)
+            assert (last.response.id, last.stream_id) == (done.response.id, "a")
+            first = done.sequence_number + 1
+            assert near.numbers == list(range(first, first + len(near.seen)))
+            assert (far.engine.finished, near.engine.finished) == (2, 0)
+            await close(near, far)
+
+        run(test)
+
+    def test_the_lane_goes_on_there_and_others_go_on_here(self) -> None:
+        async def test() -> None:
+            near, far = pair(hello)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseCompleted)).response.id
+            await far.line.close()
+            near.resume(response_id, stream_id="a")
+            near.create("more", stream_id="a", previous_response_id=response_id)
+            assert (await near.until(events.ResponseCompleted)).response.id == response_id
+            second = (await near.until(events.ResponseCompleted)).response
+            assert second.previous_response_id == response_id
+            near.line.receive(append_of(user("and more"), stream_id="a"), size=1)
+            third = (await near.until(events.ResponseCompleted)).response
+            assert third.previous_response_id == second.id
+            assert (len(far.engine.prompts), len(near.engine.prompts)) == (3, 0)
+            near.create("here", stream_id="b")
+            await near.until(events.ResponseCompleted)
+            assert len(near.engine.prompts) == 1
+            await close(near, far)
+
+        run(test)
+
+    def test_a_cancel_on_the_lane_ends_the_turn_there(self) -> None:
+        async def test() -> None:
+            near, far = pair(mute)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseInProgress)).response.id
+            near.resume(response_id, 1)
+            await far.until(events.ErrorEvent)
+            near.line.receive(Cancel(), size=1)
+            last = await near.until(events.ResponseIncomplete)
+            assert last.response.status == "cancelled"
+            await close(near, far)
+
+        run(test)
+
+    def test_a_line_that_goes_leaves_the_turn_there_to_be_resumed_again(self) -> None:
+        async def test() -> None:
+            near, far = pair(mute)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseInProgress)).response.id
+            near.resume(response_id)
+            await near.until(events.ResponseInProgress)
+            await near.line.close()
+            assert far.records == []
+            far.resume(response_id, stream_id="x")
+            await far.until(events.ResponseInProgress)
+            await close(near, far)
+
+        run(test)
+
+    def test_a_client_that_says_goodbye_hears_the_end_and_the_line_closes(self) -> None:
+        async def test() -> None:
+            near, far = pair(hello)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseCompleted)).response.id
+            near.resume(response_id, stream_id="a")
+            await near.until(events.ResponseCompleted)
+            near.line.half_close()
+            await near.until()
+            assert near.line.error is None
+            await close(near, far)
+
+        run(test)
+
+    def test_an_error_there_names_the_request_here(self) -> None:
+        async def test() -> None:
+            near, far = pair(mute)
+            far.create(resumable=True)
+            created = await far.until(events.ResponseInProgress)
+            (turn,) = far.line.line._lanes.turns()
+            assert turn.log is not None
+            turn.log.drop()
+            near.resume(created.response.id, event_id="e", stream_id="a")
+            refused = await near.until(events.ErrorEvent)
+            assert (refused.error.code, refused.error.event_id) == ("not_resumable", "e")
+            assert refused.stream_id == "a"
+            await close(near, far)
+
+        run(test)
+
+    def test_what_neither_has_is_not_found(self) -> None:
+        async def test() -> None:
+            near, far = pair(mute)
+            near.resume("resp_x")
+            assert (await near.until(events.ErrorEvent)).error.code == "response_not_found"
+            near.create()
+            await near.until(events.ResponseCompleted)
+            await close(near, far)
+
+        run(test)
+
+
+class TestHome:
+    def test_what_is_anothers_is_like_what_is_not_there(self) -> None:
+        async def test() -> None:
+            far = Stage(mute)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseInProgress)).response.id
+            home = LocalHome(far.services)
+            ann = Principal(owner="ann")
+            for owner, named in (("ann", response_id), ("local", "resp_x")):
+                assert await home.cancel(owner, named) is None
+                assert await home.look(owner, named) is None
+                with pytest.raises(ApiError) as unread:
+                    await anext(home.follow(owner, named, after=None))
+                assert unread.value.code == "response_not_found"
+            with pytest.raises(ApiError) as unmoved:
+                await home.resume(Resume(response_id=response_id), ann, transport="test")
+            assert unmoved.value.code == "response_not_found"
+            seen = await home.look("local", response_id)
+            assert seen is not None
+            assert seen.status == "in_progress"
+            cut = await home.cancel("local", response_id)
+            assert cut is not None
+            assert cut.status == "cancelled"
+            await until(lambda: far.engine.stopped == 1)
+            await home.forget("local", response_id)
+            assert await home.look("local", response_id) is None
+            await close(far)
+
+        run(test)
+
+    def test_its_metrics_are_what_it_has_counted(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            assert await LocalHome(stage.services).metrics() == b""
+            home = LocalHome(stage.services, metrics=lambda: b"turns 1")
+            assert await home.metrics() == b"turns 1"
+            await close(stage)
+
+        run(test)
