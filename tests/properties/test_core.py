@@ -164,7 +164,7 @@ REACH: dict[TurnState, Callable[[Lockstep], str]] = {
 
 ARGUMENTS: dict[TurnInput, tuple[Any, ...]] = {
     TurnInput.HEAD: (),
-    TurnInput.CLAIM: ("key",),
+    TurnInput.CLAIM: (),
     TurnInput.CLAIMED: (),
     TurnInput.FOLLOW: (Reading("resp_y", None, moves=False),),
     TurnInput.RELAY: ([ResponseQueued(sequence_number=1, response=Response())],),

@@ -481,7 +481,9 @@ class Lockstep:
 
     def _note_turns(self) -> None:
         for turns in self.lanes().values():
-            self.turns.update({turn.id: turn for turn in turns})
+            for turn in turns:
+                if turn.reading is None or turn.id not in self.turns:
+                    self.turns[turn.id] = turn
 
 
 def create_of(**members: Any) -> Create:

@@ -25,6 +25,11 @@ _WAY: Final = frozenset(
 _MEMBERS: Final = tuple(name for name in Create.__struct_fields__ if name not in _WAY)
 
 
+def digests(owner: str, create: Create) -> tuple[bytes, bytes]:
+    """What stands for a create's key, and for the create itself."""
+    return key_digest(owner, create.idempotency_key or ""), body_digest(create)
+
+
 def key_digest(owner: str, key: str) -> bytes:
     """What stands for an owner's key.
 

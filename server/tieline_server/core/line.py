@@ -29,7 +29,7 @@ from tieline.requests import (
     Steer,
 )
 from tieline.responses import Response
-from tieline_server.core import moving, refusals, settling, steering
+from tieline_server.core import moving, reading, refusals, settling, steering
 from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
@@ -53,7 +53,6 @@ from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, session_started, unsupported
-from tieline_server.core.reading import Reading, relaned
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.succession import Succession
 from tieline_server.core.transitions import LINES, LaneInput, LaneState, LineInput, LineState
@@ -185,7 +184,7 @@ class Line:
             turn.claimed = True
             turn.handle(TurnInput.CLAIMED)
         elif same:
-            turn.handle(TurnInput.FOLLOW, Reading(holder, None, moves=False))
+            turn.handle(TurnInput.FOLLOW, reading.Reading(holder, None, moves=False))
         else:
             turn.handle(TurnInput.REFUSE, refusals.other_body())
         self._follow(turn)
@@ -206,7 +205,7 @@ class Line:
 
     def lost(self, turn: Turn, error: ApiError) -> None:
         """It cannot be read."""
-        turn.handle(TurnInput.FAIL, error)
+        turn.handle(TurnInput.CLAIM if reading.gone(turn, error) else TurnInput.FAIL, error)
         self._follow(turn)
 
     def give(self, turn: Turn) -> None:
@@ -218,7 +217,7 @@ class Line:
 
     def take(self, turn: Turn, reader: Turn, after: int | None) -> None:
         """A turn of another line moves to the lane on which ``reader`` asked for it."""
-        self.outgoing.extend(reader.lane, relaned(moving.told(turn, after), reader.lane))
+        self.outgoing.extend(reader.lane, reading.relaned(moving.told(turn, after), reader.lane))
         self._join(turn, reader.lane)
 
     def shelter(self, turn: Turn, seconds: float | None) -> None:
@@ -416,7 +415,7 @@ class Line:
             return
         ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
         reader = Turn(self, ask, principal=principal, recall=lane.recall)
-        reader.reading = Reading(resume.response_id or "", resume.after, moves)
+        reader.reading = reading.Reading(resume.response_id or "", resume.after, moves)
         lane.handle(LaneInput.CREATE, reader)
         self._follow_lane(lane)
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 GONE: Final = "The server stopped reading this response."
 
+CLAIMS: Final = 3
+"""How often a turn claims its key: whose it was may be freed while it is asked for."""
+
 
 class Reading(Struct, frozen=True):
     """Which response is read, from behind which number, and whether it comes to the lane."""
@@ -29,11 +32,13 @@ class Reading(Struct, frozen=True):
     response_id: str
     after: int | None
     moves: bool
+    own: str = ""
+    """The id of the reader's own, which it has where it comes to run itself."""
 
 
 def begin(turn: "Turn", reading: Reading) -> None:
     """Asks the driver for the events."""
-    turn.reading = reading
+    turn.reading = replace(reading, own=turn.id)
     turn.id = reading.response_id
     turn.expires_at = None
     turn.host.effects.append(Follow(turn, reading.response_id, reading.after, reading.moves))
@@ -67,6 +72,21 @@ def lose(turn: "Turn", error: ApiError) -> None:
     """It cannot be read (any further)."""
     turn.push_error(error, turn.request.event_id)
     turn.host.effects.append(Stop(turn))
+
+
+def gone(turn: "Turn", error: ApiError) -> bool:
+    """Whether the response of a turn's key came to nothing: the turn then needs one of its own."""
+    key = turn.request.idempotency_key
+    unheard = turn.outbox.count == 0 and error.code == "response_not_found"
+    return key is not None and unheard and turn.claims < CLAIMS
+
+
+def again(turn: "Turn") -> None:
+    """It is no reader any more."""
+    if turn.reading is not None:
+        turn.id, turn.reading = turn.reading.own, None
+        if turn.request.timeout_ms is not None:
+            turn.expires_at = turn.marks.received + turn.request.timeout_ms / 1000
 
 
 def cut(turn: "Turn", reason: str) -> None:

@@ -95,10 +95,10 @@ class Turn:
     """One response. ``parent`` is the link that its input follows, once that is known."""
 
     # A queued turn is mostly its attributes: as a dictionary they take twice as much.
-    __slots__ = ("_size", "announced", "aside", "booked", "claimed", "completed_at", "created_at",
-                 "expires_at", "extra", "failure", "follows_latest", "held", "host", "id",
-                 "lane", "marks", "outbox", "output", "parent", "pinned", "placed", "principal",
-                 "quiet", "reading", "reason", "recall", "request", "resolved", "running",
+    __slots__ = ("_size", "announced", "aside", "booked", "claimed", "claims", "completed_at",
+                 "created_at", "expires_at", "extra", "failure", "follows_latest", "held", "host",
+                 "id", "lane", "marks", "outbox", "output", "parent", "pinned", "placed",
+                 "principal", "quiet", "reading", "reason", "recall", "request", "resolved", "running",
                  "settings", "standing", "state", "status", "steers", "succeeds", "tally", "tip",
                  "usage", "wake_at", "work_before")  # fmt: skip
 
@@ -152,8 +152,9 @@ class Turn:
         self.standing = Standing(host, self.id, principal.owner)
         self.claimed = False
         """Whether its idempotency key is its own."""
+        self.claims = 0
         self.reading: Reading | None = None
-        """The response whose events it reads, for want of one of its own."""
+        """What it reads, for want of a response of its own."""
         self._size: int | None = None
 
     def handle(self, what: TurnInput, *args: Any) -> None:
@@ -249,7 +250,7 @@ class Turn:
         try:
             settling.ground(self)
             if self.request.idempotency_key is not None and not self.claimed:
-                self.handle(TurnInput.CLAIM, self.request.idempotency_key)
+                self.handle(TurnInput.CLAIM)
                 return
             self._keep_events()
             parent = tip or settling.parent_of(self)
@@ -280,11 +281,12 @@ class Turn:
             self.standing.keep(self.tip.items, after=self.parent)
         self._go()
 
-    def claim(self, key: str) -> None:
+    def claim(self, _gone: ApiError | None = None) -> None:
         """One create of each key makes a response; the others read that one."""
-        owner = self.principal.owner
-        digest, body = idempotency.key_digest(owner, key), idempotency.body_digest(self.request)
-        self.host.effects.append(Claim(self, owner, digest, body, self.stores))
+        reading.again(self)
+        self.claims += 1
+        key, body = idempotency.digests(self.principal.owner, self.request)
+        self.host.effects.append(Claim(self, self.principal.owner, key, body, self.stores))
 
     def follow(self, other: Reading) -> None:
         """Another response's events answer it."""
@@ -313,8 +315,7 @@ class Turn:
     def wait(self) -> None:
         """No active place: a client sees created and queued (design: lanes)."""
         self.host.waiting.append(self)
-        if not self.announced:
-            self._say_queued()
+        self._say_queued()
 
     def ask_engine(self) -> None:
         """Takes a place and has the engine asked."""
@@ -343,8 +344,7 @@ class Turn:
         self.wake_at = None
         if self.running:
             return
-        # One snapshot for both: nothing happens between them.
-        response = self.snapshot("in_progress")
+        response = self.snapshot("in_progress")  # One for both: nothing happens between them.
         if not self.announced:
             self._push_created(response)
         self.running = True
@@ -474,8 +474,7 @@ class Turn:
     def end_unsaved(self, error: ApiError) -> None:
         """A failed commit is a failed response (design: store)."""
         self.status, self.reason, self.failure = "failed", None, error
-        self.completed_at = None
-        self.booked = False
+        self.completed_at, self.booked = None, False
         self.standing.discard()
         self.end()
 
@@ -505,6 +504,8 @@ class Turn:
         )
 
     def _say_queued(self) -> None:
+        if self.announced:
+            return
         response = self.snapshot("queued")
         self._push_created(response)
         self.outbox.push(events.ResponseQueued, response=response)
@@ -522,7 +523,7 @@ class Turn:
 
     def _go(self) -> None:
         """Ready to sample: with a place at once, else in line for one."""
-        if self.background and not self.announced:
+        if self.background:
             self._say_queued()
         if self._budget() == 0:
             self.handle(TurnInput.CUT, "max_output_tokens")

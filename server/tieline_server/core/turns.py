@@ -11,7 +11,8 @@ A turn is QUEUED behind others on its lane. At the head of the lane it is resolv
 items are checked, an idempotency key is CLAIMED, the parent is found on the line or LOADED from
 the store. A turn that cannot run is refused with one error event, and no response exists. Where
 the key is another response's, or where it resumes one, the turn has no response of its own: it
-is FOLLOWING that one's events, or that one moves to its place. Otherwise it samples as soon as
+is FOLLOWING that one's events, or that one moves to its place. Where that one of its key came to
+nothing before it said anything, the turn claims the key again. Otherwise it samples as soon as
 there is an active place. ``response.created`` waits for the engine's acceptance, so that an
 engine's refusal is an error and not a failed response, but no longer than a set time. Sampling
 ends by itself, at client tool calls (HELD in append shape), by a cut, or by a failure. Every end
@@ -396,7 +397,7 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     (TurnState.HELD, TurnInput.SAVED): ("ignore", TurnState.HELD),
     (TurnState.HELD, TurnInput.UNSAVED): ("ignore", TurnState.HELD),
     (TurnState.FOLLOWING, TurnInput.HEAD): ("ignore", TurnState.FOLLOWING),
-    (TurnState.FOLLOWING, TurnInput.CLAIM): ("ignore", TurnState.FOLLOWING),
+    (TurnState.FOLLOWING, TurnInput.CLAIM): ("claim", TurnState.CLAIMING),
     (TurnState.FOLLOWING, TurnInput.CLAIMED): ("ignore", TurnState.FOLLOWING),
     (TurnState.FOLLOWING, TurnInput.FOLLOW): ("ignore", TurnState.FOLLOWING),
     (TurnState.FOLLOWING, TurnInput.RELAY): ("relay", TurnState.FOLLOWING),

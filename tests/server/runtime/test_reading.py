@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.core import LOCAL, append_of, output, user, words
-from tests.support.runtime import Stage, Step, endless, hello, looker, mute, run
+from tests.support.runtime import Stage, Step, endless, hello, looker, loop_turns, mute, run, until
 from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
@@ -17,6 +17,7 @@ from tieline.requests import Cancel
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.event_log import EventLogs
 from tieline_server.core.reading import relaned
+from tieline_server.engines.base import EngineError
 from tieline_server.journals.base import Begun
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import events_of, reading
@@ -305,6 +306,38 @@ async def read_all(
             if drop_behind is not None and kept is not None:
                 kept.log.drop()
     return read
+
+
+def test_two_creates_of_a_key_of_which_the_first_is_refused_are_both_answered() -> None:
+    gate = asyncio.Event()
+
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        if not gate.is_set():
+            await gate.wait()
+            raise EngineError.of("rate_limit_exceeded", "Not now.")
+        async with aclosing(hello(prompt)) as steps:
+            async for step in steps:
+                yield step
+
+    async def test() -> None:
+        stage = Stage(answer)
+        stage.create(idempotency_key="k")
+        await until(lambda: len(stage.engine.prompts) == 1)
+        peer = stage.peer()
+        peer.create(idempotency_key="k")
+        await loop_turns()
+        gate.set()
+        assert (await stage.until(events.ErrorEvent)).error.code == "rate_limit_exceeded"
+        last = await peer.until(events.ResponseCompleted)
+        assert peer.types[0] == "created"
+        outcomes = {record.response_id: record.outcome for record, _ in stage.records}
+        assert sorted(outcomes.values()) == ["completed", "refused"]
+        assert outcomes[last.response.id] == "completed"
+        await peer.line.close()
+        await stage.line.close()
+        await stage.services.running.close()
+
+    run(test)
 
 
 async def read(stage: Stage, response_id: str, after: int | None = None) -> list[events.Event]:
