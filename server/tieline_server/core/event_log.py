@@ -17,7 +17,6 @@ EVENT: Final = 320
 TEXT: Final = 4
 """How often text is kept: in deltas, and in the events of parts and items that are whole."""
 
-
 FEW: Final = 64
 """Events that a log may have more than it is counted with."""
 
@@ -34,9 +33,9 @@ class EventLogs:
         self.size = 0
         """Bytes, about, of all events of all logs."""
 
-    def open(self) -> "EventLog":
-        """A new log."""
-        return EventLog(self)
+    def open(self, size: int = 0) -> "EventLog":
+        """A new log, whose events will echo so many bytes of the request."""
+        return EventLog(self, size)
 
     def grew(self, log: "EventLog", size: int) -> None:
         """A log has so many bytes more."""
@@ -61,12 +60,12 @@ class EventLog:
 
     __slots__ = ("_logs", "_open", "_weighed", "ended", "events", "listeners", "size", "whole")
 
-    def __init__(self, logs: EventLogs) -> None:
+    def __init__(self, logs: EventLogs, size: int) -> None:
         self._logs = logs
         self._open = True
         self._weighed = 0
         self.events: list[Event] = []
-        self.size = 0
+        self.size = size
         """Bytes, about, of all events but the last few."""
         self.whole = True
         """Whether every event is still here."""
@@ -74,6 +73,7 @@ class EventLog:
         """Whether the last event is the terminal one."""
         self.listeners: list[Callable[[], None]] = []
         """Called whenever there is more to read, or never will be."""
+        logs.grew(self, size)
 
     def add(self, event: Event) -> None:
         """The response said this; what it says after its end is not part of it."""

@@ -98,9 +98,9 @@ class Turn:
     __slots__ = ("_size", "announced", "aside", "booked", "claimed", "claims", "completed_at",
                  "created_at", "expires_at", "extra", "failure", "follows_latest", "held", "host",
                  "id", "lane", "marks", "outbox", "output", "parent", "pinned", "placed",
-                 "principal", "quiet", "reading", "reason", "recall", "request", "resolved", "running",
-                 "settings", "standing", "state", "status", "steers", "succeeds", "tally", "tip",
-                 "usage", "wake_at", "work_before")  # fmt: skip
+                 "principal", "quiet", "reading", "reason", "recall", "request", "resolved",
+                 "running", "settings", "standing", "state", "status", "steers", "succeeds", "tally",
+                 "tip", "usage", "wake_at", "work_before")  # fmt: skip
 
     def __init__(
         self, host: Host, request: Create, *, principal: Principal, recall: Recall
@@ -488,7 +488,7 @@ class Turn:
         request = self.request
         wanted = request.resumable or self.background or request.idempotency_key is not None
         if wanted and self.log is None:
-            self.outbox.log = self.host.logs.open()
+            self.outbox.log = self.host.logs.open(self.size)
             self.host.effects.append(Begin(self))
 
     # Snapshots and events.
