@@ -5,6 +5,7 @@ numbers; only the lane that they name is the reader's.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Struct
@@ -65,6 +66,9 @@ def part(turn: "Turn", tip: "Tip | None" = None) -> None:
     """It has been read to its end, and is the lane's latest if it moved here; or nobody reads."""
     if tip is not None:
         turn.standing.rest(turn.lane, tip)
+        with suppress(ApiError):
+            # What is remembered unused makes room for it, or it goes itself.
+            turn.host.memory.admit(tip.owner)
     turn.host.effects.append(Stop(turn))
 
 

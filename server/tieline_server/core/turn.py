@@ -99,8 +99,8 @@ class Turn:
                  "created_at", "expires_at", "extra", "failure", "follows_latest", "held", "host",
                  "id", "lane", "marks", "outbox", "output", "parent", "pinned", "placed",
                  "principal", "quiet", "reading", "reason", "recall", "request", "resolved",
-                 "running", "settings", "standing", "state", "status", "steers", "succeeds", "tally",
-                 "tip", "usage", "wake_at", "work_before")  # fmt: skip
+                 "running", "settings", "standing", "state", "status", "steers", "succeeds",
+                 "tally", "tip", "usage", "wake_at", "work_before")  # fmt: skip
 
     def __init__(
         self, host: Host, request: Create, *, principal: Principal, recall: Recall

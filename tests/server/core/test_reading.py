@@ -9,6 +9,8 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline_server.core.deltas import TextDelta
+from tieline_server.core.history import Segment, Tip
+from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
 from tieline_server.core.turns import TurnState
@@ -238,3 +240,24 @@ def test_only_the_lane_of_an_event_changes_for_its_reader() -> None:
         ]
         assert {each.stream_id for each in seen} == {UNSET if lane is None else lane}
     assert all(each is same for each, same in zip(told, relaned(told, "theirs"), strict=True))
+
+
+def test_a_chain_that_comes_with_a_response_is_bounded_like_any_other() -> None:
+    line = Lockstep(limits=Limits(line_bytes=3000))
+    line.reading = False
+    for number in range(6):
+        theirs, response_id, told = source("x" * 1000)
+        tip = theirs.line.memory.latest("theirs")
+        assert tip is not None
+        line.send("response.resume", response_id=response_id, stream_id=f"lane-{number}")
+        line.line.relayed(reader_of(line), told[-1:])
+        line.line.followed(reader_of(line), replace_id(tip, f"resp_{number}"))
+        line.settle()
+        assert line.line.memory.size <= 3000
+    assert line.line.memory.latest("lane-5") is not None, "the one that came last is kept"
+
+
+def replace_id(tip: Tip, response_id: str) -> Tip:
+    """The same chain as another response's."""
+    segment = Segment(None, tip.segment.items, turn=1)
+    return Tip(response_id, segment, owner=tip.owner, settings=tip.settings)
