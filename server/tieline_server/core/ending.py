@@ -77,8 +77,12 @@ def finish(turn: "Turn") -> None:
         turn.standing.rest(turn.lane, _tip(turn))
     turn.standing.leave()
     push_timing(turn)
+    response = turn.snapshot(turn.status)
     if not turn.quiet:
-        turn.outbox.push(_TERMINAL[turn.status], response=turn.snapshot(turn.status))
+        turn.outbox.push(_TERMINAL[turn.status], response=response)
+    elif turn.log is not None:
+        # Its own reader took response.done for the end; those who read it again did not.
+        turn.log.add(terminal_event(response, turn.outbox.count))
     turn.record(outcome_of(turn))
     goes_on = turn.tip is not None and turn.status in ("completed", "incomplete")
     # Past a drain's deadline nothing begins.
