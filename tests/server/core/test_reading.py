@@ -9,7 +9,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline_server.core.deltas import TextDelta
-from tieline_server.core.history import Segment, Tip
+from tieline_server.core.history import Tip
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
@@ -259,5 +259,4 @@ def test_a_chain_that_comes_with_a_response_is_bounded_like_any_other() -> None:
 
 def replace_id(tip: Tip, response_id: str) -> Tip:
     """The same chain as another response's."""
-    segment = Segment(None, tip.segment.items, turn=1)
-    return Tip(response_id, segment, owner=tip.owner, settings=tip.settings)
+    return Tip(response_id, tip.segment, owner=tip.owner, settings=tip.settings)
