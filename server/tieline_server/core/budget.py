@@ -7,7 +7,7 @@ again when it is named; any other is then ``previous_response_not_found``, and t
 its input whole. Where that does not help, what asks for more is refused.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -39,6 +39,8 @@ class Budget:
         """Owner -> the chains that only wait to be continued, the least recently used first."""
         self._order: OrderedDict[Place, str] = OrderedDict()
         """All of them, and whose they are."""
+        self._resting: Counter[Segment] = Counter()
+        """How many of them end in this link."""
         self.size = 0
         """Bytes held in all."""
         self.evicted = 0
@@ -70,13 +72,17 @@ class Budget:
     def rest(self, place: Place, owner: str, tip: Segment) -> None:
         """This chain is the latest of its lane now, and the most recently used of all."""
         self._idle.setdefault(owner, OrderedDict())[place] = tip
+        self._resting[tip] += 1
         self._order[place] = owner
 
     def leave(self, place: Place) -> None:
         """The lane has no latest chain any more."""
         owner = self._order.pop(place)
         idle = self._idle[owner]
-        del idle[place]
+        tip = idle.pop(place)
+        self._resting[tip] -= 1
+        if not self._resting[tip]:
+            del self._resting[tip]
         if not idle:
             del self._idle[owner]
 
@@ -92,12 +98,13 @@ class Budget:
         return True
 
     def _evict(self, idle: Iterable[tuple[Place, Segment]]) -> bool:
-        """Lets the first of these chains go that nothing else holds, if there is one.
+        """Lets the first of these chains go that nothing uses, if there is one.
 
-        What a turn continues, or a fork shares, would free nothing.
+        What a turn continues, or a fork shares, would free nothing. One that several keep goes
+        when the last of them lets it go.
         """
         for place, tip in idle:
-            if self._owners[self._order[place]].alone(tip):
+            if self._owners[self._order[place]].holders(tip) == self._resting[tip]:
                 self.evicted += 1
                 holder, lane = place
                 holder.forget_lane(lane)

@@ -50,6 +50,10 @@ class Holdings:
         """Whether no chain is held."""
         return not self._holders
 
+    def holders(self, tip: Segment) -> int:
+        """How many hold this link as their last one, plus how many held links follow it."""
+        return self._holders[tip]
+
     def alone(self, tip: Segment) -> bool:
         """Whether one holds this link, and nothing that is held follows it."""
         return self._holders[tip] == 1

@@ -12,9 +12,11 @@ from typing import Final
 from tieline.codecs import json
 from tieline.events import LifecycleEvent
 from tieline.responses import Response
+from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Saved, TurnRecord
 from tieline_server.core.event_log import EventLog
 from tieline_server.core.history import Segment, Tip
+from tieline_server.core.memory import Memory
 from tieline_server.core.reading import relaned
 from tieline_server.core.snapshot import so_far
 from tieline_server.core.turn import Turn
@@ -117,7 +119,7 @@ class Recorder:
 class KeptTurn:
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("_over", "input_from", "log", "owner", "recorder", "response_id", "tip", "turn")
+    __slots__ = ("_memory", "_over", "log", "owner", "recorder", "response_id", "turn")
 
     def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
         self.response_id = turn.id
@@ -125,10 +127,7 @@ class KeptTurn:
         self.log = log
         self.turn: Turn | None = turn
         self.recorder = recorder
-        self.tip: Tip | None = None
-        """Its chain, once it has ended in a way that can be continued."""
-        self.input_from: Segment | None = None
-        """The link before its own input."""
+        self._memory: Memory | None = None
         self._over: asyncio.Event | None = None
 
     def look(self) -> Response | None:
@@ -142,7 +141,8 @@ class KeptTurn:
         """The same with its chain; None where that is not known here."""
         response, turn = self.look(), self.turn
         if turn is None:
-            tip, parent = self.tip, self.input_from
+            tip = self.tip
+            parent = None if tip is None else _before(tip.segment)
         else:
             tip, parent = _tip(turn), turn.parent
         if response is None or tip is None:
@@ -165,11 +165,26 @@ class KeptTurn:
             self._over = self._over or asyncio.Event()
             await self._over.wait()
 
+    @property
+    def tip(self) -> Tip | None:
+        """Its chain, where it ended in a way that can be continued, while there is room for it."""
+        return None if self._memory is None else self._memory.find(self.response_id)
+
+    def rest(self, tip: Tip, memory: Memory) -> None:
+        """Its chain is kept for who resumes it."""
+        self._memory = memory
+        memory.advance(self.response_id, tip)
+
+    def drop(self) -> None:
+        """Nothing is left of it."""
+        self.log.drop()
+        if self._memory is not None:
+            self._memory.forget_lane(self.response_id)
+
     def end(self) -> Turn:
         """It has ended: returns the turn that it was."""
         turn, self.turn = self.turn, None
         assert turn is not None, "it ends once"
-        self.input_from = turn.parent
         if self._over is not None:
             self._over.set()
         return turn
@@ -183,6 +198,8 @@ class KeptTurns:
         self._ended: deque[tuple[float, KeptTurn]] = deque()
         """Those that have ended, with the time at which they go: all stay equally long."""
         self._timer: asyncio.TimerHandle | None = None
+        self._memory: Memory | None = None
+        """The chains of those that have ended in a way that can be continued."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -197,7 +214,7 @@ class KeptTurns:
         kept = self._by_id.get(response_id)
         return kept if kept is not None and kept.owner == owner else None
 
-    def ended(self, record: TurnRecord, *, window: float, stored: bool) -> None:
+    def ended(self, record: TurnRecord, *, window: float, stored: bool, budget: Budget) -> None:
         """A turn has ended: what is left of it stays for ``window`` seconds, if it was one."""
         kept = self._by_id.get(record.response_id)
         if kept is None or kept.turn is None:
@@ -210,8 +227,10 @@ class KeptTurns:
         if record.outcome in ("refused", "disconnected"):
             self._drop(kept)
             return
-        if record.outcome in CONTINUABLE:
-            kept.tip = _tip(turn)
+        tip = _tip(turn)
+        if record.outcome in CONTINUABLE and tip is not None:
+            self._memory = self._memory or Memory(budget)
+            kept.rest(tip, self._memory)
         loop = asyncio.get_running_loop()
         self._ended.append((loop.time() + window, kept))
         if self._timer is None:
@@ -241,7 +260,7 @@ class KeptTurns:
             self._timer = None
 
     def _drop(self, kept: KeptTurn) -> None:
-        kept.log.drop()
+        kept.drop()
         self._by_id.pop(kept.response_id, None)
 
 
@@ -249,3 +268,11 @@ def _tip(turn: Turn) -> Tip | None:
     if turn.tip is None:
         return None
     return Tip(turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings)
+
+
+def _before(link: Segment | None) -> Segment | None:
+    """The link before the response's own ones."""
+    number = link.turn if link is not None else 0
+    while link is not None and link.turn == number:
+        link = link.parent
+    return link

@@ -347,8 +347,12 @@ class LineRuntime:
         if self.transport == INTERNAL:
             return
         services, record = self._services, effect.record
-        window = services.limits.resume_window
-        services.running.kept.ended(record, window=window, stored=effect.booked)
+        services.running.kept.ended(
+            record,
+            window=services.limits.resume_window,
+            stored=effect.booked,
+            budget=services.budget,
+        )
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
             services.ledger.book(booking_of(record, self.transport, ended_at=services.now()))

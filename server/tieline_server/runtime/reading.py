@@ -119,15 +119,12 @@ async def _read(services: Services, effect: Follow) -> None:
         async for batch in batches:
             driver_of(reader).line.relayed(reader, batch)
             await space(reader, services.limits.outbox)
-    tip = None
-    if effect.moves:
-        kept = services.running.kept.find(owner, effect.response_id)
-        if kept is not None and kept.turn is None:
-            tip = kept.tip
-        else:
-            saved = await services.store.get(owner, effect.response_id)
-            if saved is not None and saved.response.status in CONTINUABLE:
-                tip = saved.tip
+    kept = services.running.kept.find(owner, effect.response_id) if effect.moves else None
+    tip = None if kept is None else kept.tip
+    if tip is None and effect.moves:
+        saved = await services.store.get(owner, effect.response_id)
+        if saved is not None and saved.response.status in CONTINUABLE:
+            tip = saved.tip
     with driver_of(reader).reporting() as line:
         line.followed(reader, tip)
 

@@ -25,6 +25,7 @@ from tests.support.runtime import (
 from tieline import events
 from tieline.codecs.json import decode_event, encode
 from tieline.requests import Cancel, Resume
+from tieline_server.core.budget import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.journals.base import Begun, Claim, Entry
@@ -357,6 +358,48 @@ class TestKept:
             running.forget("local", done.response.id)
             assert running.kept.find("local", done.response.id) is None
             await close(stage)
+
+        run(test)
+
+
+class TestChains:
+    def test_a_chain_that_waits_to_be_resumed_counts_and_goes_when_room_is_needed(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.services = msgspec.structs.replace(stage.services, budget=Budget(total=5000))
+            await stage.line.close()
+            stage.line = stage.open()
+            kept = stage.services.running.kept
+            ids = []
+            for _ in range(8):
+                peer = stage.peer()
+                peer.create("x" * 1000, resumable=True)
+                ids.append((await peer.until(events.ResponseCompleted)).response.id)
+                assert stage.services.budget.size <= 5000
+                await peer.line.close()
+            found = [kept.find("local", each) for each in ids]
+            tips = [each.tip for each in found if each is not None]
+            assert len(tips) == len(ids)
+            assert tips[0] is None
+            assert tips[-1] is not None
+            assert stage.services.budget.size > 1000
+            await close(stage)
+            assert stage.services.budget.size == 0
+
+        run(test)
+
+    def test_one_that_its_lane_has_as_well_makes_room_all_the_same(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.services = msgspec.structs.replace(stage.services, budget=Budget(total=5000))
+            await stage.line.close()
+            stage.line = stage.open()
+            for number in range(8):
+                stage.create("x" * 1000, resumable=True, stream_id=f"lane-{number}")
+                await stage.until(events.ResponseCompleted)
+            assert stage.services.budget.size <= 5000
+            await close(stage)
+            assert stage.services.budget.size == 0
 
         run(test)
 
