@@ -1,0 +1,212 @@
+"""What a turn waits for, also while it moves: its key, the store, the engine, its reader."""
+
+import asyncio
+import time
+
+import pytest
+
+from tests.support.runtime import (
+    SECRET,
+    Failing,
+    Stage,
+    endless,
+    hello,
+    loop_turns,
+    mute,
+    run,
+    until,
+)
+from tieline import events
+from tieline.codecs.json import encode
+from tieline_server.core.limits import Limits
+from tieline_server.journals.base import Claim
+from tieline_server.journals.memory import MemoryJournal
+from tieline_server.runtime import SERVER_ERROR
+
+
+class Slow(MemoryJournal):
+    """A journal whose claims wait at a gate, or fail."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__(now=time.time)
+        self.gate = asyncio.Event()
+        self.fails = fails
+
+    async def claim(self, claim: Claim) -> Claim:
+        """Claims it when the gate is open."""
+        await self.gate.wait()
+        if self.fails:
+            raise OSError(SECRET)
+        return await super().claim(claim)
+
+
+class TestClaims:
+    def test_a_key_that_cannot_be_claimed_lets_nothing_run(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test() -> None:
+            journal = Slow(fails=True)
+            journal.gate.set()
+            stage = Stage(hello, journal=journal)
+            stage.create(idempotency_key="k")
+            refused = await stage.until(events.ErrorEvent)
+            assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
+            assert SECRET.encode() not in encode(refused)
+            assert stage.engine.prompts == []
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+        assert any(record.exc_info for record in caplog.records)
+
+    def test_a_line_that_goes_while_a_key_is_claimed_frees_it(self) -> None:
+        async def test() -> None:
+            journal = Slow()
+            stage = Stage(hello, journal=journal)
+            stage.create(idempotency_key="k")
+            await loop_turns()
+            closing = asyncio.create_task(stage.line.close())
+            await loop_turns()
+            journal.gate.set()
+            await closing
+            assert [record.outcome for record, _ in stage.records] == ["disconnected"]
+            peer = stage.peer()
+            peer.create(idempotency_key="k")
+            await peer.until(events.ResponseCompleted)
+            await peer.line.close()
+            await stage.services.running.close()
+            assert len(stage.records) == 2
+
+        run(test)
+
+
+class TestMoves:
+    def test_a_turn_that_is_being_stored_ends_where_it_was_resumed(self) -> None:
+        async def test() -> None:
+            store = Failing()
+            store.gate.clear()
+            stage = Stage(hello, store=store)
+            stage.create(store=True, resumable=True)
+            await until(lambda: stage.engine.finished == 1)
+            peer = stage.peer()
+            peer.resume(stage.engine.prompts[0].response_id)
+            await peer.until(events.OutputItemDone)
+            await stage.line.close()
+            assert stage.records == []
+            store.gate.set()
+            await peer.until(events.ResponseCompleted)
+            assert peer.numbers == list(range(len(peer.seen)))
+            await peer.line.close()
+            await stage.services.running.close()
+            assert len(store) == 1
+
+        run(test)
+
+    def test_a_turn_whose_parent_is_being_looked_up_runs_on_without_its_line(self) -> None:
+        async def test() -> None:
+            store = Failing()
+            stage = Stage(hello, store=store)
+            stage.create(store=True)
+            parent = (await stage.until(events.ResponseCompleted)).response.id
+            await stage.line.close()
+            stage.line = stage.open()
+            store.gate.clear()
+            stage.create(resumable=True, previous_response_id=parent)
+            (turn,) = stage.line.line._lanes.turns()
+            await loop_turns()
+            await stage.line.close()
+            peer = stage.peer()
+            peer.resume(turn.id)
+            await until(lambda: turn.host is peer.line.line)
+            store.gate.set()
+            last = await peer.until(events.ResponseCompleted)
+            assert last.response.previous_response_id == parent
+            await peer.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_an_engine_that_waited_for_a_slow_reader_goes_on_with_the_next_one(self) -> None:
+        async def test() -> None:
+            stage = Stage(endless, limits=Limits(outbox=8))
+            stage.create(resumable=True)
+            await until(lambda: stage.line.line.outgoing.unsent(None) >= 8)
+            await loop_turns()
+            paused_at = stage.engine.steps
+            await loop_turns()
+            assert stage.engine.steps == paused_at
+            peer = stage.peer()
+            peer.resume(stage.engine.prompts[0].response_id)
+            for _ in range(50):
+                await peer.until(events.OutputTextDelta)
+            assert peer.numbers == list(range(len(peer.seen)))
+            assert stage.engine.steps > paused_at
+            await peer.line.close()
+            await stage.line.close()
+            await stage.services.running.close()
+            assert stage.engine.stopped == 1
+
+        run(test)
+
+    def test_a_further_reader_that_is_slow_holds_up_nobody_else(self) -> None:
+        async def test() -> None:
+            stage = Stage(endless, limits=Limits(outbox=8))
+            stage.create(idempotency_key="k")
+            await stage.until(events.ResponseInProgress)
+            reader = stage.peer()
+            reader.create(idempotency_key="k")
+            for _ in range(600):
+                await stage.until(events.OutputTextDelta)
+            assert reader.line.line.outgoing.unsent(None) <= 8 + 256
+            for _ in range(300):
+                await reader.until(events.OutputTextDelta)
+            assert reader.numbers == list(range(len(reader.seen)))
+            await reader.line.close()
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_two_resumes_at_once_leave_one_reader(self) -> None:
+        async def test() -> None:
+            stage = Stage(mute)
+            stage.create(resumable=True)
+            response_id = (await stage.until(events.ResponseInProgress)).response.id
+            await stage.line.close()
+            one, two = stage.peer(), stage.peer()
+            one.resume(response_id)
+            two.resume(response_id)
+            assert (await one.until(events.ErrorEvent)).error.code == "resumed_elsewhere"
+            await two.until(events.ResponseInProgress)
+            assert two.types == ["created", "in_progress"]
+            await one.line.close()
+            two.line.drop()
+            await two.line.close()
+            assert stage.records == []
+            await stage.services.running.close()
+            assert len(stage.records) == 1
+
+        run(test)
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_line_that_goes_at_its_resume_takes_nothing_with_it(self, first: bool) -> None:
+        async def test() -> None:
+            stage = Stage(mute)
+            stage.create(resumable=True)
+            response_id = (await stage.until(events.ResponseInProgress)).response.id
+            await stage.line.close()
+            one = stage.peer()
+            one.resume(response_id)
+            if not first:
+                await one.until(events.ResponseInProgress)
+            await one.line.close()
+            two = stage.peer()
+            two.resume(response_id)
+            await two.until(events.ResponseInProgress)
+            assert stage.engine.stopped == 0
+            await two.line.close()
+            await stage.services.running.close()
+            assert len(stage.records) == 1
+            assert stage.services.budget.size == 0
+
+        run(test)
