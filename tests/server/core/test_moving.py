@@ -1,10 +1,12 @@
 """Turns that change their line: those that outlive theirs, and those that are resumed."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tests.properties.test_core import ARGUMENTS
 from tests.support.core import TEN, Lockstep, output, user, words
 from tieline import events
 from tieline.errors import ApiError
@@ -12,7 +14,7 @@ from tieline_server.core.deltas import Finish, TextDelta
 from tieline_server.core.limits import Limits
 from tieline_server.core.transitions import LaneState, LineState
 from tieline_server.core.turn import Turn
-from tieline_server.core.turns import TurnState
+from tieline_server.core.turns import TurnInput, TurnState
 
 
 def line_of(**members: Any) -> Lockstep:
@@ -411,3 +413,35 @@ class TestParked:
         assert target.records == []
         assert [code for code, _ in target.errors] == ["server_draining"] * 2
         assert target.closed is not None
+
+
+@pytest.mark.parametrize(("state", "what"), list(product(STATES, TurnInput)))
+def test_a_sheltered_turn_takes_every_input_in_every_state(
+    state: TurnState, what: TurnInput
+) -> None:
+    line, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
+    response_id = STATES[state](line)
+    line.drop()
+    (turn,) = line.outlived
+    shelter.kept = line.kept
+    shelter.line.shelter(turn, 120.0)
+    shelter.turns[response_id] = turn
+    shelter.settle()
+    turn.handle(what, *ARGUMENTS[what])
+    shelter.line._follow(turn)
+    shelter.settle()
+    running = [each for each in shelter.line._lanes.turns() if each.placed]
+    assert shelter.line.admission._active == len(running)
+    shelter.wait(120.0)
+    for save in line.saves:
+        shelter.line.saved(save.turn, None)
+        shelter.settle()
+    assert turn.ended
+    assert shelter.closed is not None
+    assert shelter.line.admission.idle
+    over = shelter.record(response_id).outcome
+    assert turn.log is not None
+    assert turn.log.whole is turn.log.ended is (over not in ("refused", "disconnected"))
+    shelter.line.memory.clear()
+    assert shelter.line.memory.size == 0
+    assert seen(shelter) == []
