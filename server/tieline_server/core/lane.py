@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create
@@ -86,6 +87,14 @@ class Lane:
                 f"Response with id '{named[:128]}' is not the one on this lane.",
                 param="response_id",
             )
+        if turn is not None and turn.state in _RUNNING and _is_held_open(turn):
+            # A client that lost its line cannot know whether its append was taken, and sends
+            # it again: behind the running turn it would end the next hold (superseded).
+            raise ApiError.of(
+                "response_not_active",
+                f"Response '{named}' is not held: its calls have been answered.",
+                param="response_id",
+            )
         answerable = isinstance(settings, Settings) and settings.append
         if answerable and link is not None and link.open_calls:
             raise ApiError.of(
@@ -135,3 +144,11 @@ class Lane:
         """The held turn gets its tool outputs, or an error and stays held."""
         assert self.current is not None
         self.current.answer(append)
+
+
+_RUNNING: Final = frozenset(TurnState) - {TurnState.HELD, TurnState.SAVING, TurnState.ENDED}
+"""States of a turn that is on its way to the next hold, or to its end."""
+
+
+def _is_held_open(turn: Turn) -> bool:
+    return isinstance(turn.settings, Settings) and turn.settings.append is True

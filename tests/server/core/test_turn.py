@@ -256,6 +256,19 @@ class TestHeld:
         line.append(output(one), response_id=turn)
         assert line.sampling == [turn]
 
+    def test_an_append_that_names_it_again_while_it_samples_is_refused_and_ends_no_hold(
+        self,
+    ) -> None:
+        """A client that lost its line sends its append again, not knowing that it was taken."""
+        line = Lockstep()
+        turn, (one,) = held(line)
+        line.append(output(one), response_id=turn)
+        line.append(output(one), response_id=turn)
+        assert line.errors == [("response_not_active", "response_id")]
+        (two,) = line.call(turn)
+        line.append(output(two), response_id=turn)
+        assert line.sampling == [turn]
+
     def test_an_append_may_refer_to_what_the_chain_has(self) -> None:
         line = Lockstep()
         turn = line.create([{**user("go"), "id": "msg_1"}], append=True)
