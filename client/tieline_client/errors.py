@@ -3,7 +3,9 @@
 * :class:`tieline.errors.TielineError`
     * :class:`tieline.errors.ApiError`: the server says no, the same class on every transport
     * :class:`ConnectionLost`: the line ended while something was pending
-        * :class:`ConnectTimeout`: it never came to be
+        * :class:`NotSent`: before the request was on its way: to send it again is safe
+            * :class:`ConnectTimeout`: it never came to be
+        * :class:`OutcomeUnknown`: after that, and before any answer
         * :class:`IncompleteStream`: it ended in the middle of a response
     * :class:`ProtocolViolation`: the server said what it may not say there
     * :class:`LineClosed`: the line was used after its end (local)
@@ -20,8 +22,19 @@ class ConnectionLost(TielineError):
     """The line ended while something was pending. The cause, where known, is ``__cause__``."""
 
 
-class ConnectTimeout(ConnectionLost):
+class NotSent(ConnectionLost):
+    """The request never left this side: to send it again cannot make it happen twice."""
+
+
+class ConnectTimeout(NotSent):
     """No line within the connect timeout."""
+
+
+class OutcomeUnknown(ConnectionLost):
+    """The request was sent, and the line ended before any answer.
+
+    The server may have worked on it, and may still: to send it again may do everything twice.
+    """
 
 
 class IncompleteStream(ConnectionLost):

@@ -1,6 +1,5 @@
 """The client's half without I/O: every event finds the request that it belongs to."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,8 @@ from msgspec import Raw
 from tieline import events
 from tieline.events import Event
 from tieline.responses import Response
-from tieline_client._line import ASKS, Ask, AskState, Line, Signal, Verdict
+from tieline_client._asks import Ask, AskState, Verdict
+from tieline_client._line import Line
 from tieline_client.errors import ProtocolViolation, TurnState
 
 LANES = (None, "a", "b")
@@ -82,21 +82,6 @@ def held(line: Line, response_id: str = "r1") -> Ask:
 
 def state(ask: Ask) -> AskState:
     return ask.state
-
-
-def test_the_table_has_a_row_for_every_state_and_signal() -> None:
-    assert set(ASKS) == set(itertools.product(AskState, Signal))
-
-
-def test_an_ended_ask_stays_ended() -> None:
-    assert {after for (before, _), (_, after) in ASKS.items() if before is AskState.ENDED} == {
-        AskState.ENDED
-    }
-
-
-@pytest.mark.parametrize("where", [each for each in AskState if each is not AskState.ENDED])
-def test_every_ask_ends_with_the_line(where: AskState) -> None:
-    assert ASKS[where, Signal.LOST] == (Verdict.FAIL, AskState.ENDED)
 
 
 def test_a_created_finds_its_ask_by_the_echoed_event_id() -> None:
@@ -425,6 +410,100 @@ def test_a_lost_line_ends_everything_once() -> None:
     assert line.lost() == []
 
 
+def moved(**members: Any) -> events.ErrorEvent:
+    detail = events.ErrorDetail(code="resumed_elsewhere", message="no")
+    return events.ErrorEvent(sequence_number=7, status=409, error=detail, **members)
+
+
+@pytest.mark.parametrize(
+    ("first", "after"),
+    [
+        (delta(), AskState.RUNNING),
+        (created("r1"), AskState.RUNNING),
+        (created("r1", event_id="of_another_line"), AskState.RUNNING),
+        (done("r1"), AskState.HELD),
+        (ended("r1"), AskState.ENDED),
+        (error(sequence_number=6), AskState.RUNNING),
+    ],
+)
+def test_any_event_may_be_the_first_of_a_resumed_response(first: Event, after: AskState) -> None:
+    line = Line()
+    ask = line.resume("r1")
+    assert (state(ask), ask.response_id) == (AskState.ATTACHING, "r1")
+    delivery = line.receive(first)
+    assert (delivery.ask, delivery.verdict) == (ask, Verdict.DELIVER)
+    assert state(ask) is after
+
+
+def test_a_refused_resume_is_over() -> None:
+    line = Line()
+    ask = line.resume("r1", "a")
+    delivery = line.receive(error(ask.event_id, stream_id="a"))
+    assert (delivery.ask, delivery.verdict, ask.ended) == (ask, Verdict.REFUSE, True)
+    assert line.pending == []
+
+
+def test_a_resume_of_a_held_turn_is_answered_as_before() -> None:
+    line = Line()
+    ask = line.resume("r1")
+    line.receive(done("r1"))
+    append = line.append(ask)
+    line.receive(delta())
+    assert state(ask) is AskState.RUNNING
+    assert line.receive(error(append)).ask is None
+
+
+def test_an_append_that_had_been_taken_before_is_no_refusal() -> None:
+    line = Line()
+    ask = line.resume("r1")
+    line.receive(done("r1"))
+    append = line.append(ask, repeats=True)
+    detail = events.ErrorDetail(code="response_not_active", message="no", event_id=append)
+    delivery = line.receive(events.ErrorEvent(status=409, error=detail))
+    assert (delivery.ask, delivery.verdict) == (ask, Verdict.DROP)
+    assert state(ask) is AskState.RUNNING
+
+
+def test_an_append_that_was_not_sent_before_is_refused_by_the_same_error() -> None:
+    line = Line()
+    ask = held(line)
+    append = line.append(ask)
+    detail = events.ErrorDetail(code="response_not_active", message="no", event_id=append)
+    delivery = line.receive(events.ErrorEvent(status=409, error=detail))
+    assert (delivery.verdict, state(ask)) == (Verdict.REPORT, AskState.HELD)
+
+
+def test_a_held_turn_whose_append_had_been_taken_runs() -> None:
+    """After a resume: the hold comes again, and then what followed it."""
+    line = Line()
+    ask = line.resume("r1")
+    line.receive(done("r1"))
+    line.receive(delta())
+    assert state(ask) is AskState.RUNNING
+    assert not ask.rests
+
+
+@pytest.mark.parametrize("where", ["running", "held"])
+def test_a_response_that_was_resumed_elsewhere_is_over_here(where: str) -> None:
+    line = Line()
+    ask = running(line) if where == "running" else held(line)
+    behind = line.create()
+    delivery = line.receive(moved())
+    assert (delivery.ask, delivery.verdict, ask.ended) == (ask, Verdict.REFUSE, True)
+    line.receive(created("r2", event_id=behind.event_id))
+    assert state(behind) is AskState.RUNNING
+
+
+def test_names_of_two_lines_are_never_the_same() -> None:
+    """What is replayed still has the names of the line on which it was made."""
+    old, new = Line("a_"), Line("b_")
+    made = old.create()
+    ask = new.create()
+    again = new.create(event_id=made.event_id)
+    assert len({made.event_id, ask.event_id}) == 2
+    assert new.receive(created("r1", event_id=made.event_id)).ask is again
+
+
 class _Server:
     """A server that answers as the rules say: what each lane may send next, at random."""
 
@@ -494,10 +573,11 @@ _EVENTS: list[Callable[[str | None], Event]] = [
     lambda _: PENDING,
     lambda _: FAILED,
     lambda _: events.Opaque(name="acme:gauge", raw=Raw(b"{}")),
+    lambda _: moved(),
 ]
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), st.integers(0, 3)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12), st.integers(0, 3)), max_size=60))
 def test_whatever_comes_an_ask_is_in_a_state_of_the_table_and_ends_with_the_line(
     steps: list[tuple[int, int, int]],
 ) -> None:
@@ -510,7 +590,9 @@ def test_whatever_comes_an_ask_is_in_a_state_of_the_table_and_ends_with_the_line
             if what == 0 or ask is None:
                 asks.append(line.create())
             elif what == 1:
-                line.append(ask)
+                line.append(ask, repeats=bool(which % 2))
+            elif what == 4:
+                asks.append(line.resume(f"r{which}"))
             elif what == 2:
                 line.steer(ask)
             elif what == 3:

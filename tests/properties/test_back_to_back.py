@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from tests.support.core import TEN, output
 from tests.support.pair import BareProtoWire, JsonWire, Pair, ProtoWire, Story, Wire
 from tieline.errors import ApiError
-from tieline_client._line import AskState
+from tieline_client._asks import AskState
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,

@@ -23,7 +23,8 @@ from tieline.ids import is_stream_id
 from tieline.requests import Append, Cancel, Create, Request, Steer
 from tieline.responses import Response
 from tieline.v1.line_pb2 import ConnectRequest, ConnectResponse
-from tieline_client._line import Ask, AskState, Delivery, Line, Verdict
+from tieline_client._asks import Ask, AskState, Verdict
+from tieline_client._line import Delivery, Line
 from tieline_server.core.deltas import Delta
 from tieline_server.core.limits import Limits
 from tieline_server.core.turn import Turn

@@ -1,6 +1,7 @@
 """A line and its lanes: one reader task, no queue without a bound."""
 
 import asyncio
+import secrets
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,12 +14,13 @@ from tieline import items
 from tieline.errors import ApiError, TielineError
 from tieline.events import ErrorEvent, Event, SessionGoingAway, SessionStarted
 from tieline.ids import is_stream_id
-from tieline.requests import ABSENT, Append, Cancel, Create, Steer
+from tieline.requests import ABSENT, Append, Cancel, Create, Resume, Steer
 from tieline_client import _line, transports
-from tieline_client._line import Ask, Loss
+from tieline_client._asks import Ask, Verdict
+from tieline_client._line import Loss
 from tieline_client.aio.requests import Input, Settings, ToolChoice, to_create, to_json
 from tieline_client.aio.stream import ResponseStream, to_error
-from tieline_client.errors import ConnectionLost, LineClosed, TurnState
+from tieline_client.errors import LineClosed, NotSent, TurnState
 from tieline_client.transports import Endpoint, Options, Tls, Transport
 
 
@@ -63,12 +65,14 @@ class Line:
     def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
         self._options = endpoint.options
         self._transport = transport
-        self._core = _line.Line()
+        self._core = _line.Line(f"{secrets.token_hex(4)}_")
         self._loop = asyncio.get_running_loop()
         self._streams: dict[Ask, weakref.ref[ResponseStream]] = {}
         self._full: set[Ask] = set()
         self._room = asyncio.Event()
         self._room.set()
+        self._told = asyncio.Event()
+        """Set when the server has told what it offers, and when it never will."""
         self._closed = False
         self._ended = False
         self._lost: BaseException | None = None
@@ -117,6 +121,36 @@ class Line:
         """
         return await self._continue(None, input)
 
+    async def resume(self, response_id: str, *, after: int | None = None) -> ResponseStream:
+        """Attaches again to a response that was made ``resumable``, or with a key.
+
+        What comes are its events after number ``after`` (:attr:`ResponseStream.cursor`; without
+        it, all), with the very numbers of the first time. The response and its chain move to
+        the default lane of this line, which must be free; over HTTP nothing moves. An earlier
+        reader gets a :class:`tieline.errors.Conflict` of code ``resumed_elsewhere``.
+        """
+        return await self._resume(response_id, after=after, lane=None)
+
+    async def cancel(self, response_id: str) -> None:
+        """Ends a response by its id, wherever it runs; its stream, where one is, tells the end."""
+        self._check_open()
+        await self._transport.send(Cancel(response_id=response_id))
+
+    async def extensions(self) -> frozenset[str]:
+        """What the server offers beyond OpenAI's API; nothing, where it does not say in time.
+
+        Raises :class:`NotSent` when it cannot be asked.
+        """
+        known = await self._transport.extensions()
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout(self._options.connect_timeout):
+                await self._told.wait()
+        except TimeoutError:
+            return frozenset()
+        return frozenset(self.session.extensions if self.session else ())
+
     def lane(self, name: str) -> "Lane":
         """A named lane: 1 to 256 of letters, digits, ``_``, ``.``, ``-``; else ValueError."""
         if not is_stream_id(name):
@@ -127,6 +161,11 @@ class Line:
     def transport(self) -> str:
         """What carries the line: grpc, websocket or sse."""
         return self._transport.name
+
+    @property
+    def extended(self) -> bool:
+        """Whether members of ours may go with a create: a server without them could refuse."""
+        return self._transport.extended
 
     @property
     def alive(self) -> bool:
@@ -176,25 +215,61 @@ class Line:
             raise TurnState("append: the lane holds a turn; answer it with its stream's append")
         return await self._ask(Append(stream_id=lane, input=to_json(input)))
 
-    async def _ask(self, request: Create | Append) -> ResponseStream:
+    async def _resume(
+        self,
+        response_id: str,
+        *,
+        after: int | None,
+        lane: str | None,
+        known: ResponseStream | None = None,
+    ) -> ResponseStream:
+        request = Resume(stream_id=lane, response_id=response_id, after=after)
+        return await self._ask(request, known=known)
+
+    async def _ask(
+        self, request: Create | Append | Resume, *, known: ResponseStream | None = None
+    ) -> ResponseStream:
+        """Sends what opens a turn; ``known`` is the stream that a resumed one goes on from."""
         self._check_open()
-        ask = self._core.create(request.stream_id)
+        if isinstance(request, Resume):
+            ask = self._attach(request.response_id or "", request.stream_id)
+        else:
+            ask = self._core.create(request.stream_id, event_id=request.event_id)
         merge = self._options.merge != "never"
-        stream = ResponseStream(self, ask, merge=merge, sent_at=self._loop.time())
+        at = self._loop.time()
+        stream = ResponseStream(self, ask, merge=merge, sent_at=at, known=known)
         self._streams[ask] = weakref.ref(stream, self._on_dropped(ask))
         try:
-            await self._transport.send(replace(request, event_id=ask.event_id))
+            if not await self._transport.send(replace(request, event_id=ask.event_id)):
+                raise NotSent("the line is lost") from self._lost
         except BaseException:
             self._streams.pop(ask, None)
             self._core.withdraw(ask)
             raise
         return stream
 
-    async def _append(self, ask: Ask, outputs: Input, tool_choice: ToolChoice | None) -> None:
+    def _attach(self, response_id: str, lane: str | None) -> Ask:
+        before = self._core.having(response_id, lane)
+        stream = self._stream(before) if before is not None else None
+        ask = self._core.resume(response_id, lane)
+        if before is not None:
+            self._abandon(before)
+        if stream is not None:
+            stream._lose("the response was resumed on the same lane", None)
+        return ask
+
+    async def _append(
+        self,
+        ask: Ask,
+        outputs: Input,
+        tool_choice: ToolChoice | None,
+        *,
+        repeats: bool = False,
+    ) -> None:
         self._check_open()
         raw = to_json(outputs)
         answered = [item.answers for item in items.decode_input(raw) if item.answers]
-        event_id = self._core.append(ask)
+        event_id = self._core.append(ask, repeats=repeats)
         stream = self._stream(ask)
         if stream is not None:
             stream._resumed(self._loop.time(), answered)
@@ -206,7 +281,8 @@ class Line:
             tool_choice=ABSENT if tool_choice is None else to_json(tool_choice),
         )
         try:
-            await self._transport.send(request)
+            if not await self._transport.send(request):
+                raise NotSent("the line is lost") from self._lost
         except BaseException:
             self._core.withdraw(ask)
             if stream is not None:
@@ -241,7 +317,7 @@ class Line:
         if self._closed:
             raise LineClosed("the line is closed")
         if self._ended:
-            raise ConnectionLost("the line is lost") from self._lost
+            raise NotSent("the line is lost") from self._lost
 
     # Reading.
 
@@ -280,7 +356,7 @@ class Line:
             self._notice(event)
             return
         stream = self._stream(ask)
-        if stream is not None and delivery.verdict is not _line.Verdict.DROP:
+        if stream is not None and delivery.verdict is not Verdict.DROP:
             stream._take(delivery.verdict, event, now)
         if ask.ended:
             self._streams.pop(ask, None)
@@ -289,6 +365,7 @@ class Line:
     def _notice(self, event: Event) -> None:
         if isinstance(event, SessionStarted):
             self.session = event
+            self._told.set()
             if (limit := event.limits.get("max_message_bytes")) is not None:
                 self._transport.limit(limit)
         elif isinstance(event, SessionGoingAway):
@@ -302,11 +379,13 @@ class Line:
         if ask is None:
             return
         if (stream := self._stream(ask)) is not None:
-            stream._lose(str(loss.error), loss.error)
+            stream._lose(str(loss.error), loss.error, sent=loss.sent)
+            stream._refused = isinstance(loss.error, ApiError)
         self._abandon(ask)
 
     def _end(self, reason: str) -> None:
         self._ended = True
+        self._told.set()
         for ask in self._core.lost():
             if (stream := self._stream(ask)) is not None:
                 stream._lose(reason, self._lost)
@@ -369,3 +448,7 @@ class Lane:
     async def append(self, input: Input) -> ResponseStream:
         """As :meth:`Line.append`, on this lane."""
         return await self._line._continue(self.name, input)
+
+    async def resume(self, response_id: str, *, after: int | None = None) -> ResponseStream:
+        """As :meth:`Line.resume`, to this lane."""
+        return await self._line._resume(response_id, after=after, lane=self.name)

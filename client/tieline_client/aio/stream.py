@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec import Raw, Struct
 
 from tieline import items
-from tieline.errors import ERRORS, ApiError
+from tieline.errors import BY_STATUS, ERRORS, ApiError
 from tieline.events import (
     MERGEABLE,
     ErrorEvent,
@@ -22,9 +22,9 @@ from tieline.events import (
 from tieline.fold import Fold
 from tieline.items import CustomToolCall, FunctionCall
 from tieline.responses import Response, Usage
-from tieline_client._line import Ask, Verdict
+from tieline_client._asks import Ask, Verdict
 from tieline_client.aio.requests import Call, Input, ToolChoice
-from tieline_client.errors import ConnectionLost, IncompleteStream
+from tieline_client.errors import IncompleteStream, NotSent, OutcomeUnknown
 
 if TYPE_CHECKING:
     from tieline_client.aio.line import Line
@@ -60,19 +60,33 @@ class ResponseStream:
     ``async for`` ends at the terminal event, and in append shape at ``response.done``: answer
     the ``calls`` with :meth:`append` and iterate again. It raises
     :class:`tieline.errors.ApiError` when the server refuses the turn or when it fails, and
-    :class:`ConnectionLost` or :class:`IncompleteStream` when the line ends before it does.
+    :class:`ConnectionLost` when the line ends before it does: :class:`NotSent`,
+    :class:`OutcomeUnknown` or :class:`IncompleteStream`, by how far it had come.
     A stream that is neither read nor dropped holds up its line once its buffer is full.
     """
 
-    def __init__(self, line: "Line", ask: Ask, *, merge: bool, sent_at: float) -> None:
+    def __init__(
+        self,
+        line: "Line",
+        ask: Ask,
+        *,
+        merge: bool,
+        sent_at: float,
+        known: "ResponseStream | None" = None,
+    ) -> None:
         self._line = line
         self._ask = ask
         self._merge = merge
         self._buffer: deque[Event | Exception] = deque()
         self._wake = asyncio.Event()
-        self._fold = Fold()
+        # A resumed stream goes on with what the one before it has read.
+        self._fold: Fold = Fold() if known is None else known._fold
+        self._known: int | None = None if known is None else known.cursor
+        """The number up to which the reader has every event already."""
         self._failure: Exception | None = None
-        self._answered: set[str] = set()
+        self._refused = False
+        """Whether the server itself has answered with that failure."""
+        self._answered: set[str] = set() if known is None else known._answered
         self._sent: set[str] = set()
         """Calls that the append on its way answers."""
         self._abandoned = False
@@ -100,9 +114,7 @@ class ResponseStream:
             events = [await self.__anext__()]
         except StopAsyncIteration:
             return []
-        while self._buffer and not isinstance(self._buffer[0], Exception):
-            events.append(self._pop())
-        return events
+        return [*events, *self._at_hand()]
 
     async def response(self) -> Response:
         """Reads to the end and returns the response: ended, or held (status in_progress).
@@ -136,6 +148,11 @@ class ResponseStream:
     def response_id(self) -> str | None:
         """The id of the response, once there is one."""
         return self._ask.response_id
+
+    @property
+    def cursor(self) -> int | None:
+        """The sequence_number up to which events have come: :meth:`Line.resume` goes on there."""
+        return self._fold.last_sequence_number
 
     @property
     def lane(self) -> str | None:
@@ -204,6 +221,12 @@ class ResponseStream:
     ) -> None:
         await self.aclose()
 
+    def _at_hand(self) -> list[Event]:
+        events = []
+        while self._buffer and not isinstance(self._buffer[0], Exception):
+            events.append(self._pop())
+        return events
+
     # Called by the line.
 
     def _resumed(self, at: float, answered: Sequence[str]) -> None:
@@ -225,7 +248,7 @@ class ResponseStream:
             assert isinstance(event, ErrorEvent)
             error = to_error(event)
             if verdict is Verdict.REFUSE:
-                self._failure = error
+                self._failure, self._refused = error, True
             else:
                 self._held_again(at)
             self._buffer.append(error)
@@ -236,6 +259,8 @@ class ResponseStream:
     def _deliver(self, event: Event) -> None:
         if isinstance(event, Timing):
             self.timing = event.phases
+            return
+        if self._has(event):
             return
         if isinstance(event, ResponseCreated) and self._fold.ended:
             # The successor of a steered response.
@@ -249,6 +274,11 @@ class ResponseStream:
         if len(self._buffer) >= FULL:
             self._line._hold_back(self._ask)
 
+    def _has(self, event: Event) -> bool:
+        """Whether a resume has brought again what the reader knows: it shows where it stands."""
+        number = event.sequence_number
+        return self._known is not None and isinstance(number, int) and number <= self._known
+
     def _joins(self, event: Event) -> bool:
         """Whether a delta has joined the one before it: a slow reader costs bounded events."""
         if not self._merge or len(self._buffer) < MERGE_FROM or type(event) not in MERGEABLE:
@@ -261,13 +291,15 @@ class ResponseStream:
             self._buffer[-1] = joined
         return joined is not None
 
-    def _lose(self, reason: str, cause: BaseException | None) -> None:
+    def _lose(self, reason: str, cause: BaseException | None, *, sent: bool = True) -> None:
         """The line is over, and with it this turn."""
         response_id = self._ask.response_id
-        if response_id is None and isinstance(cause, ApiError | ConnectionLost):
+        if response_id is None and isinstance(cause, ApiError | NotSent):
             failure: Exception = cause
+        elif not sent:
+            failure = NotSent(reason)
         elif response_id is None:
-            failure = ConnectionLost(reason)
+            failure = OutcomeUnknown(reason)
         else:
             failure = IncompleteStream(
                 reason,
@@ -317,13 +349,20 @@ def to_error(event: ErrorEvent) -> ApiError:
     detail = event.error
     status = event.status if isinstance(event.status, int) else None
     return ApiError.of(
-        detail.code or "invalid_request",
+        detail.code or _code_of(status, detail.type),
         detail.message,
         param=detail.param,
         status=status,
         error_type=detail.type,
         retry_after=detail.retry_after if isinstance(detail.retry_after, float) else None,
     )
+
+
+def _code_of(status: int | None, kind: str) -> str:
+    """What stands for an error without a code (wire.md 4.1): by its status, else by its type."""
+    if status is not None:
+        return BY_STATUS.get(status, "server_error" if status >= 500 else "invalid_request")
+    return next((code for code, row in ERRORS.items() if row.type == kind), "invalid_request")
 
 
 def _failure(response: Response, error: ErrorEvent | None) -> ApiError:

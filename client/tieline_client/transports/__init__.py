@@ -43,6 +43,13 @@ def endpoint(url: str, *, api_key: str | None, tls: Tls | None, options: Options
     return parse(url, ports=ports, based=based, api_key=api_key, tls=tls, options=options)
 
 
+def beside(url: str) -> str | None:
+    """The URL at which the same server speaks HTTP, where the scheme is that of another door."""
+    scheme, _, rest = url.partition("://")
+    entry = TRANSPORTS.get(scheme)
+    return f"{entry.fallback}://{rest}" if entry and entry.fallback else None
+
+
 def opener(scheme: str) -> Opener:
     """The opener of a scheme of the table; its module is imported only now."""
     module, _, name = TRANSPORTS[scheme].path.partition(":")
@@ -71,6 +78,7 @@ __all__ = [
     "Options",
     "Tls",
     "Transport",
+    "beside",
     "endpoint",
     "open_line",
     "opener",

@@ -81,9 +81,22 @@ class Transport(Protocol):
         """grpc, websocket or sse."""
         ...
 
-    async def send(self, request: Request) -> None:
+    @property
+    def extended(self) -> bool:
+        """Whether members of ours may go with a create: another server could refuse them."""
+        ...
+
+    async def extensions(self) -> frozenset[str] | None:
+        """What the server offers beyond OpenAI's API; None where it says so in SessionStarted.
+
+        Raises :class:`tieline_client.errors.NotSent` when it cannot be asked.
+        """
+        ...
+
+    async def send(self, request: Request) -> bool:
         """Hands a request to the writer; returns when it has a place, in the order of calls.
 
+        Whether it may reach the server: False only when it certainly never does.
         Raises :class:`tieline.errors.RequestTooLarge` for a request beyond what the server
         takes, and :class:`tieline_client.errors.Unsupported` for one that this transport cannot
         carry. A line that has ended says so in :meth:`receive`, not here.

@@ -148,15 +148,16 @@ class _Slot:
         self._message: bytes | None = None
         self._closed = False
 
-    async def put(self, message: bytes | None) -> None:
-        """Waits for the room and takes it."""
+    async def put(self, message: bytes | None) -> bool:
+        """Waits for the room and takes it; False when there is nobody to give it to."""
         async with self._order:
             await self._free.wait()
             if self._closed:
-                return
+                return False
             self._message = message
             self._free.clear()
             self._filled.set()
+            return True
 
     async def get(self) -> bytes | None:
         """Waits for a message and gives its room free."""
@@ -175,6 +176,8 @@ class GrpcTransport:
     """One open ``Connect`` stream."""
 
     name: Final = "grpc"
+    extended: Final = True
+    """Nobody but us speaks this schema."""
 
     def __init__(
         self,
@@ -193,7 +196,11 @@ class GrpcTransport:
         self._outgoing = _Slot()
         self._writer = asyncio.create_task(self._write(), name="tieline-grpc-writer")
 
-    async def send(self, request: Request) -> None:
+    async def extensions(self) -> frozenset[str] | None:
+        """The server tells them in its answer to our SessionStart."""
+        return None
+
+    async def send(self, request: Request) -> bool:
         """Hands a request to the writer; raises RequestTooLarge for one beyond the limit."""
         message = self._encoder.encode(request)
         if len(message) > self._limit:
@@ -201,7 +208,7 @@ class GrpcTransport:
                 "request_too_large",
                 f"The request has {len(message)} bytes; the server takes {self._limit}.",
             )
-        await self._outgoing.put(message)
+        return not self._call.done() and await self._outgoing.put(message)
 
     async def receive(self) -> Sequence[Event]:
         """The events of the next message; none when the server ended the stream with OK."""

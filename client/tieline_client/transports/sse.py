@@ -1,5 +1,7 @@
 """The HTTP transport: each create is a POST whose events come back as server-sent events.
 
+A resume is a GET of the response, as a stream from a number on.
+
 Nothing is sent before the first create, and nothing is remembered between two: a continuation
 names its parent, which the server must have stored. Creates of one lane are sent one after the
 other, lanes run side by side. Losing one POST ends one turn.
@@ -10,9 +12,9 @@ not read stops the server, and no queue grows.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -29,13 +31,15 @@ from tieline.events import (
     ResponseCreated,
     ResponseIncomplete,
 )
-from tieline.requests import ABSENT, Cancel, Create, Request
+from tieline.requests import ABSENT, Cancel, Create, Request, Resume
 from tieline.responses import Response
 from tieline_client._line import Loss
-from tieline_client.errors import ConnectionLost, ProtocolViolation, Unsupported
+from tieline_client.errors import ConnectionLost, NotSent, ProtocolViolation, Unsupported
 from tieline_client.transports import web
 from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint
 from tieline_client.transports.event_stream import EventStream
+
+T = TypeVar("T")
 
 _DONE: Final = b"[DONE]"
 _LINGER: Final = 1.0
@@ -55,8 +59,21 @@ async def open_line(endpoint: Endpoint) -> "SseTransport":
     return SseTransport(endpoint, web.session(endpoint, traffic), traffic)
 
 
+_STREAMED: Final = {
+    "accept": "text/event-stream",
+    # What is compressed comes late.
+    "accept-encoding": "identity",
+}
+
+
+class _Capabilities(Struct, frozen=True):
+    """What is read of the server's own description."""
+
+    extensions: dict[str, list[str]] = {}
+
+
 class _Turn:
-    """One create and the POST that carries it."""
+    """One create and the POST that carries it, or one resume and its GET."""
 
     __slots__ = (
         "body",
@@ -70,13 +87,15 @@ class _Turn:
         "task",
     )
 
-    def __init__(self, request: Create, body: bytes) -> None:
+    def __init__(self, request: Create | Resume, body: bytes = b"") -> None:
         self.request = request
         self.body = body
         self.task: asyncio.Task[None] | None = None
         self.canceller: asyncio.Task[None] | None = None
         self.response: Response | None = None
         """As the last lifecycle event had it; None before the first."""
+        if isinstance(request, Resume):
+            self.response = Response(id=request.response_id or "")
         self.number = -1
         """The last sequence number."""
         self.ended = False
@@ -110,7 +129,7 @@ class _Turn:
             self.ended = event.TERMINAL
         elif isinstance(event, ErrorEvent):
             # After the start of a response, response.failed follows (wire.md 3.2).
-            self.ended = self.response is None
+            self.ended = self.response is None or event.error.code == "resumed_elsewhere"
 
     def cancelled(self) -> Event:
         """The end that a server would have told, had it known how; its usage is not known."""
@@ -130,6 +149,8 @@ class SseTransport:
     """A line of POSTs over kept connections."""
 
     name: Final = "sse"
+    extended: Final = True
+    """A key is a header here, which any server may ignore."""
 
     def __init__(
         self, endpoint: Endpoint, session: aiohttp.ClientSession, traffic: web.Traffic
@@ -144,16 +165,32 @@ class SseTransport:
         self._batches: asyncio.Queue[_Batch] = asyncio.Queue()
         self._lanes: dict[str | None, deque[_Turn]] = {}
         """The turns of each lane that have not ended; the first one is on its way."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._extensions: frozenset[str] | None = None
 
-    async def send(self, request: Request) -> None:
-        """Sends a create when its lane is free, or a cancel.
+    async def extensions(self) -> frozenset[str]:
+        """What ``GET /v1/capabilities`` lists for HTTP; nothing where there is no such path."""
+        if self._extensions is None:
+            try:
+                async with asyncio.timeout(self._options.connect_timeout):
+                    self._extensions = await self._capabilities()
+            except (aiohttp.ClientError, OSError) as error:
+                raise NotSent(str(web.loss(error, self._address))) from error
+            except msgspec.MsgspecError:
+                self._extensions = frozenset()
+        return self._extensions
+
+    async def send(self, request: Request) -> bool:
+        """Sends a create or a resume when its lane is free, or a cancel.
 
         Raises RequestTooLarge, and :class:`Unsupported` for what needs a line of its own.
         """
         if isinstance(request, Cancel):
             self._cancel(request)
-            return
+            return True
+        if isinstance(request, Resume):
+            self._queue(_Turn(request))
+            return True
         if not isinstance(request, Create) or request.append:
             name = "append" if isinstance(request, Create) else request.type
             raise Unsupported(f"HTTP cannot carry {name}: use gRPC or WebSocket")
@@ -163,10 +200,8 @@ class SseTransport:
                 "request_too_large",
                 f"The request has {len(body)} bytes; the server takes {self._limit}.",
             )
-        waiting = self._lanes.setdefault(request.stream_id, deque())
-        waiting.append(_Turn(request, body))
-        if len(waiting) == 1:
-            self._start(waiting[0])
+        self._queue(_Turn(request, body))
+        return True
 
     async def receive(self) -> Sequence[Event | Loss]:
         """The next events of any turn; none after ``finish``."""
@@ -193,10 +228,28 @@ class SseTransport:
         self._traffic.abort()
         await self._session.close()
 
+    async def _capabilities(self) -> frozenset[str]:
+        url = self._url.removesuffix("responses") + "capabilities"
+        async with self._session.get(
+            url, allow_redirects=False, server_hostname=self._name
+        ) as response:
+            raw = await response.read() if response.status == 200 else b"{}"
+        said = msgspec.json.decode(raw, type=_Capabilities)
+        return frozenset(said.extensions.get("http", ()))
+
     # Turns.
+
+    def _queue(self, turn: _Turn) -> None:
+        waiting = self._lanes.setdefault(turn.request.stream_id, deque())
+        waiting.append(turn)
+        if len(waiting) == 1:
+            self._start(turn)
 
     def _spawn(self, turn: _Turn, what: str) -> asyncio.Task[None]:
         work = self._run(turn) if what == "turn" else self._cancel_running(turn)
+        return self._own(work, what)
+
+    def _own(self, work: Coroutine[Any, Any, T], what: str) -> "asyncio.Task[T]":
         task = asyncio.create_task(work, name=f"tieline-sse-{what}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -220,8 +273,8 @@ class SseTransport:
         elif first:
             self._start(waiting[0])
 
-    def _lose(self, turn: _Turn, error: TielineError) -> None:
-        self._batches.put_nowait(_Batch((Loss(turn.event_id, error),)))
+    def _lose(self, turn: _Turn, error: TielineError, *, sent: bool = True) -> None:
+        self._batches.put_nowait(_Batch((Loss(turn.event_id, error, sent=sent),)))
         self._end(turn)
 
     async def _run(self, turn: _Turn) -> None:
@@ -233,7 +286,7 @@ class SseTransport:
         except (aiohttp.ClientError, OSError) as error:
             loss = web.loss(error, self._address)
             loss.__cause__ = error
-            self._lose(turn, loss)
+            self._lose(turn, loss, sent=not web.never_sent(error))
         except Exception:
             self._lose(turn, ConnectionLost("the client failed"))
             raise
@@ -243,14 +296,7 @@ class SseTransport:
 
     async def _read(self, turn: _Turn) -> aiohttp.ClientResponse:
         """Reads up to the terminal event, which ends it well with or without ``[DONE]``."""
-        response = await self._session.post(
-            self._url,
-            data=_Body(turn.body),
-            headers=_headers(turn.request),
-            allow_redirects=False,
-            server_hostname=self._name,
-            read_bufsize=_MARGIN,
-        )
+        response = await self._ask(turn.request, turn.body)
         try:
             if response.status != 200:
                 raise await web.refusal(response, self._address)
@@ -266,6 +312,27 @@ class SseTransport:
             response.close()
             raise
         return response
+
+    async def _ask(self, request: Create | Resume, body: bytes) -> aiohttp.ClientResponse:
+        """Posts a create, or gets the rest of a response."""
+        if isinstance(request, Create):
+            return await self._session.post(
+                self._url,
+                data=_Body(body),
+                headers=_headers(request),
+                allow_redirects=False,
+                server_hostname=self._name,
+                read_bufsize=_MARGIN,
+            )
+        after = {} if request.after is None else {"starting_after": str(request.after)}
+        return await self._session.get(
+            f"{self._url}/{quote(request.response_id or '', safe='')}",
+            params={"stream": "true", **after},
+            headers=_STREAMED,
+            allow_redirects=False,
+            server_hostname=self._name,
+            read_bufsize=_MARGIN,
+        )
 
     async def _hand_over(self, turn: _Turn, data: Sequence[bytes]) -> None:
         """Gives the events to the reader and waits until it has taken them."""
@@ -290,6 +357,9 @@ class SseTransport:
 
     def _cancel(self, cancel: Cancel) -> None:
         turn = self._target(cancel)
+        if turn is None and cancel.response_id is not None:
+            # Of another line, or of none any more.
+            self._own(self._post_cancel(cancel.response_id), "cancel")
         if turn is None or turn.canceller is not None:
             return
         if turn.response is not None:
@@ -315,20 +385,28 @@ class SseTransport:
         Servers that know no such cancel give a turn up when its stream is closed (wire.md 7).
         """
         assert turn.response is not None
-        url = f"{self._url}/{quote(turn.response.id, safe='')}/cancel"
-        with suppress(aiohttp.ClientError, OSError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._options.close_timeout):
-                async with self._session.post(
-                    url, allow_redirects=False, server_hostname=self._name
-                ) as response:
-                    accepted = response.status == 200
-                if accepted:
+                if await self._post_cancel(turn.response.id):
                     await turn.over.wait()
         if not turn.over.is_set():
             if turn.task is not None:
                 turn.task.cancel()
             self._batches.put_nowait(_Batch((turn.cancelled(),)))
             self._end(turn)
+
+    async def _post_cancel(self, response_id: str) -> bool:
+        """Whether the server has cancelled it."""
+        url = f"{self._url}/{quote(response_id, safe='')}/cancel"
+        with suppress(aiohttp.ClientError, OSError):
+            async with (
+                asyncio.timeout(self._options.close_timeout),
+                self._session.post(
+                    url, allow_redirects=False, server_hostname=self._name
+                ) as response,
+            ):
+                return response.status == 200
+        return False
 
 
 async def _linger(response: aiohttp.ClientResponse) -> None:
@@ -377,9 +455,7 @@ def _body(create: Create) -> bytes:
 def _headers(create: Create) -> dict[str, str]:
     key = {"idempotency-key": create.idempotency_key} if create.idempotency_key else {}
     return {
-        "accept": "text/event-stream",
-        # What is compressed comes late.
-        "accept-encoding": "identity",
+        **_STREAMED,
         **(create.trace_context or {}),
         **key,
     }

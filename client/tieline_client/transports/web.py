@@ -104,6 +104,11 @@ class Traffic:
         self.at = self._loop.time()
         """When bytes came in last, by the loop's clock; also those of a frame not yet whole."""
 
+    @property
+    def connected(self) -> bool:
+        """Whether what is written now goes to a connection that is not known to have ended."""
+        return any(not transport.is_closing() for transport in self._open)
+
     def made(self, transport: asyncio.Transport) -> None:
         """A connection exists."""
         self._open.add(transport)
@@ -201,6 +206,11 @@ def _placed(event: Opaque) -> Event:
     }
     response_id = json.text_of(given.get("response_id"))
     return Timing(response_id=response_id, phases=phases, stream_id=lane) if phases else event
+
+
+def never_sent(error: BaseException) -> bool:
+    """Whether a request has failed before there was a connection to send it on."""
+    return isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
 def loss(error: BaseException, address: str) -> TielineError:

@@ -71,7 +71,7 @@ async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
     except BaseException:
         await session.close()
         raise
-    transport = WebSocketTransport(endpoint, session, socket, traffic)
+    transport = WebSocketTransport(endpoint, session, socket, traffic, extended=extended.is_set())
     # Other servers would refuse a session start.
     if extended.is_set():
         await transport.send(
@@ -113,12 +113,16 @@ class WebSocketTransport:
         session: aiohttp.ClientSession,
         socket: aiohttp.ClientWebSocketResponse,
         traffic: web.Traffic,
+        *,
+        extended: bool = False,
     ) -> None:
         self._address = endpoint.address
         self._options = endpoint.options
         self._session = session
         self._socket = socket
         self._traffic = traffic
+        self.extended = extended
+        """Whether the server has said that it knows our extensions."""
         self._loop = asyncio.get_running_loop()
         self._limit = SEND_LIMIT
         self._finished = False
@@ -127,7 +131,11 @@ class WebSocketTransport:
         self._dead: ConnectionLost | None = None
         self._keeper = asyncio.create_task(self._keep_alive(), name="tieline-websocket-keeper")
 
-    async def send(self, request: Request) -> None:
+    async def extensions(self) -> frozenset[str] | None:
+        """A server with extensions of ours tells them in its answer to our SessionStart."""
+        return None if self.extended else frozenset()
+
+    async def send(self, request: Request) -> bool:
         """Writes a request; raises RequestTooLarge for one beyond the limit.
 
         The frame is whole in the socket's buffer before anything waits: a sender that gives up
@@ -139,9 +147,12 @@ class WebSocketTransport:
                 "request_too_large",
                 f"The request has {len(message)} bytes; the server takes {self._limit}.",
             )
+        if self._socket.closed or not self._traffic.connected:
+            return False
         # A connection that is lost says so in receive.
         with suppress(aiohttp.ClientError, ConnectionError):
             await self._socket.send_frame(message, aiohttp.WSMsgType.TEXT)
+        return True
 
     async def receive(self) -> Sequence[Event]:
         """The event of the next frame; none when either side has closed with 1000."""

@@ -19,13 +19,14 @@ from tieline.errors import (
     Unavailable,
 )
 from tieline_client import aio
-from tieline_client._line import Ask
+from tieline_client._asks import Ask
 from tieline_client.aio import Line, ResponseStream, connect
 from tieline_client.aio.stream import FULL
 from tieline_client.errors import (
     ConnectionLost,
     IncompleteStream,
     LineClosed,
+    OutcomeUnknown,
     ProtocolViolation,
     UnsupportedUrl,
 )
@@ -320,8 +321,8 @@ def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> None:
                     results = await asyncio.gather(*waiting, return_exceptions=True)
                 assert [type(result) for result in results] == [
                     IncompleteStream,
-                    ConnectionLost,
-                    ConnectionLost,
+                    OutcomeUnknown,
+                    OutcomeUnknown,
                 ]
                 assert not line.alive
                 with pytest.raises(ConnectionLost):

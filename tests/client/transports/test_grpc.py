@@ -290,8 +290,8 @@ def test_the_reason_of_the_end_survives_a_write_that_meets_it() -> None:
 
     async def test(transport: GrpcTransport) -> None:
         async def write() -> None:
-            while True:
-                await transport.send(requests.Create())
+            while await transport.send(requests.Create()):
+                pass
 
         writer = asyncio.create_task(write())
         with pytest.raises(AuthenticationError):
@@ -350,14 +350,13 @@ def test_a_message_beyond_our_limit_is_told() -> None:
     run(script, test, max_receive_bytes=1000)
 
 
-def test_after_the_end_requests_go_nowhere_and_hang_nobody() -> None:
+def test_after_the_end_requests_are_known_not_to_be_sent_and_hang_nobody() -> None:
     async def script(_: Peer) -> None:
         return
 
     async def test(transport: GrpcTransport) -> None:
         assert await transport.receive() == ()
-        for _ in range(5):
-            await transport.send(requests.Create())
+        assert [await transport.send(requests.Create()) for _ in range(5)] == [False] * 5
 
     run(script, test)
 

@@ -31,7 +31,7 @@ from tieline.errors import (
     RequestTooLarge,
     ServerError,
 )
-from tieline_client._line import Ask
+from tieline_client._asks import Ask
 from tieline_client.agent import Agent
 from tieline_client.aio import Line, connect
 from tieline_client.aio.stream import FULL

@@ -372,14 +372,13 @@ def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
     run(echoing, test)
 
 
-def test_after_the_end_requests_go_nowhere_and_hang_nobody() -> None:
+def test_after_the_end_requests_are_known_not_to_be_sent_and_hang_nobody() -> None:
     async def script(_: SocketPeer) -> None:
         return
 
     async def test(transport: WebSocketTransport) -> None:
         assert await transport.receive() == ()
-        for _ in range(5):
-            await transport.send(requests.Create())
+        assert [await transport.send(requests.Create()) for _ in range(5)] == [False] * 5
 
     run(script, test)
 
