@@ -28,16 +28,21 @@ from tieline.errors import (
     TielineError,
     Unavailable,
 )
+from tieline_client._replay import Backoff, Policy
 from tieline_client.agent import Agent, Run, Tool, ToolDefinitionError, Turn, TurnLimitReached
 from tieline_client.aio import (
     Call,
+    Conversation,
     Input,
     Lane,
     Line,
     ResponseStream,
     Result,
+    Session,
+    SessionStream,
     Settings,
     connect,
+    connect_session,
     tool_output,
 )
 from tieline_client.errors import (
@@ -45,12 +50,15 @@ from tieline_client.errors import (
     ConnectTimeout,
     IncompleteStream,
     LineClosed,
+    NotSent,
+    OutcomeUnknown,
     ProtocolViolation,
     TurnState,
     Unsupported,
     UnsupportedUrl,
 )
 from tieline_client.sync import connect as connect_sync
+from tieline_client.sync import connect_session as connect_session_sync
 from tieline_client.transports import Options, Tls
 
 __all__ = [
@@ -60,6 +68,15 @@ __all__ = [
     "Line",
     "Lane",
     "ResponseStream",
+    # What outlives a line.
+    "connect_session",
+    "connect_session_sync",
+    "Session",
+    "Conversation",
+    "SessionStream",
+    "Policy",
+    "Backoff",
+    # What they take and give.
     "Result",
     "Call",
     "tool_output",
@@ -94,6 +111,8 @@ __all__ = [
     "ConnectTimeout",
     "IncompleteStream",
     "LineClosed",
+    "NotSent",
+    "OutcomeUnknown",
     "ProtocolViolation",
     "TurnState",
     "Unsupported",

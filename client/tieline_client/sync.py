@@ -12,16 +12,20 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
+
+from msgspec import Raw
 
 from tieline.events import Event, SessionGoingAway, SessionStarted
 from tieline.responses import Response
 from tieline_client import aio
+from tieline_client._replay import Policy
 from tieline_client.aio import Call, Input, Result, Settings, ToolChoice
 from tieline_client.errors import LineClosed
 from tieline_client.transports import Options, Tls
 
 T = TypeVar("T")
+S = TypeVar("S", aio.ResponseStream, aio.SessionStream)
 
 
 @contextmanager
@@ -39,6 +43,35 @@ def connect(
             yield Line(loop, line)
         finally:
             loop.run(line.close())
+
+
+@contextmanager
+def connect_session(
+    url: str,
+    *,
+    api_key: str | None = None,
+    tls: Tls | None = None,
+    options: Options | None = None,
+    policy: Policy | None = None,
+) -> Iterator["Session"]:
+    """Opens a session for the body of a ``with``, as :func:`tieline_client.aio.connect_session`.
+
+    >>> def chat(url: str) -> str:
+    ...     with connect_session(url) as session:
+    ...         conversation = session.conversation()
+    ...         conversation.create(input="one").result()
+    ...         return conversation.create(input="two").result().text
+    """
+
+    async def opened() -> aio.Session:
+        return aio.Session(url, api_key=api_key, tls=tls, options=options, policy=policy)
+
+    with _LoopThread() as loop:
+        session = loop.run(opened())
+        try:
+            yield Session(loop, session)
+        finally:
+            loop.run(session.close())
 
 
 class _LoopThread:
@@ -126,6 +159,19 @@ class Line:
         """As :meth:`tieline_client.aio.Line.append`."""
         return ResponseStream(self._loop, self._loop.run(self.aio.append(input)))
 
+    def resume(self, response_id: str, *, after: int | None = None) -> "ResponseStream":
+        """As :meth:`tieline_client.aio.Line.resume`."""
+        work = self.aio.resume(response_id, after=after)
+        return ResponseStream(self._loop, self._loop.run(work))
+
+    def cancel(self, response_id: str) -> None:
+        """As :meth:`tieline_client.aio.Line.cancel`."""
+        self._loop.run(self.aio.cancel(response_id))
+
+    def extensions(self) -> frozenset[str]:
+        """As :meth:`tieline_client.aio.Line.extensions`."""
+        return self._loop.run(self.aio.extensions())
+
     def lane(self, name: str) -> "Lane":
         """As :meth:`tieline_client.aio.Line.lane`."""
         return Lane(self._loop, self.aio.lane(name))
@@ -138,6 +184,11 @@ class Line:
     def transport(self) -> str:
         """What carries the line: grpc, websocket or sse."""
         return self.aio.transport
+
+    @property
+    def extended(self) -> bool:
+        """Whether members of ours may go with a create."""
+        return self.aio.extended
 
     @property
     def alive(self) -> bool:
@@ -185,14 +236,112 @@ class Lane:
         """As :meth:`tieline_client.aio.Lane.append`."""
         return ResponseStream(self._loop, self._loop.run(self.aio.append(input)))
 
+    def resume(self, response_id: str, *, after: int | None = None) -> "ResponseStream":
+        """As :meth:`tieline_client.aio.Lane.resume`."""
+        work = self.aio.resume(response_id, after=after)
+        return ResponseStream(self._loop, self._loop.run(work))
 
-class ResponseStream:
-    """The events of one turn for blocking callers; see :class:`aio.ResponseStream`."""
 
-    def __init__(self, loop: _LoopThread, stream: aio.ResponseStream) -> None:
+class Session:
+    """A server, and the lines to it, for blocking callers; may be used from several threads."""
+
+    def __init__(self, loop: _LoopThread, session: aio.Session) -> None:
+        self._loop = loop
+        self.aio = session
+        """The asynchronous session; what is awaited on it goes through :meth:`wait`."""
+
+    def conversation(
+        self,
+        *,
+        lane: str | None = None,
+        previous_response_id: str | None = None,
+        model: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> "Conversation":
+        """As :meth:`tieline_client.aio.Session.conversation`."""
+        conversation = self.aio.conversation(
+            lane=lane, previous_response_id=previous_response_id, model=model, **settings
+        )
+        return Conversation(self._loop, conversation)
+
+    def create(
+        self,
+        *,
+        input: Input | None = None,
+        model: str | None = None,
+        previous_response_id: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> "SessionStream":
+        """As :meth:`tieline_client.aio.Session.create`."""
+        work = self.aio.create(
+            input=input, model=model, previous_response_id=previous_response_id, **settings
+        )
+        return SessionStream(self._loop, self._loop.run(work))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the session's loop: ``session.wait(Agent(session.aio).run(""))``."""
+        return self._loop.run(work)
+
+    @property
+    def policy(self) -> Policy:
+        """What the session does about failures."""
+        return self.aio.policy
+
+    @property
+    def line(self) -> Line | None:
+        """The line that new work goes to, where one is open."""
+        line = self.aio.line
+        return Line(self._loop, line) if line is not None else None
+
+
+class Conversation:
+    """What was said, and what comes next, for blocking callers."""
+
+    def __init__(self, loop: _LoopThread, conversation: aio.Conversation) -> None:
+        self._loop = loop
+        self.aio = conversation
+
+    def create(
+        self,
+        *,
+        input: Input | None = None,
+        model: str | None = None,
+        previous_response_id: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> "SessionStream":
+        """As :meth:`tieline_client.aio.Conversation.create`."""
+        work = self.aio.create(
+            input=input, model=model, previous_response_id=previous_response_id, **settings
+        )
+        return SessionStream(self._loop, self._loop.run(work))
+
+    def add(self, items: Input) -> None:
+        """Says something without asking for a response: it goes with the next turn."""
+        self.aio.add(items)
+
+    @property
+    def items(self) -> list[Raw]:
+        """Input and output so far, as JSON; yours to change while no turn runs."""
+        return self.aio.items
+
+    @property
+    def latest(self) -> str | None:
+        """The id of the latest response that can be continued."""
+        return self.aio.latest
+
+    @property
+    def lane(self) -> str | None:
+        """The lane's name; None for the default lane."""
+        return self.aio.lane
+
+
+class _Stream(Generic[S]):
+    """What both kinds of streams are to a blocking caller."""
+
+    def __init__(self, loop: _LoopThread, stream: S) -> None:
         self._loop = loop
         self._fetched: deque[Event] = deque()
-        self.aio = stream
+        self.aio: S = stream
 
     def __iter__(self) -> Iterator[Event]:
         # One hop to the other thread for all that is there, not one for each event; what a
@@ -257,6 +406,11 @@ class ResponseStream:
         return self.aio.response_id
 
     @property
+    def cursor(self) -> int | None:
+        """The sequence_number up to which events have come."""
+        return self.aio.cursor
+
+    @property
     def lane(self) -> str | None:
         """The lane's name; None for the default lane."""
         return self.aio.lane
@@ -280,3 +434,16 @@ class ResponseStream:
     def wall(self) -> float | None:
         """Seconds from the last create or append to the end or hold."""
         return self.aio.wall
+
+
+class ResponseStream(_Stream[aio.ResponseStream]):
+    """The events of one turn for blocking callers; see :class:`aio.ResponseStream`."""
+
+
+class SessionStream(_Stream[aio.SessionStream]):
+    """The events of one turn of a session for blocking callers; see :class:`aio.SessionStream`."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the conversation can go on with another create."""
+        return self.aio.over

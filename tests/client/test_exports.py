@@ -7,10 +7,12 @@ PUBLIC = {
     "Agent",
     "ApiError",
     "AuthenticationError",
+    "Backoff",
     "BadRequest",
     "Call",
     "Cancelled",
     "Conflict",
+    "Conversation",
     "ConnectTimeout",
     "ConnectionLost",
     "DeadlineExceeded",
@@ -20,8 +22,11 @@ PUBLIC = {
     "Line",
     "LineClosed",
     "NotFound",
+    "NotSent",
     "Options",
+    "OutcomeUnknown",
     "PermissionDenied",
+    "Policy",
     "ProtocolViolation",
     "RateLimited",
     "RequestTimeout",
@@ -30,6 +35,8 @@ PUBLIC = {
     "Result",
     "Run",
     "ServerError",
+    "Session",
+    "SessionStream",
     "Settings",
     "TielineError",
     "Tls",
@@ -42,6 +49,8 @@ PUBLIC = {
     "Unsupported",
     "UnsupportedUrl",
     "connect",
+    "connect_session",
+    "connect_session_sync",
     "connect_sync",
     "tool_output",
 }
@@ -54,9 +63,10 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_the_two_faces_have_the_same_verbs() -> None:
-    for name in ("Line", "Lane", "ResponseStream"):
-        asynchronous = {verb for verb in vars(getattr(aio, name)) if not verb.startswith("_")}
-        blocking = {verb for verb in vars(getattr(sync, name)) if not verb.startswith("_")}
-        # Opened and closed by `connect`; read by iterating.
+    names = ("Line", "Lane", "ResponseStream", "Session", "Conversation", "SessionStream")
+    for name in names:
+        asynchronous = {verb for verb in dir(getattr(aio, name)) if not verb.startswith("_")}
+        blocking = {verb for verb in dir(getattr(sync, name)) if not verb.startswith("_")}
+        # Opened and closed by `connect` and `connect_session`; read by iterating.
         only_aio = {"aclose", "batch", "open", "close"}
         assert asynchronous - only_aio <= blocking

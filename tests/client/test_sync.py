@@ -10,10 +10,11 @@ import pytest
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline import events
 from tieline.errors import NotFound
+from tieline_client._replay import Policy
 from tieline_client.agent import Agent
 from tieline_client.aio import tool_output
 from tieline_client.errors import ConnectionLost, IncompleteStream, LineClosed
-from tieline_client.sync import connect
+from tieline_client.sync import connect, connect_session
 
 RULES: list[dict[str, Any]] = [
     {
@@ -183,3 +184,20 @@ def test_a_killed_server_ends_what_is_read(tmp_path: Any) -> None:
             stream.response()
         assert caught.value.text == "before"
         assert not line.alive
+
+
+def test_a_session_and_its_conversation_block_as_well(server: ServerProcess) -> None:
+    with connect_session(f"ws://{server.http}", policy=Policy(max_age=600.0)) as session:
+        conversation = session.conversation(store=False)
+        stream = conversation.create(input="one")
+        assert [event.type for event in stream][-1] == "response.completed"
+        assert (stream.text, stream.over, stream.ended) == ("You said: one", True, True)
+        assert conversation.create(input="two").result().text == "You said: two"
+        assert conversation.latest is not None
+        conversation.add("three")
+        assert (len(conversation.items), conversation.lane) == (5, None)
+        assert session.policy.max_age == 600.0
+        assert session.line is not None
+        assert session.line.transport == "websocket"
+        assert "append" in session.line.extensions()
+        assert session.create(input="other").result().text == "You said: other"

@@ -10,19 +10,25 @@ from tieline_client.aio.requests import (
     TurnSettings,
     tool_output,
 )
+from tieline_client.aio.session import Conversation, Session, connect_session
+from tieline_client.aio.session_stream import SessionStream
 from tieline_client.aio.stream import ResponseStream, Result
 
 __all__ = [
     "Call",
+    "Conversation",
     "Input",
     "Json",
     "Lane",
     "Line",
     "ResponseStream",
     "Result",
+    "Session",
+    "SessionStream",
     "Settings",
     "ToolChoice",
     "TurnSettings",
     "connect",
+    "connect_session",
     "tool_output",
 ]

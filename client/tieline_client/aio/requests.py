@@ -101,6 +101,13 @@ def to_json(value: object) -> Raw:
     return Raw(msgspec.json.encode(value, enc_hook=_plain))
 
 
+def to_items(value: Input) -> list[Raw]:
+    """The items of an input, each as its JSON; text is one user message."""
+    if isinstance(value, str):
+        value = [{"type": "message", "role": "user", "content": value}]
+    return [to_json(item) if not isinstance(item, Item) else Raw(item.raw) for item in value]
+
+
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)

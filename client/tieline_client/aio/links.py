@@ -1,0 +1,157 @@
+"""The lines of a session: one for new work, and those whose last turns are ending."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from tieline_client.aio.line import Line
+from tieline_client.errors import ConnectionLost, LineClosed, NotSent
+from tieline_client.transports import Options, Tls, beside
+
+_SETTLE: Final = 3
+"""Turns of the loop in which the end of a connection that has come is noticed."""
+
+
+class Link:
+    """A line, and what a session knows about it."""
+
+    def __init__(self, line: Line, *, opened_at: float) -> None:
+        self.line = line
+        self.opened_at = opened_at
+        self.turns = 0
+        """How many turns are on it; with none left, one that takes no new work is closed."""
+        self.latest: dict[str | None, str] = {}
+        """Lane -> the response that it remembers."""
+
+
+class Links:
+    """Opens lines and closes them; each is checked before it is lent.
+
+    One that has ended, that the server is about to close, or that is older than ``max_age``
+    gets no new work: what runs on it ends there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None,
+        tls: Tls | None,
+        options: Options,
+        max_age: float,
+    ) -> None:
+        self._url = url
+        self._api_key = api_key
+        self._tls = tls
+        self._options = options
+        self._max_age = max_age
+        self._loop = asyncio.get_running_loop()
+        self._dialing = asyncio.Lock()
+        self._current: Link | None = None
+        self._side: Link | None = None
+        self._ending: set[Link] = set()
+        self._closers: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.too_large: int | None = None
+        """Bytes of an input that was too large for one message, once there was one."""
+
+    @property
+    def line(self) -> Line | None:
+        """The line for new work, where there is one."""
+        return self._current.line if self._current is not None else None
+
+    @property
+    def closed(self) -> bool:
+        """Whether no line will be lent any more."""
+        return self._closed
+
+    @property
+    def beside(self) -> str | None:
+        """The URL of the same server's HTTP, where that is another transport."""
+        return beside(self._url)
+
+    async def take(self, *, side: bool = False) -> Link:
+        """A line that can be used, for one turn; ``side``: over HTTP.
+
+        Raises what opening a line raises, and :class:`LineClosed`.
+        """
+        async with self._dialing:
+            self._check_open()
+            link = self._side if side else self._current
+            if link is not None and not link.turns:
+                # What the system knows of a connection's end is read before a turn rests on it.
+                for _ in range(_SETTLE):
+                    await asyncio.sleep(0)
+            if link is None or not self._takes_work(link):
+                if link is not None:
+                    self.retire(link)
+                link = await self._dial(side=side)
+            link.turns += 1
+            return link
+
+    def release(self, link: Link) -> None:
+        """One turn of the line has ended, or went elsewhere."""
+        link.turns -= 1
+        if not link.turns and link in self._ending:
+            self._ending.discard(link)
+            self._spawn(link.line.close())
+
+    def retire(self, link: Link) -> None:
+        """The line gets no new work; it is closed when its turns have ended. Idempotent."""
+        if link is self._current:
+            self._current = None
+        elif link is self._side:
+            self._side = None
+        else:
+            return
+        if link.turns:
+            self._ending.add(link)
+        else:
+            self._spawn(link.line.close())
+
+    async def close(self) -> None:
+        """Closes every line and ends every task. Idempotent."""
+        self._closed = True
+        links = [self._current, self._side, *self._ending]
+        self._current = self._side = None
+        self._ending.clear()
+        for link in links:
+            if link is not None:
+                self._spawn(link.line.close())
+        if self._closers:
+            await asyncio.wait(self._closers)
+
+    async def _dial(self, *, side: bool) -> Link:
+        url = self.beside if side else self._url
+        assert url is not None
+        try:
+            line = await Line.open(url, api_key=self._api_key, tls=self._tls, options=self._options)
+        except ConnectionLost as error:
+            if isinstance(error, NotSent):
+                raise
+            raise NotSent(str(error)) from error
+        link = Link(line, opened_at=self._loop.time())
+        if self._closed:
+            await line.close()
+            self._check_open()
+        if side:
+            self._side = link
+        else:
+            self._current = link
+        return link
+
+    def _takes_work(self, link: Link) -> bool:
+        line = link.line
+        if not line.alive or line.going_away is not None:
+            return False
+        # Each request over HTTP is as new as can be.
+        return line.transport == "sse" or self._loop.time() - link.opened_at < self._max_age
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LineClosed("the session is closed")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="tieline-session-closer")
+        self._closers.add(task)
+        task.add_done_callback(self._closers.discard)
