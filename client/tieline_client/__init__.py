@@ -29,7 +29,16 @@ from tieline.errors import (
     Unavailable,
 )
 from tieline_client._replay import Backoff, Policy
-from tieline_client.agent import Agent, Run, Tool, ToolDefinitionError, Turn, TurnLimitReached
+from tieline_client.agent import (
+    Agent,
+    Outcome,
+    RepeatedCall,
+    Run,
+    Tool,
+    ToolDefinitionError,
+    Turn,
+    TurnLimitReached,
+)
 from tieline_client.aio import (
     Call,
     Conversation,
@@ -88,6 +97,8 @@ __all__ = [
     "Agent",
     "Run",
     "Turn",
+    "Outcome",
+    "RepeatedCall",
     "Tool",
     "ToolDefinitionError",
     "TurnLimitReached",

@@ -212,6 +212,11 @@ class Line:
         self._move(ask, after)
         return Delivery(verdict, ask, event)
 
+    def waits(self, event_id: str) -> bool:
+        """Whether nothing has been heard of the request of this ``event_id``."""
+        ask = self._asks.get(event_id)
+        return ask is not None and ask.state in (AskState.WAITING, AskState.ATTACHING)
+
     def lose(self, event_id: str) -> Ask | None:
         """The create of this ``event_id`` is lost: the ask that ends; None when none is open."""
         ask = self._asks.get(event_id)

@@ -201,3 +201,4 @@ def test_a_session_and_its_conversation_block_as_well(server: ServerProcess) -> 
         assert session.line.transport == "websocket"
         assert "append" in session.line.extensions()
         assert session.create(input="other").result().text == "You said: other"
+        assert session.wait(Agent(session.aio).run("agent")).text == "You said: agent"

@@ -15,18 +15,24 @@ from tieline.errors import ApiError, TielineError
 from tieline.events import Event
 from tieline.items import Item
 from tieline.responses import Response
+from tieline_client.agent.execution import Approve, Execution, Executions
+from tieline_client.agent.outcomes import Outcome
 from tieline_client.agent.timing import TurnTiming, split, table
-from tieline_client.agent.tools import ArgumentsError, Tool, definitions
+from tieline_client.agent.tools import Tool, definitions
 from tieline_client.aio import (
     Call,
+    Conversation,
     Input,
     Lane,
     Line,
     ResponseStream,
+    Session,
+    SessionStream,
     ToolChoice,
     TurnSettings,
     tool_output,
 )
+from tieline_client.errors import ConnectionLost, IncompleteStream
 
 Choice: TypeAlias = ToolChoice | None
 """What a create's ``tool_choice`` may be."""
@@ -43,6 +49,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...]
     outputs: tuple[str, ...]
     """What the tools answered, in the order of the calls."""
+    outcomes: tuple[Outcome, ...] = ()
+    """How the calls came out."""
     timing: TurnTiming
 
 
@@ -81,6 +89,13 @@ class Agent:
     one turn run side by side, at most ``concurrency`` of them. A tool that raises, arguments
     that do not match and a tool that does not exist become outputs that say so.
 
+    Over a :class:`Session` (each run is a conversation of its own) or a :class:`Conversation` a
+    run goes on when its line breaks. A tool with ``side_effect`` runs at most once for each
+    call, whatever the network does: a call that comes again gets its first output, and one that
+    a model repeats after a lost turn raises :class:`RepeatedCall`. ``approve(call, repeated)``
+    is asked before each such call, where it is given. ``resample``: how many lost turns of a run
+    are sampled again, where they could not be resumed.
+
     ``shape``: "create" sends a create for each turn, "append" holds one response open for the
     whole rollout. ``tool_choice`` may be a function of the turn's number, from 1.
 
@@ -96,7 +111,7 @@ class Agent:
 
     def __init__(
         self,
-        line: Line | Lane,
+        line: Line | Lane | Session | Conversation,
         *,
         tools: Sequence[Callable[..., Any] | Tool] = (),
         model: str | None = None,
@@ -104,6 +119,8 @@ class Agent:
         max_turns: int = 32,
         concurrency: int = 8,
         tool_choice: Choice | Callable[[int], Choice] = None,
+        approve: Approve | None = None,
+        resample: int = 0,
         on_event: Callable[[Event], object] | None = None,
         on_output: Callable[[Call, str], object] | None = None,
         on_turn: Callable[[Turn], object] | None = None,
@@ -113,9 +130,11 @@ class Agent:
             raise ValueError("max_turns and concurrency are at least 1")
         self._line = line
         known = [Tool.of(tool) for tool in tools]
-        self._tools = {tool.name: tool for tool in known}
-        if len(self._tools) < len(known):
+        if len({tool.name for tool in known}) < len(known):
             raise ValueError("two tools have the same name")
+        self._executions = Executions(
+            known, concurrency=concurrency, approve=approve, on_output=on_output
+        )
         self._definitions = definitions(known) if known else None
         self._model = model
         self._shape = shape
@@ -123,7 +142,7 @@ class Agent:
         self._concurrency = concurrency
         self._tool_choice = tool_choice
         self._on_event = on_event
-        self._on_output = on_output
+        self._resample = resample
         self._on_turn = on_turn
         self._settings = settings
 
@@ -135,15 +154,21 @@ class Agent:
         reading a stream raises.
         """
         async with _Rollout(self) as rollout:
-            await rollout.create(input, previous_response_id)
-            while (calls := await rollout.sample()) and len(rollout.turns) < self._max_turns:
-                outputs = await rollout.answer(calls)
-                await rollout.go_on(outputs)
+            try:
+                calls = await rollout.work(input, previous_response_id)
+            except ConnectionLost:
+                rollout.lost()
+                raise
+            self._executions.settled()
             run = Run(turns=tuple(rollout.turns))
             await _tell(self._on_turn, run.turns[-1])
             if calls:
                 raise TurnLimitReached(run)
             return run
+
+    def stop_tools(self) -> None:
+        """Stops the tools that run now; the model is told, and the run goes on."""
+        self._executions.stop()
 
     def _choice(self, number: int) -> Choice:
         choice = self._tool_choice
@@ -155,7 +180,15 @@ class _Rollout:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._stream: ResponseStream | None = None
+        line = agent._line
+        self._line = line.conversation() if isinstance(line, Session) else line
+        self._stream: ResponseStream | SessionStream | None = None
+        self._asked: tuple[Input, str | None] = ("", None)
+        """What the latest create said."""
+        self._response_id: str | None = None
+        self._resampled = 0
+        self._answered: tuple[Call, ...] = ()
+        """Calls whose outputs the model may not have got."""
         self._choice: Choice = None
         self._read = 0
         self._phases: dict[str, int] | None = None
@@ -176,12 +209,20 @@ class _Rollout:
         if self._stream is not None:
             await self._stream.aclose()
 
+    async def work(self, input: Input, previous_response_id: str | None) -> tuple[Call, ...]:
+        """All turns; returns the calls that are left at ``max_turns``."""
+        await self.create(input, previous_response_id)
+        while (calls := await self.sample()) and len(self.turns) < self._agent._max_turns:
+            outputs = await self.answer(calls)
+            await self.go_on(outputs)
+        return calls
+
     async def create(self, input: Input, previous_response_id: str | None) -> None:
         """Asks for a new response."""
         agent = self._agent
         self._choice = agent._choice(len(self.turns) + 1)
-        self._read, self._phases = 0, None
-        self._stream = await agent._line.create(
+        self._asked = (input, previous_response_id)
+        self._stream = await self._line.create(
             input=input,
             model=agent._model,
             previous_response_id=previous_response_id,
@@ -193,10 +234,29 @@ class _Rollout:
 
     async def sample(self) -> tuple[Call, ...]:
         """Reads one turn; returns the calls to answer, none when the run is over."""
+        while True:
+            try:
+                return await self._sample()
+            except IncompleteStream:
+                held = self._agent._shape == "append"
+                if held or self._resampled >= self._agent._resample:
+                    raise
+                self.lost()
+            self._resampled += 1
+            await self.create(*self._asked)
+
+    def lost(self) -> None:
+        """What was called may be called again, by whoever asks again."""
+        seen = self._stream.calls if self._stream is not None else ()
+        self._agent._executions.lost([*self._answered, *seen])
+
+    async def _sample(self) -> tuple[Call, ...]:
         stream, agent = self._reading, self._agent
         async for event in stream:
             await _tell(agent._on_event, event)
         response = await stream.response()
+        if response.id != self._response_id:
+            self._response_id, self._read, self._phases = response.id, 0, None
         service, engine = split(stream.timing, self._phases)
         self._phases = stream.timing
         said = response.output[self._read :]
@@ -216,20 +276,27 @@ class _Rollout:
         """Runs the tools side by side; the outputs are in the order of the calls."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        places = asyncio.Semaphore(self._agent._concurrency)
-        tasks = [asyncio.create_task(self._run_tool(call, places)) for call in calls]
+        executions = self._agent._executions
         try:
-            outputs = tuple(await asyncio.gather(*tasks))
-        finally:
-            # Ours to end: after a cancel of the run, or a hook that raised.
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            done = await executions.run(calls, self._executor)
+        except BaseException:
+            # The conversation can go on: it says what became of each call.
+            self._tell_later([executions.outcome(call) for call in calls])
+            raise
         turn = self.turns[-1]
-        timing = replace(turn.timing, client=loop.time() - started)
-        self.turns[-1] = turn = replace(turn, outputs=outputs, timing=timing)
+        self.turns[-1] = turn = replace(
+            turn,
+            outputs=tuple(each.output for each in done),
+            outcomes=tuple(each.outcome for each in done),
+            timing=replace(turn.timing, client=loop.time() - started),
+        )
+        self._answered = tuple(calls)
         await _tell(self._agent._on_turn, turn)
-        return [tool_output(*pair) for pair in zip(calls, outputs, strict=True)]
+        return [tool_output(each.call, each.output) for each in done]
+
+    def _tell_later(self, done: Sequence[Execution]) -> None:
+        if isinstance(self._line, Conversation):
+            self._line.add([tool_output(each.call, each.output) for each in done])
 
     async def go_on(self, outputs: list[Item]) -> None:
         """Gives the outputs to the model."""
@@ -243,24 +310,9 @@ class _Rollout:
         await stream.append(outputs, tool_choice=changed)
 
     @property
-    def _reading(self) -> ResponseStream:
+    def _reading(self) -> ResponseStream | SessionStream:
         assert self._stream is not None
         return self._stream
-
-    async def _run_tool(self, call: Call, places: asyncio.Semaphore) -> str:
-        tool = self._agent._tools.get(call.name)
-        async with places:
-            try:
-                if tool is None or call.type != "function_call" or call.namespace is not None:
-                    raise ArgumentsError(f"there is no tool {call.name!r}")
-                output = await tool.call(call.arguments, executor=self._executor)
-            except ArgumentsError as error:
-                output = f"Error: {error}"
-            except Exception as error:
-                # One tool's failure is news for the model, and no reason to lose the others.
-                output = f"Error: {call.name} raised {type(error).__name__}: {error}"
-            await _tell(self._agent._on_output, call, output)
-            return output
 
 
 async def _tell(hook: Callable[..., object] | None, *what: object) -> None:

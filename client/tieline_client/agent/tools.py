@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from tieline.errors import TielineError
 
@@ -48,16 +49,21 @@ class Tool(Struct, frozen=True, kw_only=True):
     function: Callable[..., Any]
     arguments: type[Struct]
     """What the arguments are decoded to."""
+    side_effect: bool = False
+    """Whether running it twice does harm: each call of it then runs at most once."""
 
     @classmethod
-    def of(cls, function: "Callable[..., Any] | Tool") -> "Tool":
+    def of(
+        cls, function: "Callable[..., Any] | Tool", *, side_effect: bool | None = None
+    ) -> "Tool":
         """The tool of a function; raises :class:`ToolDefinitionError`.
 
         Parameters may be str, int, float, bool, list, dict, Literal, Optional, Enum, TypedDict,
         dataclasses and what msgspec adds to these; each needs an annotation.
         """
         if isinstance(function, Tool):
-            return function
+            same = side_effect in (None, function.side_effect)
+            return function if same else replace(function, side_effect=bool(side_effect))
         name = getattr(function, "__name__", "")
         if not _NAME.match(name):
             raise ToolDefinitionError(f"{function!r} has no name that can be a tool's")
@@ -76,6 +82,7 @@ class Tool(Struct, frozen=True, kw_only=True):
             parameters=parameters,
             function=function,
             arguments=arguments,
+            side_effect=bool(side_effect),
         )
 
     @property

@@ -375,12 +375,12 @@ class Line:
             self._lost = to_error(event)
 
     def _lose(self, loss: Loss) -> None:
+        refused = isinstance(loss.error, ApiError) and self._core.waits(loss.event_id)
         ask = self._core.lose(loss.event_id)
         if ask is None:
             return
         if (stream := self._stream(ask)) is not None:
-            stream._lose(str(loss.error), loss.error, sent=loss.sent)
-            stream._refused = isinstance(loss.error, ApiError)
+            stream._lose(str(loss.error), loss.error, sent=loss.sent, refused=refused)
         self._abandon(ask)
 
     def _end(self, reason: str) -> None:

@@ -291,10 +291,19 @@ class ResponseStream:
             self._buffer[-1] = joined
         return joined is not None
 
-    def _lose(self, reason: str, cause: BaseException | None, *, sent: bool = True) -> None:
-        """The line is over, and with it this turn."""
+    def _lose(
+        self,
+        reason: str,
+        cause: BaseException | None,
+        *,
+        sent: bool = True,
+        refused: bool = False,
+    ) -> None:
+        """The line is over, and with it this turn; ``refused``: by an answer to its request."""
         response_id = self._ask.response_id
-        if response_id is None and isinstance(cause, ApiError | NotSent):
+        self._refused = refused
+        stated = refused or response_id is None
+        if stated and isinstance(cause, ApiError | NotSent):
             failure: Exception = cause
         elif not sent:
             failure = NotSent(reason)
