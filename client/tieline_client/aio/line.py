@@ -149,7 +149,9 @@ class Line:
                 await self._told.wait()
         except TimeoutError:
             return frozenset()
-        return frozenset(self.session.extensions if self.session else ())
+        if self.session is None:
+            raise NotSent("the line is lost") from self._lost
+        return frozenset(self.session.extensions)
 
     def lane(self, name: str) -> "Lane":
         """A named lane: 1 to 256 of letters, digits, ``_``, ``.``, ``-``; else ValueError."""

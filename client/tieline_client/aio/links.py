@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from tieline_client.aio.line import Line
 from tieline_client.errors import ConnectionLost, LineClosed, NotSent
 from tieline_client.transports import Options, Tls, beside
@@ -43,7 +45,10 @@ class Links:
         self._url = url
         self._api_key = api_key
         self._tls = tls
-        self._options = options
+        # A line of ours has a connection of its own. Those that the library shares between its
+        # channels are dialled again only after a wait that the channels share as well.
+        own: dict[str, str | int] = {"grpc.use_local_subchannel_pool": 1}
+        self._options = replace(options, channel={**own, **options.channel})
         self._max_age = max_age
         self._loop = asyncio.get_running_loop()
         self._dialing = asyncio.Lock()
@@ -54,6 +59,7 @@ class Links:
         self._closed = False
         self.too_large: int | None = None
         """Bytes of an input that was too large for one message, once there was one."""
+        self._offered: frozenset[str] = frozenset()
 
     @property
     def line(self) -> Line | None:
@@ -88,6 +94,12 @@ class Links:
                 link = await self._dial(side=side)
             link.turns += 1
             return link
+
+    async def offers(self, link: Link, name: str) -> bool:
+        """Whether the server has this extension; one that has said so is not asked again."""
+        if name not in self._offered:
+            self._offered |= await link.line.extensions()
+        return name in self._offered
 
     def release(self, link: Link) -> None:
         """One turn of the line has ended, or went elsewhere."""

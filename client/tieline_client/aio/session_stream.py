@@ -28,8 +28,8 @@ KEYS: Final = "idempotency_key"
 Step = Callable[[], Awaitable[None]]
 
 _BUSY: Final = "lane_busy"
-_ELSEWHERE: Final = "response_not_found"
-"""How a server refuses an append to a response that its lane does not hold."""
+_ELSEWHERE: Final = frozenset({"response_not_found", "response_not_active"})
+"""How a server refuses an append to a response that its lane only reads, or does not have."""
 
 
 class _Kind(Enum):
@@ -324,7 +324,7 @@ class SessionStream:
         """Asks for the very same once more: under its key it is made once."""
         self._kind = _Kind.ATTACH
         link = await self._take()
-        if KEYS not in await link.line.extensions():
+        if not await self._links.offers(link, KEYS):
             self._kept = False
             assert self._debt is not None
             raise self._debt
@@ -455,8 +455,10 @@ class SessionStream:
 
     def _after_refused_append(self, error: ApiError) -> Step:
         """The turn is held as before, unless it is held on another line."""
-        if self._attached and error.code == _ELSEWHERE:
+        if self._attached and error.code in _ELSEWHERE and self._link is not None:
             self._debt, self._unsent = error, True
+            # Our lane is busy with reading it, and cannot get it as well.
+            self._links.retire(self._link)
             return self._resume
         self._still_held()
         raise error

@@ -66,6 +66,11 @@ class Server07:
         self.said = self.turn(await self.server.create(peer), "call_5", "r1")
         await peer.send(*self.said[: self.cut_after])
 
+    async def first_and_cut(self, peer: Peer) -> None:
+        """A whole turn, and the first event of the next one."""
+        await self.first(peer)
+        await peer.send(Speaker(await self.server.create(peer), "r9").created())
+
     async def second(self, peer: Peer) -> None:
         """Resumes, or samples the same call again (under the id ``again``)."""
         request = await peer.receive()
@@ -122,10 +127,7 @@ def test_tl_07_a_call_that_comes_again_under_its_id_gets_its_first_output(kind: 
     """TL-07: a turn that was lost after its call had run is replayed under the same ids."""
     script, mail = Server07(append=False, cut_after=6), Mail()
 
-    async def replaying(peer: Peer) -> None:
-        await peer.send(Speaker(await script.server.create(peer), "r9").created())
-
-    script.server.scripts = (script.first, replaying, script.second)
+    script.server.scripts = (script.first_and_cut, script.second)
 
     async def test(session: Session) -> None:
         agent = Agent(session, tools=[mail.tool])
@@ -147,11 +149,8 @@ def test_tl_07_an_identical_call_under_a_new_id_is_surfaced_and_not_run(
     script = Server07(append=False, cut_after=cut_after, again="call_6")
     mail = Mail()
 
-    async def cut_again(peer: Peer) -> None:
-        await peer.send(Speaker(await script.server.create(peer), "r9").created())
-
-    middle = (cut_again,) if cut_after == 6 else ()
-    script.server.scripts = (script.first, *middle, script.second)
+    first = script.first_and_cut if cut_after == 6 else script.first
+    script.server.scripts = (first, script.second)
     runs = 1 if cut_after == 6 else 0
 
     async def test(session: Session) -> None:

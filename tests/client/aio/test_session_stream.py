@@ -539,7 +539,10 @@ def test_rc_04_an_append_without_an_answer_is_not_repeated_where_nothing_is_kept
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_held_turn_that_was_attached_to_is_fetched_before_it_is_answered(kind: str) -> None:
+@pytest.mark.parametrize("code", ["response_not_found", "response_not_active"])
+def test_a_held_turn_that_was_attached_to_is_fetched_before_it_is_answered(
+    kind: str, code: str
+) -> None:
     """An attach moves nothing: the lane that holds the turn is still another line's."""
     rollout = Rollout()
 
@@ -548,13 +551,16 @@ def test_a_held_turn_that_was_attached_to_is_fetched_before_it_is_answered(kind:
 
     async def second(peer: Peer) -> None:
         await rollout.hold(peer)
-        await peer.send(refusal("response_not_found", await rollout.append(peer)))
+        await peer.send(refusal(code, await rollout.append(peer)))
+        await peer.gone()
+
+    async def third(peer: Peer) -> None:
         await rollout.replay(peer)
         await rollout.append(peer)
         await peer.send(*rollout.finish())
         await peer.gone()
 
-    rollout.server.scripts = (silent, second)
+    rollout.server.scripts = (silent, second, third)
 
     async def test(session: Session) -> None:
         assert await answered(session) == "done"
