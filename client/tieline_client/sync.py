@@ -282,6 +282,10 @@ class Session:
         """Runs a coroutine in the session's loop: ``session.wait(Agent(session.aio).run(""))``."""
         return self._loop.run(work)
 
+    def ready(self) -> Line:
+        """As :meth:`tieline_client.aio.Session.ready`."""
+        return Line(self._loop, self._loop.run(self.aio.ready()))
+
     @property
     def policy(self) -> Policy:
         """What the session does about failures."""

@@ -99,6 +99,15 @@ class Session:
         conversation = self.conversation(previous_response_id=previous_response_id, model=model)
         return await conversation.create(input=input, **settings)
 
+    async def ready(self) -> Line:
+        """The line that new work goes to, opened where there is none; tried once.
+
+        Raises what :func:`tieline_client.aio.connect` raises: a first turn need not find out.
+        """
+        link = await self._links.take()
+        self._links.release(link)
+        return link.line
+
     @property
     def line(self) -> Line | None:
         """The line that new work goes to, where one is open."""

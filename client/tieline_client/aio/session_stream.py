@@ -379,7 +379,8 @@ class SessionStream:
             self._fail(error, what, move)
         if what in (Fault.CUT, Fault.LOST):
             self._debt = _owed(error, what)
-        self._attempts += 1
+        # To be forgotten is an answer.
+        self._attempts += what is not Fault.FORGOTTEN
         if wait:
             await asyncio.sleep(wait)
         return self._step(move, what)

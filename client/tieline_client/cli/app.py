@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from tieline.errors import TielineError
-from tieline_client.agent import Agent, Run, Turn
-from tieline_client.aio import connect
+from tieline_client.agent import Agent, Run, Tool, Turn
+from tieline_client.aio import connect_session
 from tieline_client.cli import bench
 from tieline_client.cli.show import Printer, printable
 from tieline_client.cli.workspace import Workspace, ask_on_terminal
@@ -138,9 +138,11 @@ def ask(
     text = sys.stdin.read() if prompt == "-" else prompt
 
     async def work() -> None:
-        async with connect(_url(url, transport), api_key=api_key, tls=_tls(ca, cert, key)) as line:
+        to = _url(url, transport)
+        async with connect_session(to, api_key=api_key, tls=_tls(ca, cert, key)) as session:
+            await session.ready()
             agent = Agent(
-                line,
+                session,
                 model=model,
                 instructions=instructions,
                 max_output_tokens=max_output_tokens,
@@ -186,12 +188,15 @@ def agent(
     async def work() -> None:
         workspace = Workspace(folder, ask=confirm, read_hidden=yes)
         turns: list[Turn] = []
-        async with connect(_url(url, transport), api_key=api_key, tls=_tls(ca, cert, key)) as line:
+        to = _url(url, transport)
+        async with connect_session(to, api_key=api_key, tls=_tls(ca, cert, key)) as session:
+            line = await session.ready()
             # Over HTTP nothing can be held open.
             best = Shape.CREATE if line.transport == "sse" else Shape.APPEND
             runner = Agent(
-                line,
-                tools=[workspace.read_file, workspace.run_command],
+                session,
+                # A command runs once, even where the answer to it is lost on its way.
+                tools=[workspace.read_file, Tool.of(workspace.run_command, side_effect=True)],
                 # One after the other: two questions at once could not be told apart.
                 concurrency=1,
                 model=model,

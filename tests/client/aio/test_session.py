@@ -496,3 +496,18 @@ def test_held_turns_are_one_response_in_a_conversation() -> None:
 
 def _all(conversation: Any) -> Raw:
     return Raw(b"[" + b",".join(bytes(item) for item in conversation.items) + b"]")
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_session_that_is_ready_has_its_line(kind: str) -> None:
+    server = served(("one",))
+
+    async def test(session: Session) -> None:
+        assert session.line is None
+        line = await session.ready()
+        assert session.line is line
+        assert await line.extensions() == {"idempotency_key", "resumable"}
+        await (await session.create(input="a")).response()
+
+    run(server, test, kind=kind)
+    assert server.dials == 1

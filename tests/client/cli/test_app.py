@@ -154,7 +154,7 @@ def test_each_transport_has_its_default_address(
         asked.append(url)
         raise UnsupportedUrl("seen")
 
-    monkeypatch.setattr("tieline_client.cli.app.connect", connect)
+    monkeypatch.setattr("tieline_client.cli.app.connect_session", connect)
     monkeypatch.delenv("TIELINE_URL")
     named = () if transport is None else ("--transport", transport)
     assert tieline("ask", "x", *named) == 2
