@@ -127,7 +127,7 @@ class Line:
 
         One that was sent before, on another line, keeps its name: the server may answer to it.
         """
-        return self._wait(Ask(event_id or self._new_id("create"), lane))
+        return self._wait(Ask(event_id or self.name("create"), lane))
 
     def resume(self, response_id: str, lane: str | None = None) -> Ask:
         """A resume of this response is about to be sent, with the ask's ``event_id``.
@@ -136,7 +136,7 @@ class Line:
         """
         if (before := self.having(response_id, lane)) is not None:
             self._move(before, AskState.ENDED)
-        ask = Ask(self._new_id("resume"), lane)
+        ask = Ask(self.name("resume"), lane)
         ask.state, ask.response_id = AskState.ATTACHING, response_id
         return self._wait(ask)
 
@@ -148,7 +148,7 @@ class Line:
         """
         self._say(ask, Signal.APPEND)
         ask.repeats = repeats
-        ask.append_id = self._new_id("append")
+        ask.append_id = self.name("append")
         self._asks[ask.append_id] = ask
         ask.steers.append_sent()
         return ask.append_id
@@ -184,6 +184,11 @@ class Line:
         """The held ask of a lane, or None."""
         current = self._lanes.get(lane, _NO_LANE).current
         return current if current and current.state is AskState.HELD else None
+
+    def name(self, what: str) -> str:
+        """A new ``event_id``."""
+        self._count += 1
+        return f"{self._prefix}{what}_{self._count}"
 
     # What comes.
 
@@ -330,10 +335,6 @@ class Line:
             lane.waiting.remove(ask)
         self._asks.pop(ask.event_id, None)
         self._asks.pop(ask.append_id or "", None)
-
-    def _new_id(self, what: str) -> str:
-        self._count += 1
-        return f"{self._prefix}{what}_{self._count}"
 
 
 def _aim(event: SteerAccepted | SteerFailed | SteerPending) -> str:

@@ -134,7 +134,9 @@ class Line:
     async def cancel(self, response_id: str) -> None:
         """Ends a response by its id, wherever it runs; its stream, where one is, tells the end."""
         self._check_open()
-        await self._transport.send(Cancel(response_id=response_id))
+        # Named, so that a refusal is not taken for that of another request.
+        event_id = self._core.name("cancel")
+        await self._transport.send(Cancel(event_id=event_id, response_id=response_id))
 
     async def extensions(self) -> frozenset[str]:
         """What the server offers beyond OpenAI's API; nothing, where it does not say in time.
@@ -309,7 +311,7 @@ class Line:
         waits = ask.response_id is None
         await self._transport.send(
             Cancel(
-                event_id=ask.event_id if waits else None,
+                event_id=ask.event_id if waits else self._core.name("cancel"),
                 stream_id=ask.lane,
                 response_id=ask.response_id,
             )

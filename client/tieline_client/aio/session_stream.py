@@ -98,6 +98,8 @@ class SessionStream:
         self._succeeded = False
         """Whether a steer has made another response of it."""
         self._rested = False
+        self._cancels = False
+        """Whether it was cancelled while there was no line to say it on."""
         self._abandoned = False
         self._failure: TielineError | None = None
 
@@ -226,6 +228,7 @@ class SessionStream:
         try:
             await self._reading.cancel()
         except NotSent:
+            self._cancels = True
             await self._cancel_lost()
 
     async def aclose(self) -> None:
@@ -343,6 +346,8 @@ class SessionStream:
         self._stream = await link.line._resume(
             known.response_id or "", after=after, lane=self.lane, known=known
         )
+        if self._cancels:
+            await self._stream.cancel()
 
     async def _append_again(self) -> None:
         assert self._pending is not None

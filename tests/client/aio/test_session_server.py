@@ -1,0 +1,231 @@
+"""Sessions with the real server, over lines that are cut."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.aio.lines import ours
+from tests.client.aio.sessions import LINES, QUICK
+from tests.client.relay import Relay
+from tests.support.server_process import ServerProcess, serving, write_script
+from tieline import events
+from tieline.errors import Conflict, NotFound
+from tieline_client._replay import Backoff, Policy
+from tieline_client.agent import Agent, Tool
+from tieline_client.aio import Session, connect, connect_session
+from tieline_client.errors import IncompleteStream
+
+SHAPES = ("create", "append")
+WORDS = "one two three four five six seven eight nine ten"
+RULES: list[dict[str, Any]] = [
+    {"id": "output", "when": {"last": "tool_output"}, "emit": {"type": "message", "text": WORDS}},
+    {
+        "id": "call",
+        "when": {"tool": ["function", "press"]},
+        "emit": {"type": "function_call", "name": "press", "arguments": {"button": "red"}},
+    },
+    {"id": "echo", "emit": {"type": "message", "text": f"{{user}} {WORDS}"}},
+]
+
+PATIENT = Policy(backoff=Backoff(max_retries=20, first=0.01, longest=0.1))
+"""The server notices a lost line when it does: until then its lane may be busy."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    pace = {"tokens_per_second": 100}
+    script = write_script(tmp_path_factory.mktemp("script"), rules=RULES, pace=pace)
+    with serving("--script", script) as process:
+        yield process
+
+
+def door(server: ServerProcess, kind: str) -> str:
+    return server.address if kind == "grpc" else server.http
+
+
+class Cut:
+    """A session whose line can be cut."""
+
+    def __init__(self, server: ServerProcess, kind: str, policy: Policy = PATIENT) -> None:
+        self.relay = Relay(door(server, kind))
+        self.kind = kind
+        self.policy = policy
+
+    async def __aenter__(self) -> tuple[Session, Relay]:
+        await self.relay.__aenter__()
+        url = f"{self.kind}://{self.relay.address}"
+        self.session = Session(url, policy=self.policy)
+        return self.session, self.relay
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        await self.relay.__aexit__()
+        assert ours() == []
+
+
+def rows(server: ServerProcess, response_id: str | None) -> list[str]:
+    """How the turns of this response ended, as the ledger has them."""
+    lines = server.lines("turn")
+    return [line["outcome"] for line in lines if line["response_id"] == response_id]
+
+
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("cut_at", [1, 4, 9])
+def test_rc_04_a_response_survives_its_line_event_by_event(
+    server: ServerProcess, kind: str, cut_at: int
+) -> None:
+    async def main() -> None:
+        async with Cut(server, kind) as (session, relay):
+            conversation = session.conversation(store=False)
+            stream = await conversation.create(input="go")
+            got: list[Any] = []
+            async for event in stream:
+                got.append(event.sequence_number)
+                if len(got) == cut_at:
+                    relay.reset()
+            assert got == list(range(len(got)))
+            assert stream.text == f"go {WORDS}"
+            assert (await stream.response()).status == "completed"
+            assert rows(server, stream.response_id) == ["completed"]
+            # The chain has come to the new line with its response.
+            again = await (await conversation.create(input="on")).response()
+            assert again.previous_response_id == stream.response_id
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_rc_04_a_create_whose_answer_is_lost_is_made_once(server: ServerProcess, kind: str) -> None:
+    """The line breaks right behind the request, whether it has arrived or not."""
+
+    async def main() -> None:
+        for _ in range(5):
+            async with Cut(server, kind) as (session, relay):
+                await session.ready()
+                before = len(server.lines("turn"))
+                stream = await session.create(input="go")
+                relay.reset()
+                assert (await stream.result()).text == f"go {WORDS}"
+                assert len(server.lines("turn")) == before + 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_rc_10_without_a_key_the_part_is_raised_and_the_server_gives_up(
+    server: ServerProcess, kind: str
+) -> None:
+    async def main() -> None:
+        policy = Policy(idempotent=False, backoff=QUICK.backoff)
+        async with Cut(server, kind, policy) as (session, relay):
+            stream = await session.create(input="go")
+            async for event in stream:
+                if isinstance(event, events.OutputTextDelta):
+                    break
+            relay.reset()
+            with pytest.raises(IncompleteStream) as caught:
+                await stream.response()
+            assert caught.value.response_id == stream.response_id
+            assert f"go {WORDS}".startswith(caught.value.text)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("when", ["calling", "in the tool", "answering"])
+def test_tl_07_a_rollout_goes_on_over_a_cut_line_and_its_tool_runs_once(
+    server: ServerProcess, kind: str, shape: Any, when: str
+) -> None:
+    pressed: list[str] = []
+
+    async def main() -> None:
+        async with Cut(server, kind) as (session, relay):
+
+            async def press(button: str) -> str:
+                """Presses a button."""
+                pressed.append(button)
+                if when == "in the tool":
+                    relay.reset()
+                return "pressed"
+
+            def watch(event: events.Event) -> None:
+                calling = isinstance(event, events.FunctionCallArgumentsDelta)
+                answering = isinstance(event, events.OutputTextDelta)
+                if calling if when == "calling" else answering and when == "answering":
+                    relay.reset()
+
+            agent = Agent(
+                session, tools=[Tool.of(press, side_effect=True)], shape=shape, on_event=watch
+            )
+            run = await agent.run("go")
+            assert run.text == WORDS
+            assert [turn.outputs for turn in run.turns] == [("pressed",), ()]
+            ids = {turn.response.id for turn in run.turns}
+            assert len(ids) == (1 if shape == "append" else 2)
+            for response_id in ids:
+                assert rows(server, response_id) == ["completed"]
+
+    asyncio.run(main())
+    assert pressed == ["red"]
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_line_resumes_what_another_line_began(server: ServerProcess, kind: str) -> None:
+    """The earlier reader is told; what is beyond the end is the end; the unknown is refused."""
+
+    async def main() -> None:
+        url = f"{kind}://{door(server, kind)}"
+        async with connect(url) as first, connect(url) as second:
+            stream = await first.create(input="go", resumable=True, store=False)
+            async for event in stream:
+                if isinstance(event, events.OutputTextDelta):
+                    break
+            assert stream.response_id is not None
+            moved = await second.resume(stream.response_id, after=stream.cursor)
+            with pytest.raises(Conflict) as caught:
+                await stream.response()
+            assert caught.value.code == "resumed_elsewhere"
+            whole = await moved.response()
+            assert whole.status == "completed"
+            end = await first.resume(stream.response_id, after=10_000)
+            assert [event.type async for event in end] == ["response.completed"]
+            with pytest.raises(NotFound):
+                await (await second.resume("resp_unknown")).response()
+            lane = second.lane("side")
+            everything = await lane.resume(stream.response_id)
+            numbers = [event.sequence_number async for event in everything]
+            assert numbers == list(range(len(numbers)))
+            assert everything.text == f"go {WORDS}"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, kind: str) -> None:
+    async def main() -> None:
+        async with Cut(server, kind) as (session, relay):
+            stream = await session.create(input="go")
+            async for event in stream:
+                if isinstance(event, events.OutputTextDelta):
+                    break
+            line = session.line
+            assert line is not None
+            relay.reset()
+            await asyncio.wait((line._reader,))
+            await stream.cancel()
+            assert (await stream.response()).status == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_the_extensions_that_a_session_rests_on_are_offered(server: ServerProcess) -> None:
+    async def main() -> None:
+        for kind in LINES:
+            async with connect_session(f"{kind}://{door(server, kind)}") as session:
+                offered = await (await session.ready()).extensions()
+                assert {"idempotency_key", "resume"} <= offered
+
+    asyncio.run(main())
