@@ -13,7 +13,7 @@ import typer
 
 from tieline.errors import TielineError
 from tieline_client.agent import Agent, Run, Tool, Turn
-from tieline_client.aio import connect_session
+from tieline_client.aio import Line, connect_session
 from tieline_client.cli import bench
 from tieline_client.cli.show import Printer, printable
 from tieline_client.cli.workspace import Workspace, ask_on_terminal
@@ -138,8 +138,8 @@ def ask(
     text = sys.stdin.read() if prompt == "-" else prompt
 
     async def work() -> None:
-        to = _url(url, transport)
-        async with connect_session(to, api_key=api_key, tls=_tls(ca, cert, key)) as session:
+        tls = _tls(ca, cert, key)
+        async with connect_session(_url(url, transport), api_key=api_key, tls=tls) as session:
             await session.ready()
             agent = Agent(
                 session,
@@ -188,11 +188,9 @@ def agent(
     async def work() -> None:
         workspace = Workspace(folder, ask=confirm, read_hidden=yes)
         turns: list[Turn] = []
-        to = _url(url, transport)
-        async with connect_session(to, api_key=api_key, tls=_tls(ca, cert, key)) as session:
-            line = await session.ready()
-            # Over HTTP nothing can be held open.
-            best = Shape.CREATE if line.transport == "sse" else Shape.APPEND
+        tls = _tls(ca, cert, key)
+        async with connect_session(_url(url, transport), api_key=api_key, tls=tls) as session:
+            best = _best_shape(await session.ready())
             runner = Agent(
                 session,
                 # A command runs once, even where the answer to it is lost on its way.
@@ -215,6 +213,11 @@ def agent(
                     printer.timing(turns)
 
     return _run(printer, work())
+
+
+def _best_shape(line: Line) -> Shape:
+    # Over HTTP nothing can be held open.
+    return Shape.CREATE if line.transport == "sse" else Shape.APPEND
 
 
 def _finish(printer: Printer, run: Run, *, timing: bool) -> None:
