@@ -10,7 +10,7 @@ from tieline_client.aio.line import Line
 from tieline_client.errors import ConnectionLost, LineClosed, NotSent
 from tieline_client.transports import Options, Tls, beside
 
-_SETTLE: Final = 3
+_SETTLE: Final = 5
 """Turns of the loop in which the end of a connection that has come is noticed."""
 
 
@@ -50,7 +50,7 @@ class Links:
         own: dict[str, str | int] = {"grpc.use_local_subchannel_pool": 1}
         self._options = replace(options, channel={**own, **options.channel})
         self._max_age = max_age
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._dialing = asyncio.Lock()
         self._current: Link | None = None
         self._side: Link | None = None
@@ -142,7 +142,7 @@ class Links:
             if isinstance(error, NotSent):
                 raise
             raise NotSent(str(error)) from error
-        link = Link(line, opened_at=self._loop.time())
+        link = Link(line, opened_at=self.loop.time())
         if self._closed:
             await line.close()
             self._check_open()
@@ -157,7 +157,7 @@ class Links:
         if not line.alive or line.going_away is not None:
             return False
         # Each request over HTTP is as new as can be.
-        return line.transport == "sse" or self._loop.time() - link.opened_at < self._max_age
+        return line.transport == "sse" or self.loop.time() - link.opened_at < self._max_age
 
     def _check_open(self) -> None:
         if self._closed:

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
@@ -72,6 +73,7 @@ class SessionStream:
         self._plan: Plan | None = None
         """What the create sends; None: to be made for the line that it goes on."""
         self._link: Link | None = None
+        self._dropped: weakref.finalize[..., SessionStream] | None = None
         self._stream: ResponseStream | None = None
         self._side = False
         """Whether the turn goes over HTTP, because it is too large for the transport."""
@@ -285,13 +287,17 @@ class SessionStream:
     async def _take(self) -> Link:
         """A line to ask on; the one before is given back."""
         self._leave()
-        self._link = await self._links.take(side=self._side)
-        return self._link
+        self._link = link = await self._links.take(side=self._side)
+        # Whoever drops a stream unread must not keep an old line open.
+        self._dropped = weakref.finalize(self, _give_back, self._links, link)
+        self._dropped.atexit = False
+        return link
 
     def _leave(self) -> None:
-        if self._link is not None:
+        if self._link is not None and self._dropped is not None:
+            self._dropped.detach()
             self._links.release(self._link)
-            self._link = None
+            self._link = self._dropped = None
 
     async def _create(self) -> None:
         """Asks for the response, with as much history as the line needs."""
@@ -538,6 +544,12 @@ class SessionStream:
             self._link.latest[self.lane or None] = response.id
         if not self._held:
             self._leave()
+
+
+def _give_back(links: Links, link: Link) -> None:
+    # The collector may run in any thread, and after the loop has ended.
+    if not links.loop.is_closed():
+        links.loop.call_soon_threadsafe(links.release, link)
 
 
 def _owed(error: TielineError, what: Fault) -> TielineError:

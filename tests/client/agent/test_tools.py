@@ -280,3 +280,14 @@ def test_definitions_are_the_same_bytes_every_time() -> None:
     assert bytes(first) == bytes(second)
     (entry,) = msgspec.json.decode(first)
     assert (entry["type"], entry["name"], entry["strict"]) == ("function", "everything", False)
+
+
+def test_a_tool_is_marked_as_one_with_side_effects() -> None:
+    def send(text: str) -> None:
+        """Sends."""
+
+    plain, marked = Tool.of(send), Tool.of(send, side_effect=True)
+    assert (plain.side_effect, marked.side_effect) == (False, True)
+    assert Tool.of(marked) is marked
+    assert Tool.of(marked, side_effect=False).side_effect is False
+    assert plain.definition == marked.definition
