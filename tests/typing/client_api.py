@@ -6,17 +6,24 @@ from tieline.events import Event
 from tieline.responses import Response
 from tieline_client import (
     Agent,
+    Backoff,
     Call,
+    Conversation,
     Lane,
     Line,
     Options,
+    Policy,
     ResponseStream,
     Result,
     Run,
+    Session,
+    SessionStream,
     Tls,
     Tool,
     Turn,
     connect,
+    connect_session,
+    connect_session_sync,
     connect_sync,
     sync,
     tool_output,
@@ -90,3 +97,31 @@ async def agents(line: Line) -> None:
     assert_type(run.text, str)
     Agent(line, shape="other")  # type: ignore[arg-type]
     Agent(line, append=True)  # type: ignore[call-arg]
+
+
+async def sessions() -> None:
+    policy = Policy(idempotent=True, backoff=Backoff(max_retries=2))
+    async with connect_session("ws://h", api_key="k", policy=policy) as session:
+        assert_type(session, Session)
+        conversation = session.conversation(lane="a", instructions="be brief")
+        assert_type(conversation, Conversation)
+        stream = await conversation.create(input="a", store=False)
+        assert_type(stream, SessionStream)
+        async for event in stream:
+            assert_type(event, Event)
+        assert_type(stream.cursor, int | None)
+        assert_type(await stream.result(), Result)
+        marked = Tool.of(print, side_effect=True)
+        Agent(session, tools=[marked], approve=lambda call, repeated: not repeated, resample=1)
+        Agent(conversation, tools=[marked])
+        session.conversation(temprature=0.5)  # type: ignore[call-arg]
+
+
+def blocking_sessions() -> None:
+    with connect_session_sync("ws://h") as session:
+        assert_type(session, sync.Session)
+        stream = session.conversation().create(input="a")
+        assert_type(stream, sync.SessionStream)
+        for event in stream:
+            assert_type(event, Event)
+        assert_type(stream.result(), Result)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,3 +230,26 @@ def test_the_extensions_that_a_session_rests_on_are_offered(server: ServerProces
                 assert {"idempotency_key", "resume"} <= offered
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["ws"])
+@pytest.mark.parametrize("store", [False, True])
+def test_rc_01_four_turns_over_lines_that_live_a_second(
+    tmp_path: Path, kind: str, store: bool
+) -> None:
+    """RC-01: the third turn meets the limit while it runs, and the fourth after it."""
+    pace = {"tokens_per_second": 40}
+    script = write_script(tmp_path, rules=RULES, pace=pace)
+    with serving("--script", script, "--max-age", "1") as server:
+
+        async def main() -> list[str]:
+            url = f"{kind}://{door(server, kind)}"
+            async with connect_session(url, policy=PATIENT) as session:
+                conversation = session.conversation(store=store)
+                return [
+                    (await (await conversation.create(input=str(number))).result()).text
+                    for number in range(4)
+                ]
+
+        assert asyncio.run(main()) == [f"{number} {WORDS}" for number in range(4)]
+        assert [line["outcome"] for line in server.lines("turn")].count("completed") == 4
