@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -56,7 +57,8 @@ class Links:
         self._side: Link | None = None
         self._ending: set[Link] = set()
         self._closers: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._opening: asyncio.Task[Line] | None = None
+        self._closing = asyncio.Event()
         self.too_large: int | None = None
         """Bytes of an input that was too large for one message, once there was one."""
         self._offered: frozenset[str] = frozenset()
@@ -69,7 +71,7 @@ class Links:
     @property
     def closed(self) -> bool:
         """Whether no line will be lent any more."""
-        return self._closed
+        return self._closing.is_set()
 
     @property
     def beside(self) -> str | None:
@@ -101,6 +103,12 @@ class Links:
             self._offered |= await link.line.extensions()
         return name in self._offered
 
+    async def pause(self, seconds: float) -> None:
+        """Waits, but not beyond the end of the session."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
     def release(self, link: Link) -> None:
         """One turn of the line has ended, or went elsewhere."""
         link.turns -= 1
@@ -123,7 +131,9 @@ class Links:
 
     async def close(self) -> None:
         """Closes every line and ends every task. Idempotent."""
-        self._closed = True
+        self._closing.set()
+        if self._opening is not None:
+            self._opening.cancel()
         links = [self._current, self._side, *self._ending]
         self._current = self._side = None
         self._ending.clear()
@@ -134,23 +144,28 @@ class Links:
             await asyncio.wait(self._closers)
 
     async def _dial(self, *, side: bool) -> Link:
-        url = self.beside if side else self._url
-        assert url is not None
-        try:
-            line = await Line.open(url, api_key=self._api_key, tls=self._tls, options=self._options)
-        except ConnectionLost as error:
-            if isinstance(error, NotSent):
-                raise
-            raise NotSent(str(error)) from error
+        line = await self._open(self.beside if side else self._url)
         link = Link(line, opened_at=self.loop.time())
-        if self._closed:
-            await line.close()
-            self._check_open()
         if side:
             self._side = link
         else:
             self._current = link
         return link
+
+    async def _open(self, url: str | None) -> Line:
+        assert url is not None
+        work = Line.open(url, api_key=self._api_key, tls=self._tls, options=self._options)
+        self._opening = opening = asyncio.create_task(work, name="tieline-session-dialler")
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            # By the end of the session, or with whoever waits for the line.
+            self._check_open()
+            raise
+        except ConnectionLost as error:
+            if isinstance(error, NotSent):
+                raise
+            raise NotSent(str(error)) from error
 
     def _takes_work(self, link: Link) -> bool:
         line = link.line
@@ -160,7 +175,7 @@ class Links:
         return line.transport == "sse" or self.loop.time() - link.opened_at < self._max_age
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise LineClosed("the session is closed")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,6 +1,5 @@
 """One turn of a session: a stream of events that survives the line on which it began."""
 
-import asyncio
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable
@@ -393,7 +392,9 @@ class SessionStream:
         # To be forgotten is an answer.
         self._attempts += what is not Fault.FORGOTTEN
         if wait:
-            await asyncio.sleep(wait)
+            await self._links.pause(wait)
+            if self._links.closed:
+                self._fail(error, what, Move.RAISE)
         return self._step(move, what)
 
     def _fault(self, error: TielineError, *, reading: bool) -> Fault:

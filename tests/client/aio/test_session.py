@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from tests.client.aio.lines import ours
 from tests.client.aio.sessions import (
     LINES,
     QUICK,
@@ -19,10 +20,10 @@ from tests.client.aio.sessions import (
 from tests.client.relay import Relay
 from tests.client.servicer import Speaker
 from tieline import events, requests
-from tieline.errors import BadRequest, RateLimited, ServerError
+from tieline.errors import BadRequest, RateLimited, ServerError, Unavailable
 from tieline_client._replay import Backoff, Policy
 from tieline_client.aio import Session, connect_session, tool_output
-from tieline_client.errors import LineClosed, TurnState
+from tieline_client.errors import ConnectionLost, LineClosed, TurnState
 from tieline_client.transports import Options
 
 
@@ -511,3 +512,91 @@ def test_a_session_that_is_ready_has_its_line(kind: str) -> None:
 
     run(server, test, kind=kind)
     assert server.dials == 1
+
+
+def test_rc_06_closing_the_session_ends_a_dial() -> None:
+    """RC-06: a peer that accepts and says nothing."""
+
+    async def main() -> None:
+        accepted, closed = asyncio.Event(), asyncio.Event()
+
+        async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set()
+            await closed.wait()
+            writer.close()
+
+        listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+        host, port = listener.sockets[0].getsockname()
+        async with listener:
+            session = Session(f"ws://{host}:{port}", options=Options(connect_timeout=600.0))
+            turn = asyncio.create_task(session.create(input="a"))
+            await accepted.wait()
+            async with asyncio.timeout(Options().close_timeout):
+                await session.close()
+                with pytest.raises(LineClosed):
+                    await turn
+            closed.set()
+        assert ours() == []
+
+    asyncio.run(main())
+
+
+def test_rc_06_closing_the_session_ends_a_wait() -> None:
+    """RC-06: a turn that is to be tried again in a minute does not hold up the end."""
+    server = Server()
+    refused = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        create = await server.create(peer)
+        await peer.send(refusal("server_is_overloaded", create, retry_after=50.0))
+        refused.set()
+        await peer.gone()
+
+    server.scripts = (script,)
+
+    async def main() -> None:
+        async with server.serving("ws") as address:
+            session = Session(f"ws://{address}")
+            stream = await session.create(input="a")
+            reader = asyncio.create_task(stream.response())
+            await refused.wait()
+            async with asyncio.timeout(Options().close_timeout):
+                await session.close()
+                with pytest.raises((Unavailable, LineClosed, ConnectionLost)):
+                    await reader
+
+    asyncio.run(main())
+
+
+def test_after_a_steer_the_successor_stands_for_the_conversation() -> None:
+    server = Server()
+
+    async def script(peer: Peer) -> None:
+        create = await server.create(peer)
+        speaker = Speaker(create, "r1")
+        await peer.send(speaker.created(), *speaker.open_text())
+        steer = await peer.receive()
+        assert isinstance(steer, requests.Steer)
+        ref = events.SteerRef(previous_response_id="r1", id="steer_1")
+        await peer.send(speaker.event(events.SteerAccepted, steer=ref), speaker.incomplete())
+        successor = Speaker(create, "r2")
+        await peer.send(
+            successor.created(echo=False), *successor.text("steered"), successor.completed()
+        )
+        await answering(server, "on")(peer)
+
+    server.scripts = (script,)
+
+    async def test(session: Session) -> None:
+        conversation = session.conversation()
+        stream = await conversation.create(input="a")
+        async for event in stream:
+            if isinstance(event, events.ContentPartAdded) and stream.response_id == "r1":
+                await stream.steer("be quick")
+        assert (stream.response_id, stream.text) == ("r2", "steered")
+        assert (conversation.latest, conversation.items) == ("r2", [])
+        await (await conversation.create(input="b")).response()
+
+    run(server, test, kind="grpc")
+    assert server.creates[1].previous_response_id == "r2"
+    assert said(server.creates[1]) == ["b"]
