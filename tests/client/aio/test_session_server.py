@@ -1,6 +1,7 @@
 """Sessions with the real server, over lines that are cut."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from tieline_client.agent import Agent, Tool
 from tieline_client.aio import Session, connect, connect_session
 from tieline_client.errors import IncompleteStream
 
+KINDS = (*LINES, "http")
 SHAPES = ("create", "append")
+ROLLOUTS = [*itertools.product(LINES, SHAPES), ("http", "create")]
+"""Over HTTP nothing can be held open."""
 WORDS = "one two three four five six seven eight nine ten"
 RULES: list[dict[str, Any]] = [
     {"id": "output", "when": {"last": "tool_output"}, "emit": {"type": "message", "text": WORDS}},
@@ -72,7 +76,7 @@ def rows(server: ServerProcess, response_id: str | None) -> list[str]:
     return [line["outcome"] for line in lines if line["response_id"] == response_id]
 
 
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cut_at", [1, 4, 9])
 def test_rc_04_a_response_survives_its_line_event_by_event(
     server: ServerProcess, kind: str, cut_at: int
@@ -90,14 +94,15 @@ def test_rc_04_a_response_survives_its_line_event_by_event(
             assert stream.text == f"go {WORDS}"
             assert (await stream.response()).status == "completed"
             assert rows(server, stream.response_id) == ["completed"]
-            # The chain has come to the new line with its response.
+            # The chain has come to the new line with its response; over HTTP there is none.
             again = await (await conversation.create(input="on")).response()
-            assert again.previous_response_id == stream.response_id
+            parent = None if kind == "http" else stream.response_id
+            assert again.previous_response_id == parent
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rc_04_a_create_whose_answer_is_lost_is_made_once(server: ServerProcess, kind: str) -> None:
     """The line breaks right behind the request, whether it has arrived or not."""
 
@@ -114,7 +119,7 @@ def test_rc_04_a_create_whose_answer_is_lost_is_made_once(server: ServerProcess,
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rc_10_without_a_key_the_part_is_raised_and_the_server_gives_up(
     server: ServerProcess, kind: str
 ) -> None:
@@ -134,8 +139,7 @@ def test_rc_10_without_a_key_the_part_is_raised_and_the_server_gives_up(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", LINES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("kind", "shape"), ROLLOUTS)
 @pytest.mark.parametrize("when", ["calling", "in the tool", "answering"])
 def test_tl_07_a_rollout_goes_on_over_a_cut_line_and_its_tool_runs_once(
     server: ServerProcess, kind: str, shape: Any, when: str
@@ -204,7 +208,7 @@ def test_a_line_resumes_what_another_line_began(server: ServerProcess, kind: str
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, kind: str) -> None:
     async def main() -> None:
         async with Cut(server, kind) as (session, relay):
@@ -215,7 +219,8 @@ def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, kind: s
             line = session.line
             assert line is not None
             relay.reset()
-            await asyncio.wait((line._reader,))
+            if kind != "http":
+                await asyncio.wait((line._reader,))
             await stream.cancel()
             assert (await stream.response()).status == "cancelled"
 
