@@ -16,7 +16,6 @@ from tests.support.runtime import (
     hello,
     looker,
     loop_turns,
-    mute,
     raising,
     run,
     silent,
@@ -234,23 +233,6 @@ class TestJournals:
             await close(stage)
             assert diary.told == []
             assert len(diary.expired) == 1
-
-        run(test)
-
-    def test_events_that_outgrew_their_log_are_not_said_to_be_kept(self) -> None:
-        async def test() -> None:
-            stage = stage_of(mute, Diary())
-            stage.create(store=True, resumable=True)
-            created = await stage.until(events.ResponseInProgress)
-            (turn,) = stage.line.line._lanes.turns()
-            assert turn.log is not None
-            turn.log.drop()
-            stage.line.receive(Cancel(), size=1)
-            await stage.until(events.ResponseIncomplete)
-            saved = await stage.services.store.get("local", created.response.id)
-            assert saved is not None
-            assert saved.terminal is None
-            await close(stage)
 
         run(test)
 
