@@ -105,6 +105,27 @@ def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
 
 
 @UP_TO_THE_CLOCK
+@pytest.mark.needs("cancel")
+@pytest.mark.parametrize("store", [True, False])
+def test_a_response_is_cancelled_by_its_id_from_another_line(wire: Wire, store: bool) -> None:
+    """Its own line hears the end; the other one hears nothing, then or when it asks again."""
+
+    async def case() -> None:
+        async with serve(SCRIPT) as served, wire(served) as peer, wire(served) as other:
+            await _create(peer, store=store, input="stall")
+            (created,) = await _until(peer, "response.created")
+            cancel = {"type": "response.cancel", "response_id": created["response"]["id"]}
+            await other.send(cancel)
+            end = (await _until(peer, "response.incomplete"))[-1]["response"]
+            assert (end["id"], end["status"]) == (created["response"]["id"], "cancelled")
+            if store:
+                await other.send(cancel)
+            assert response(await ask(other, input="x"))["status"] == "completed"
+
+    run(case())
+
+
+@UP_TO_THE_CLOCK
 @pytest.mark.needs("deadline")
 def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
     async def case() -> None:

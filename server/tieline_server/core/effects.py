@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tieline.errors import ApiError
 from tieline.items import Item
+from tieline.requests import Cancel
 from tieline.responses import Response, Usage
 from tieline_server.core.history import Segment, Tip
 
@@ -140,10 +141,14 @@ class Follow(Struct, frozen=True):
 
 
 class CancelSource(Struct, frozen=True):
-    """Cancel a response wherever it runs."""
+    """Cancel a response wherever it runs.
+
+    Where the owner has no such response, ``Line.reject`` tells the client that ``asked`` for it.
+    """
 
     response_id: str
     owner: str
+    asked: Cancel | None = None
 
 
 class Outlive(Struct, frozen=True):

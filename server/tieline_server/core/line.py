@@ -34,6 +34,7 @@ from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import (
+    CancelSource,
     Catalog,
     Close,
     Effect,
@@ -377,7 +378,9 @@ class Line:
             return
         named = cancel.response_id or cancel.event_id
         known = cancel.stream_id in self._lanes if named is None else named in self._ended
-        if not known:
+        if not known and cancel.response_id is not None:
+            self.effects.append(CancelSource(cancel.response_id, principal.owner, cancel))
+        elif not known:
             self._refuse(cancel, refusals.no_target(cancel))
 
     def steer(self, steer: Steer, _principal: Principal) -> None:

@@ -38,6 +38,7 @@ from tieline_server.core.effects import (
 from tieline_server.core.idempotency import key_digest
 from tieline_server.core.line import Line
 from tieline_server.core.profile import Profile
+from tieline_server.core.refusals import no_target
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Link
 from tieline_server.journals import base as journals
@@ -315,9 +316,15 @@ class LineRuntime:
             task.cancel()
 
     def _on_cancel_source(self, effect: CancelSource) -> None:
-        self._services.running.later(
-            reading.cancel(self._services, effect.owner, effect.response_id)
-        )
+        self._services.running.later(self._cancel_source(effect))
+
+    async def _cancel_source(self, effect: CancelSource) -> None:
+        found = await reading.cancel(self._services, effect.owner, effect.response_id)
+        asked = effect.asked
+        if not found and asked is not None:
+            with self.reporting() as line:
+                error = no_target(asked)
+                line.reject(error, event_id=asked.event_id, stream_id=asked.stream_id)
 
     def _on_outlive(self, effect: Outlive) -> None:
         """The turn goes on on a line of its own, which nobody reads."""

@@ -220,13 +220,37 @@ def _terminal(saved: Saved, seen: int) -> Event:
     return terminal_event(saved.response, saved.terminal)
 
 
-async def cancel(services: Services, owner: str, response_id: str) -> None:
-    """Cancels a response wherever it runs, for one who reads it and hears how it ends."""
+async def cancel(services: Services, owner: str, response_id: str) -> bool:
+    """Cancels a response wherever it runs; says whether there is one, running or ended."""
     try:
-        if services.running.cancel(owner, response_id) is not None:
-            return
-        home = services.homes.home_of(response_id)
-        if home is None or await home.cancel(owner, response_id) is None:
-            await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
+        return await _cancel_near(services, owner, response_id) or await _cancel_far(
+            services, owner, response_id
+        )
     except Exception:
         logger.exception("a response could not be cancelled", extra={"response_id": response_id})
+        return True
+
+
+async def _cancel_near(services: Services, owner: str, response_id: str) -> bool:
+    """In this process and its neighbours, which still know what ended a short while ago."""
+    if services.running.cancel(owner, response_id) is not None:
+        return True
+    if services.running.kept.find(owner, response_id) is not None:
+        return True
+    home = services.homes.home_of(response_id)
+    if home is None:
+        return False
+    try:
+        ended = await home.cancel(owner, response_id)
+        return ended is not None or await home.look(owner, response_id) is not None
+    except ApiError:
+        # It is gone: the journal tells what it has left.
+        return False
+
+
+async def _cancel_far(services: Services, owner: str, response_id: str) -> bool:
+    """In a process that cannot be asked; else there is one only if it is stored."""
+    if await services.journal.running(owner, response_id) is None:
+        return await services.store.get(owner, response_id) is not None
+    await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
+    return True

@@ -468,9 +468,14 @@ class TestCancel:
         assert line.types(turn) == before
         assert line.error_events == []
 
-    @pytest.mark.parametrize(
-        "members", [{"response_id": "resp_x"}, {"event_id": "x"}, {"stream_id": "x"}]
-    )
+    def test_a_response_that_the_line_does_not_have_is_cancelled_where_it_runs(self) -> None:
+        line = Lockstep()
+        line.answer(line.create("hi"))
+        line.cancel(response_id="resp_x")
+        assert line.cancelled_sources == ["resp_x"]
+        assert line.error_events == []
+
+    @pytest.mark.parametrize("members", [{"event_id": "x"}, {"stream_id": "x"}])
     def test_what_is_unknown_is_response_not_found(self, members: dict[str, str]) -> None:
         line = Lockstep()
         line.answer(line.create("hi"))
