@@ -236,19 +236,23 @@ class _Connection:
         self._pumps = {way: asyncio.create_task(self._pump(way)) for way in Way}
         if self._plan.fault is not Fault.NONE and self._plan.after == 0:
             self._strike.set()
-        striking = asyncio.create_task(self._strike.wait())
+        first: set[asyncio.Task[Any]] = {
+            asyncio.create_task(self._strike.wait()),
+            asyncio.create_task(asyncio.wait(self._pumps.values())),
+        }
         try:
-            ended: asyncio.Future[Any] = asyncio.gather(*self._pumps.values())
-            await asyncio.wait({striking, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if self.struck:
                 await self._break()
         finally:
-            striking.cancel()
+            for task in first:
+                task.cancel()
 
     async def rest(self) -> None:
         """After the break: until a way that goes on has ended; for ever where none does."""
         going = [pump for pump in self._pumps.values() if not pump.cancelled()]
-        await asyncio.gather(*going)
+        if going:
+            await asyncio.wait(going)
         if self._plan.fault is not Fault.FIN:
             await asyncio.Event().wait()
 
