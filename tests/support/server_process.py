@@ -73,8 +73,9 @@ class ServerProcess:
 
     def log(self) -> str:
         """All that was written to stderr so far."""
-        self._log.seek(0)
-        return self._log.read()
+        # The process writes where the file stands: reading must not move that.
+        file = self._log.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def lines(self, event: str | None = None) -> list[dict[str, Any]]:
         """The log lines so far, of one event or all."""
