@@ -121,6 +121,66 @@ def test_sr_02_a_bounded_store_stays_as_large_as_its_bound(
         asyncio.run(main(server))
 
 
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_sr_02_event_logs_go_with_their_responses_and_what_runs_stays(
+    store: str, tmp_path: Path, repeats: Callable[[int], int]
+) -> None:
+    """SR-02: 20,000 responses under --soak, 200 of them in the background."""
+    count = repeats(20_000)
+    bound = count // 20
+    slow = {"when": {"user_contains": "slowly"}, "pace": {"tokens_per_second": 0.2}}
+    rules = [{"id": "slow", **slow, "emit": {"type": "message", "text": "it goes on " * 50}}]
+
+    async def main(server: ServerProcess) -> None:
+        state = ProcessState(server.process.pid)
+        where = f"http://{server.http}/v1/responses"
+        sizes: list[int] = []
+        begun: list[str] = []
+        async with connect(url(server, "ws")) as line, ClientSession() as session:
+            runs = await background(session, where, "slowly")
+            for number in range(count):
+                if number % 100 == 0:
+                    begun.append(await background(session, where, f"n {number}"))
+                else:
+                    await turn(line, f"n {number}", store=True)
+                if number in (count // 2, count - 1):
+                    sizes.append(state.memory)
+            # What has just ended is in memory for a second more, whatever the store keeps.
+            await asyncio.sleep(1.5)
+            found = [await status(session, f"{where}/{each}") for each in begun]
+            events = [await status(session, f"{where}/{each}?stream=true") for each in begun]
+            kept = found.count(200)
+            assert 0 < kept <= bound // 100 + 1
+            assert found == events == [404] * (len(begun) - kept) + [200] * kept
+            async with session.get(f"{where}/{runs}") as answer:
+                assert (await answer.json())["status"] == "in_progress"
+            async with session.post(f"{where}/{runs}/cancel", json={}) as answer:
+                assert (await answer.json())["status"] == "cancelled"
+        growth = sizes[1] - sizes[0]
+        print(f"{store}: {growth / 1024:.0f} KiB more after the second half of {count} responses")
+        assert growth < 6 * 1024 * 1024
+
+    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
+    flags = ("--script", write_script(tmp_path, rules=rules + RULES), "--resume-window", "1")
+    with serving(*flags, "--store", address, "--store-max-responses", str(bound)) as server:
+        asyncio.run(main(server))
+
+
+async def background(session: ClientSession, where: str, words: str) -> str:
+    """Begins a response; its id."""
+    body = {"model": "scripted", "input": words, "background": True}
+    async with session.post(where, json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        return str((await answer.json())["id"])
+
+
+async def status(session: ClientSession, where: str) -> int:
+    """How the server answers, once it has said everything."""
+    async with session.get(where) as answer:
+        await answer.read()
+        return answer.status
+
+
 def test_sr_07_background_is_refused_where_it_could_not_be_read_again(tmp_path: Path) -> None:
     """SR-07: unstored it would be a zombie id, and on a line somebody is always connected."""
 
