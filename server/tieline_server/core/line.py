@@ -445,10 +445,10 @@ class Line:
 
     def go_away(self, seconds: float | None) -> None:
         """Tells the client to finish and to send new work elsewhere."""
-        if seconds is None:
-            return
-        self._cut_at = self.now + seconds
-        self.outgoing.put_line(events.SessionGoingAway(reason="server_draining", seconds=seconds))
+        if seconds is not None:
+            self._cut_at = self.now + seconds
+            going = events.SessionGoingAway(reason="server_draining", seconds=seconds)
+            self.outgoing.put_line(going)
 
     def grow_old(self) -> None:
         """From here on only what runs goes on."""
@@ -465,10 +465,9 @@ class Line:
         """
         self.outgoing.close(last)
         self.waiting.clear()
-        leave = self._abandon if error is None else self._stop
         for lane in self._lanes:
             for turn in list(lane.turns()):
-                leave(turn)
+                self._abandon(turn, outright=error is not None)
             lane.queue.clear()
             lane.parked.clear()
         self.effects.append(Close(error))
@@ -490,16 +489,12 @@ class Line:
             self._refuse(request, error)
             return None
 
-    def _abandon(self, turn: Turn) -> None:
+    def _abandon(self, turn: Turn, *, outright: bool) -> None:
         """Its line goes: it ends, or goes on without."""
-        lane = self._lanes.get(turn.lane)
-        if turn.outlives and turn is lane.current:
+        if not outright and turn.outlives and turn is self._lanes.get(turn.lane).current:
             self._outlive(turn)
         else:
-            self._stop(turn)
-
-    def _stop(self, turn: Turn) -> None:
-        turn.handle(TurnInput.DROP)
+            turn.handle(TurnInput.DROP)
 
     def _outlive(self, turn: Turn) -> None:
         self._part(turn)
