@@ -150,20 +150,26 @@ async def events_of(
         if kept.turn is not None or not (kept.stored or gone):
             raise not_resumable(response_id)
     home = services.homes.home_of(response_id)
+    lost = not_found(response_id)
     if home is not None:
-        begun = False
         try:
             async with aclosing(home.follow(owner, response_id, after=after)) as batches:
                 async for batch in batches:
-                    begun = True
                     yield batch
-            return
+                    if batch[-1].TERMINAL:
+                        return
+                    after = batch[-1].sequence_number or 0
         except ApiError as error:
-            if begun or error.code != "response_not_found":
+            if error.code == "not_resumable":
                 raise
-    async with aclosing(_stored(services, owner, response_id, after)) as batches:
-        async for batch in batches:
-            yield batch
+            # It knows of none, or has died: what it wrote down says how that ended.
+            lost = error
+    try:
+        async with aclosing(_stored(services, owner, response_id, after)) as batches:
+            async for batch in batches:
+                yield batch
+    except ApiError as error:
+        raise lost if error.code == "response_not_found" else error from None
 
 
 async def read_log(log: EventLog, after: int | None) -> AsyncGenerator[Sequence[Event], None]:

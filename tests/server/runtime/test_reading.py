@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from tests.support.core import LOCAL, append_of, output, user, words
 from tests.support.runtime import Stage, Step, endless, hello, looker, loop_turns, mute, run, until
@@ -18,9 +19,10 @@ from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.event_log import EventLogs
 from tieline_server.core.reading import relaned
 from tieline_server.engines.base import EngineError
+from tieline_server.homes import Home
 from tieline_server.journals.base import Begun
 from tieline_server.journals.memory import MemoryJournal
-from tieline_server.runtime import events_of, reading
+from tieline_server.runtime import LocalHome, Running, events_of, reading
 
 
 @pytest.fixture(autouse=True)
@@ -402,6 +404,59 @@ def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() ->
         assert caught.value.code == "not_resumable"
         last = await read(stage, made.id, 2**31)
         assert [type(event) for event in last] == [events.ResponseIncomplete]
+        await stage.line.close()
+        await stage.services.running.close()
+
+    run(test)
+
+
+class Dying(LocalHome):
+    """A neighbour that dies once it has said something."""
+
+    async def follow(
+        self, owner: str, response_id: str, *, after: int | None
+    ) -> AsyncGenerator[Sequence[events.Event], None]:
+        """The first batch, and no more."""
+        async with aclosing(super().follow(owner, response_id, after=after)) as batches:
+            async for batch in batches:
+                yield batch[:2]
+                raise ApiError.of("server_error", "gone")
+
+
+class Neighbours:
+    """One neighbour, which any id may name."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def home_of(self, response_id: str) -> Home | None:
+        """The neighbour."""
+        return self._home
+
+    def others(self) -> Sequence[Home]:
+        """The neighbour."""
+        return (self._home,)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_where_a_neighbour_dies_what_was_written_down_is_read_on(store: bool) -> None:
+    async def test() -> None:
+        stage = Stage(hello)
+        stage.create(resumable=True, store=store)
+        made = (await stage.until(events.ResponseCompleted)).response
+        homes = Neighbours(Dying(stage.services))
+        services = structs.replace(stage.services, running=Running(), homes=homes)
+        seen: list[events.Event] = []
+        code = None
+        try:
+            async for batch in events_of(services, LOCAL.owner, made.id, None):
+                seen += batch
+        except ApiError as error:
+            code = error.code
+        assert (code, seen) == (None, stage.seen) if store else ("server_error", stage.seen[:2])
+        with pytest.raises(ApiError) as unknown:
+            await anext(events_of(services, LOCAL.owner, "resp_no", None))
+        assert unknown.value.code == "response_not_found"
         await stage.line.close()
         await stage.services.running.close()
 
