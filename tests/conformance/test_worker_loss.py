@@ -6,6 +6,7 @@ goes on from the last response whose end was told.
 """
 
 import asyncio
+import errno
 import os
 import random
 import signal
@@ -102,8 +103,11 @@ async def _turn(line: Line, words: str, last: str | None) -> Response:
     return await stream.response()
 
 
-def _name(error: ConnectionLost | ApiError) -> str:
-    return error.code or "" if isinstance(error, ApiError) else type(error).__name__
+def _name(error: ConnectionLost | ApiError | ClientConnectionError) -> str:
+    if isinstance(error, ApiError):
+        return error.code or ""
+    number = error.errno if isinstance(error, OSError) else None
+    return type(error).__name__ + (f" {errno.errorcode[number]}" if number else "")
 
 
 async def _begin(url: str, seen: Seen) -> None:
@@ -116,7 +120,7 @@ async def _begin(url: str, seen: Seen) -> None:
                     assert answer.status == 200, await answer.text()
                     begun = await answer.json()
             except ClientConnectionError as error:
-                seen.broken[type(error).__name__] += 1
+                seen.broken[_name(error)] += 1
                 continue
         assert begun["status"] in RUNS
         seen.background[begun["id"]] = await _ended(f"{url}/{begun['id']}", seen)
@@ -130,7 +134,7 @@ async def _ended(url: str, seen: Seen) -> Json:
                 assert answer.status == 200, (url, await answer.text())
                 standing: Json = await answer.json()
         except ClientConnectionError as error:
-            seen.broken[type(error).__name__] += 1
+            seen.broken[_name(error)] += 1
             continue
         if standing["status"] not in RUNS:
             return standing
@@ -224,6 +228,8 @@ def test_whichever_worker_is_killed_nothing_acknowledged_is_lost_and_nobody_hang
     with several(tmp_path, "--script", script) as server:
         server.whole()
         seen = asyncio.run(main(server))
+        # The others have not noticed.
+        assert len(server.lines("worker_died")) == kills
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
     _booked(tmp_path / "tieline.db", seen)
