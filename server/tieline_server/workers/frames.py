@@ -29,6 +29,16 @@ def pack(message: msgspec.Struct) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
+def send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
+    """Writes a message; raises :class:`ConnectionError` where the connection is gone.
+
+    uvloop raises a RuntimeError for a write to what is closed, and asyncio's own loops nothing.
+    """
+    if writer.transport.is_closing():
+        raise ConnectionResetError("the connection is gone")
+    writer.write(pack(message))
+
+
 class Decoder:
     """Reads messages of some types off a stream."""
 

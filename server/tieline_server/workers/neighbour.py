@@ -40,7 +40,7 @@ from tieline_server.workers.calls import (
     Say,
     error_of,
 )
-from tieline_server.workers.frames import Torn, pack
+from tieline_server.workers.frames import Torn, pack, send
 
 logger: Final = logging.getLogger("tieline.workers")
 
@@ -158,7 +158,7 @@ class Neighbour:
     async def _exchange(self, call: Call, connection: Connection) -> Answer:
         reader, writer = connection
         try:
-            writer.write(pack(call))
+            send(writer, call)
             await writer.drain()
             said = await ANSWERED.read(reader)
         except BaseException:
@@ -179,13 +179,13 @@ class Neighbour:
         try:
             async with asyncio.timeout(self._patience):
                 connection = await self._dial()
+            send(connection[1], asked)
         except Absent:
             raise ApiError.of(
                 "response_not_found", f"Response with id '{response_id[:128]}' not found."
             ) from None
         except (OSError, TimeoutError):
             raise gone() from None
-        connection[1].write(pack(asked))
         return connection
 
     async def _dial(self) -> Connection:

@@ -31,6 +31,7 @@ from tieline_server.workers.calls import (
     Linked,
     Look,
     Pulse,
+    Refused,
     Resume,
     Say,
     answer_of,
@@ -38,7 +39,7 @@ from tieline_server.workers.calls import (
     principal_of,
     refused,
 )
-from tieline_server.workers.frames import Torn, pack
+from tieline_server.workers.frames import Torn, send
 
 logger: Final = logging.getLogger("tieline.workers")
 
@@ -119,15 +120,15 @@ class HomeSocket:
                 if isinstance(asked, Follow | Resume):
                     await self._open(asked, reader, writer)
                     return
-                answer = pack(await self._answer(asked))
+                answer: Answer | Refused = await self._answer(asked)
             except ApiError as error:
-                answer = pack(refused(error))
+                answer = refused(error)
             except (Torn, ConnectionError):
                 raise
             except Exception:
                 logger.exception("a neighbour's call failed")
-                answer = pack(refused(ApiError.of("server_error", FAILED)))
-            writer.write(answer)
+                answer = refused(ApiError.of("server_error", FAILED))
+            send(writer, answer)
             await writer.drain()
 
     async def _answer(self, asked: object) -> Answer:
@@ -161,7 +162,7 @@ class HomeSocket:
         principal = principal_of(asked.first)
         link = await self._home.resume(request, principal, transport=asked.transport)
         try:
-            writer.write(pack(Linked()))
+            send(writer, Linked())
             await _stream(link.events(), _pass_on(reader, link), writer)
         finally:
             await link.close()
@@ -191,12 +192,12 @@ async def _send(events: AsyncIterator[Sequence[Event]], writer: asyncio.StreamWr
     try:
         async for some in events:
             for batch in batches(some):
-                writer.write(pack(batch))
+                send(writer, batch)
                 await writer.drain()
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()
-    writer.write(pack(Ended()))
+    send(writer, Ended())
     await writer.drain()
 
 
@@ -204,8 +205,10 @@ async def _beat(writer: asyncio.StreamWriter) -> None:
     """Says that the stream lives; one that has something unsent needs no such word."""
     while True:
         await asyncio.sleep(PULSE)
+        if writer.transport.is_closing():
+            return
         if not writer.transport.get_write_buffer_size():
-            writer.write(pack(Pulse()))
+            send(writer, Pulse())
 
 
 async def _gone(reader: asyncio.StreamReader) -> None:
