@@ -18,6 +18,7 @@ class Row(Struct, frozen=True):
     outcome: str
     output_tokens: int
     stored: bool
+    input_tokens: int
 
 
 class Books(Struct, frozen=True):
@@ -33,10 +34,10 @@ def read(database: Path) -> Books:
     """Both tables. That the ledger has a response twice cannot be overlooked: it is an error."""
     with closing(sqlite3.connect(database)) as opened:
         booked = opened.execute(
-            "SELECT response_id, outcome, output_tokens, stored FROM ledger"
+            "SELECT response_id, outcome, output_tokens, stored, input_tokens FROM ledger"
         ).fetchall()
         stored = opened.execute("SELECT id, body FROM responses").fetchall()
-    rows = {row[0]: Row(row[1], row[2], bool(row[3])) for row in booked}
+    rows = {row[0]: Row(row[1], row[2], bool(row[3]), row[4]) for row in booked}
     assert len(rows) == len(booked)
     return Books(rows, {row[0]: json.loads(row[1]) for row in stored})
 

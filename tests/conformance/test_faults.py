@@ -151,6 +151,10 @@ def _generated_once(run: list[Loop], books: Books) -> None:
         assert made[loop.name] <= turns[loop.kind]
         if loop.right:
             assert made[loop.name] == turns[loop.kind]
+    # What was not stored tells of itself by its row alone: beside those whose end was seen there
+    # is one at most for each loop, that of the turn in which it failed.
+    ran = [row for row in books.rows.values() if row.input_tokens or row.output_tokens]
+    assert len(ran) <= sum(len(loop.seen) + (loop.error is not None) for loop in run)
 
 
 def _booked_once(run: list[Loop], books: Books, sums: dict[str, int]) -> None:

@@ -122,6 +122,7 @@ class FaultProxy:
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._refusing: asyncio.Task[None] | None = None
+        self._ended = False
         self.port: int = self._reserved.getsockname()[1]
         self.listening = asyncio.Event()
         """Cleared while connections are refused."""
@@ -135,13 +136,16 @@ class FaultProxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._ended = True
+        if self._refusing is not None:
+            self._refusing.cancel()
+            await asyncio.wait([self._refusing])
+        self._close()
         # Those that were accepted last begin, and so will end what they hold.
         await asyncio.sleep(0)
-        refusing = () if self._refusing is None else (self._refusing,)
-        for task in (*refusing, *self._serving):
+        for task in self._serving:
             task.cancel()
-        await asyncio.gather(*refusing, *self._serving, return_exceptions=True)
-        self._close()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         self._reserved.close()
 
     def plan(self, number: int) -> Plan:
@@ -167,6 +171,10 @@ class FaultProxy:
         await self._listen()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._ended:
+            # It was on its way as we ended.
+            writer.transport.abort()
+            return
         number, self.connections = self.connections, self.connections + 1
         task = asyncio.create_task(self._serve(number, reader, writer))
         self._serving.add(task)
