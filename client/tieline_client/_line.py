@@ -252,7 +252,10 @@ class Line:
         if isinstance(event, ResponseCreated):
             attaching = lane.attaching(event.response.id)
             if event.event_id:
-                return self._asks.get(event.event_id) or attaching
+                named = self._asks.get(event.event_id)
+                here = named is not None and named.lane == (event.stream_id or None)
+                # Under an idempotency key, a replay has the name that the first create had.
+                return (named if here else None) or attaching or lane.next
             return lane.succeeding or lane.current or attaching or lane.next
         if isinstance(event, ErrorEvent):
             if event.error.event_id is not UNSET:

@@ -504,6 +504,17 @@ def test_names_of_two_lines_are_never_the_same() -> None:
     assert new.receive(created("r1", event_id=made.event_id)).ask is again
 
 
+def test_a_create_whose_key_was_used_before_gets_the_replay_with_the_first_ones_name() -> None:
+    line = Line("b_")
+    ask = line.create()
+    assert line.receive(created("r1", event_id="a_create_1")).ask is ask
+    line.receive(ended("r1"))
+    beside = line.create("lane")
+    running(line, "r2")
+    again = line.create("other")
+    assert line.receive(created("r3", stream_id="other", event_id=beside.event_id)).ask is again
+
+
 class _Server:
     """A server that answers as the rules say: what each lane may send next, at random."""
 

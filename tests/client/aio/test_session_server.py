@@ -209,6 +209,28 @@ def test_a_line_resumes_what_another_line_began(server: ServerProcess, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_create_sent_again_by_hand_under_its_key_is_answered_on_any_line(
+    server: ServerProcess, kind: str
+) -> None:
+    """On the first line's own, on another lane while it runs, and on a line made later."""
+
+    async def main() -> None:
+        url = f"{kind}://{door(server, kind)}"
+        asked: dict[str, Any] = {"input": "go", "idempotency_key": kind}
+        async with connect(url) as line:
+            first = await line.create(**asked)
+            beside = await line.lane("side").create(**asked) if kind in LINES else first
+            whole = await first.response()
+            assert (await beside.response()).id == whole.id
+            assert (await (await line.create(**asked)).response()).id == whole.id
+            assert (await (await line.create(input="on")).response()).status == "completed"
+        async with connect(url) as line:
+            assert (await (await line.create(**asked)).response()).id == whole.id
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, kind: str) -> None:
     async def main() -> None:
         async with Cut(server, kind) as (session, relay):
