@@ -91,7 +91,7 @@ async def serve(
         finally:
             for door in doors.values():
                 await door.stop()
-    log.info(telemetry.STOPPED)
+    log.info(telemetry.STOPPED, pid=os.getpid())
 
 
 class Signals:
@@ -123,7 +123,7 @@ async def _drain(
     drains: Collection[Drain], signals: Signals, *, seconds: float, log: FilteringBoundLogger
 ) -> None:
     """Drains, until ``seconds`` have passed or a second signal comes."""
-    log.info(telemetry.DRAINING, seconds=seconds)
+    log.info(telemetry.DRAINING, seconds=seconds, pid=os.getpid())
     try:
         async with asyncio.timeout(None) as patience:
             signals.insist = lambda: patience.reschedule(0.0)

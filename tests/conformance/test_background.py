@@ -121,6 +121,7 @@ def test_a_line_is_no_place_for_it(wire: Wire) -> None:
                 (refused,) = await ask(peer, input="count", background=True, store=stored)
                 assert (refused["status"], refused["error"]["param"]) == (400, "background")
                 assert refused["error"]["code"] == "unsupported_parameter"
+                assert "send it as a POST" in refused["error"]["message"]
             assert served.engine.samplings == 0
 
     run(case())

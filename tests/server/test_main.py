@@ -174,7 +174,9 @@ class TestLife:
             server.signal(number)
             assert server.wait() == 0
             assert server.rest_of_stdout() == ""
-            assert [line["event"] for line in server.lines()] == ["started", "draining", "stopped"]
+            lines = server.lines()
+            assert [line["event"] for line in lines] == ["started", "draining", "stopped"]
+            assert len({line["pid"] for line in lines}) == 1
 
     def test_a_response_that_runs_gets_to_its_end_before_the_server_does(
         self, tmp_path: Path

@@ -31,6 +31,13 @@ EXTENSIONS: Final = (
 """What this server offers beyond OpenAI's API (docs/protocol.md)."""
 
 
+_INSTEAD: Final = {
+    "background": " On a line somebody is connected: send it as a POST, CreateResponse or"
+    " StreamResponse."
+}
+"""Where what this door refuses is taken."""
+
+
 class Profile(Struct, frozen=True, kw_only=True):
     """What one profile offers; a line may have a variant of its own."""
 
@@ -78,16 +85,17 @@ class Profile(Struct, frozen=True, kw_only=True):
         }
         for name, refused in asked.items():
             if refused:
-                raise unsupported(name)
+                raise unsupported(name, _INSTEAD.get(name, ""))
 
     def v1(self) -> "Profile":
         """This profile for a client of the append prototype (wire.md 2.2)."""
         return replace(self, appends_by_default=True, quiet_holds=True)
 
 
-def unsupported(name: str) -> ApiError:
-    """The refusal of a member that is not there."""
-    return ApiError.of("unsupported_parameter", f"Unsupported parameter: '{name}'.", param=name)
+def unsupported(name: str, instead: str = "") -> ApiError:
+    """The refusal of a member that is not there, and what there is instead of it."""
+    message = f"Unsupported parameter: '{name}'.{instead}"
+    return ApiError.of("unsupported_parameter", message, param=name)
 
 
 OPENAI: Final = Profile(name="openai")

@@ -212,6 +212,7 @@ class TestResumes:
             code = "not_resumable" if store else "response_not_found"
             assert (refused.error.code, refused.error.event_id) == (code, "e")
             assert refused.stream_id == "x"
+            assert ("created with 'resumable'" in refused.error.message) is store
             stage.create(stream_id="x")
             await stage.until(events.ResponseCompleted)
             await stage.line.close()
