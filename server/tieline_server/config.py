@@ -182,7 +182,7 @@ class Config(BaseSettings):
         description="What is kept of folded history: keep-tail (its end) or the model's summary.",
     )
     seal_key: Path | None = Field(
-        None, description="File of keys that seal what clients carry; without it one per process."
+        None, description="File of keys that seal what clients carry; without it one per server."
     )
     tls_cert: Path | None = Field(None, description="PEM certificate chain of the server.")
     tls_key: Path | None = Field(None, description="PEM private key of the server.")
