@@ -403,7 +403,9 @@ class SessionStream:
         stream = self._stream if reading else None
         refused = stream is None or stream._refused
         resumes = self._kind is _Kind.RESUME
-        begun = stream is not None and stream.response_id is not None and not resumes
+        # A resume can be refused; once the end itself is heard, it is the answer.
+        open_still = resumes and stream is not None and not stream._fold.ended
+        begun = stream is not None and stream.response_id is not None and not open_still
         if resumes and isinstance(error, ApiError) and error.code == _BUSY:
             return Fault.BUSY
         return fault(error, begun=begun, refused=refused)

@@ -14,6 +14,7 @@ from tieline.events import (
     MERGEABLE,
     ErrorEvent,
     Event,
+    LifecycleEvent,
     ResponseCreated,
     ResponseFailed,
     Timing,
@@ -275,7 +276,13 @@ class ResponseStream:
             self._line._hold_back(self._ask)
 
     def _has(self, event: Event) -> bool:
-        """Whether a resume has brought again what the reader knows: it shows where it stands."""
+        """Whether a resume has brought again what the reader knows: it shows where it stands.
+
+        The end is never known. Where the process that ran the response has died, it is numbered
+        after what was written down, which can be less than what was heard.
+        """
+        if isinstance(event, LifecycleEvent) and event.TERMINAL:
+            return False
         number = event.sequence_number
         return self._known is not None and isinstance(number, int) and number <= self._known
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from tests.client.aio.sessions import LINES, QUICK, Peer, Server, items_of, refusal, run
 from tests.client.relay import Relay
 from tests.client.servicer import Speaker
 from tests.client.web import serving
 from tieline import events, requests
-from tieline.errors import ApiError, BadRequest, Conflict, Unavailable
+from tieline.errors import ApiError, BadRequest, Conflict, ServerError, Unavailable
 from tieline.events import Event
 from tieline_client._replay import Policy
 from tieline_client.aio import Session, SessionStream, connect_session, tool_output
@@ -28,8 +29,12 @@ BARE = Policy(idempotent=False, backoff=QUICK.backoff)
 """No keys: nothing can be asked again, or resumed."""
 
 
-async def collect(stream: SessionStream) -> list[Event]:
-    return [event async for event in stream]
+async def collect(stream: SessionStream, got: list[Event] | None = None) -> list[Event]:
+    """The events to the end; in ``got`` those before an error, too."""
+    got = [] if got is None else got
+    async for event in stream:
+        got.append(event)
+    return got
 
 
 def numbers(got: list[Event]) -> list[Any]:
@@ -219,6 +224,36 @@ def test_rc_04_3_and_4_a_response_that_had_begun_is_resumed(kind: str, cut_at: i
 
     run(cut.server, test, kind=kind)
     assert [(resume.response_id, resume.after) for resume in cut.resumes] == [("r1", cut_at - 1)]
+    assert len(cut.server.creates) == 1
+
+
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("number", [2, 4, 5])
+def test_rc_10_an_end_in_failure_is_heard_whatever_its_number_and_never_made_good_by_another(
+    kind: str, number: int
+) -> None:
+    """RC-10: a process that dies has written down less than it has said."""
+    cut = Cut()
+
+    async def failed(peer: Peer) -> None:
+        await reading(peer, requests.Resume)
+        speaker = Speaker(cut.server.creates[0])
+        await peer.send(replace(speaker.failed("server_error", "died"), sequence_number=number))
+        await peer.gone()
+
+    cut.server.scripts = (cut.first, failed)
+
+    async def test(session: Session) -> None:
+        stream = await session.create(input="a")
+        got: list[Event] = []
+        with pytest.raises(ServerError, match="died"):
+            await collect(stream, got)
+        assert numbers(got) == [0, 1, 2, 3, 4, number]
+        assert (got[-1].type, stream.ended) == ("response.failed", True)
+        with pytest.raises(ServerError):
+            await stream.response()
+
+    run(cut.server, test, kind=kind)
     assert len(cut.server.creates) == 1
 
 
