@@ -245,7 +245,7 @@ class Tip:
     inherit it, ``previous_response_id`` never does (wire.md 5).
     """
 
-    __slots__ = ("owner", "response_id", "segment", "settings")
+    __slots__ = ("__weakref__", "owner", "response_id", "segment", "settings")
 
     def __init__(self, response_id: str, segment: Segment, *, owner: str, settings: object) -> None:
         self.response_id = response_id

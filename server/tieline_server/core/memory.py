@@ -43,6 +43,10 @@ class Memory:
         """The remembered response with this id, whichever lane it is on."""
         return self._by_id.get(response_id)
 
+    def tips(self) -> list[Tip]:
+        """The latest responses of all lanes."""
+        return list(self._latest.values())
+
     def advance(self, lane: str | None, tip: Tip, *, held: bool = False) -> None:
         """``tip`` is now the lane's latest; the one before it is forgotten.
 

@@ -6,6 +6,7 @@ process, and outlast this one.
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from typing import Final
 
@@ -119,7 +120,7 @@ class Recorder:
 class KeptTurn:
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("_memory", "_over", "log", "owner", "recorder", "response_id", "turn")
+    __slots__ = ("_latest", "_memory", "_over", "log", "owner", "recorder", "response_id", "turn")
 
     def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
         self.response_id = turn.id
@@ -127,7 +128,10 @@ class KeptTurn:
         self.log = log
         self.turn: Turn | None = turn
         self.recorder = recorder
+        self._latest: weakref.ref[Tip] | None = None
+        """Its chain, as long as its line remembers it."""
         self._memory: Memory | None = None
+        """Where it is remembered once its line is gone."""
         self._over: asyncio.Event | None = None
 
     def look(self) -> Response | None:
@@ -167,11 +171,13 @@ class KeptTurn:
 
     @property
     def tip(self) -> Tip | None:
-        """Its chain, where it ended in a way that can be continued, while there is room for it."""
-        return None if self._memory is None else self._memory.find(self.response_id)
+        """Its chain, while its lane could be continued from it, or since the line has gone."""
+        if self._memory is not None:
+            return self._memory.find(self.response_id)
+        return None if self._latest is None else self._latest()
 
     def rest(self, tip: Tip, memory: Memory) -> None:
-        """Its chain is kept for who resumes it."""
+        """Its line goes: its chain is kept for who resumes it, while there is room for it."""
         self._memory = memory
         memory.advance(self.response_id, tip)
 
@@ -181,13 +187,13 @@ class KeptTurn:
         if self._memory is not None:
             self._memory.forget_lane(self.response_id)
 
-    def end(self) -> Turn:
-        """It has ended: returns the turn that it was."""
-        turn, self.turn = self.turn, None
-        assert turn is not None, "it ends once"
+    def end(self, latest: Tip | None) -> None:
+        """It has ended; ``latest`` is its chain, where its line remembers that."""
+        self.turn = None
+        if latest is not None:
+            self._latest = weakref.ref(latest)
         if self._over is not None:
             self._over.set()
-        return turn
 
 
 class KeptTurns:
@@ -214,12 +220,15 @@ class KeptTurns:
         kept = self._by_id.get(response_id)
         return kept if kept is not None and kept.owner == owner else None
 
-    def ended(self, record: TurnRecord, *, window: float, stored: bool, budget: Budget) -> None:
-        """A turn has ended: what is left of it stays for ``window`` seconds, if it was one."""
+    def ended(self, record: TurnRecord, line: Memory, *, window: float, stored: bool) -> None:
+        """A turn has ended: what is left of it stays for ``window`` seconds, if it was one.
+
+        ``line`` is what its line remembers.
+        """
         kept = self._by_id.get(record.response_id)
         if kept is None or kept.turn is None:
             return
-        turn = kept.end()
+        kept.end(line.find(record.response_id))
         if kept.recorder is not None:
             kept.recorder.stop()
             if not stored:
@@ -227,14 +236,18 @@ class KeptTurns:
         if record.outcome in ("refused", "disconnected"):
             self._drop(kept)
             return
-        tip = _tip(turn)
-        if record.outcome in CONTINUABLE and tip is not None:
-            self._memory = self._memory or Memory(budget)
-            kept.rest(tip, self._memory)
         loop = asyncio.get_running_loop()
         self._ended.append((loop.time() + window, kept))
         if self._timer is None:
             self._timer = loop.call_at(self._ended[0][0], self._sweep)
+
+    def inherit(self, line: Memory, budget: Budget) -> None:
+        """A line goes: what it remembers of kept turns is counted here from now on."""
+        for tip in line.tips():
+            kept = self._by_id.get(tip.response_id)
+            if kept is not None and kept.turn is None:
+                self._memory = self._memory or Memory(budget)
+                kept.rest(tip, self._memory)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -254,6 +254,7 @@ class LineRuntime:
                 await asyncio.wait(pending)
             except asyncio.CancelledError as error:
                 cancelled = error
+        self._services.running.kept.inherit(self.line.memory, self._services.budget)
         self.line.memory.clear()
         if cancelled is not None:
             raise cancelled
@@ -356,9 +357,9 @@ class LineRuntime:
         services, record = self._services, effect.record
         services.running.kept.ended(
             record,
+            self.line.memory,
             window=services.limits.resume_window,
             stored=effect.booked,
-            budget=services.budget,
         )
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
