@@ -76,13 +76,21 @@ def _number(text: str) -> int | Raw:
     digits = (whole + fraction).rstrip("0")
     if not digits:
         return 0
-    power = int(exponent or 0) + len(whole) - len(digits)
+    shift = exponent.lstrip("+-").lstrip("0")
+    if len(shift) > _EXPONENT:
+        # Too small to tell from zero: the number as it is written.
+        return Raw(text.encode())
+    exact = int(shift or 0) * (-1 if exponent.startswith("-") else 1)
+    power = exact + len(whole) - len(digits)
     digits = digits.lstrip("0")
     sign = "-" if mantissa[0] == "-" else ""
     if power >= 0 and len(digits) + power <= _INTEGER:
         return int(f"{sign}{digits}{'0' * power}")
     return Raw(f"{sign}{digits}e{power}".encode())
 
+
+_EXPONENT: Final = 4000
+"""Digits of an exponent that is read: int() refuses more than 4300."""
 
 _INTEGER: Final = 309
 """Digits of the largest number within a double: an integer as the decoder reads it."""

@@ -214,3 +214,19 @@ def test_neither_digest_holds_what_it_stands_for() -> None:
     assert secret.encode() not in digests
     assert len(digests) == 64
     assert msgspec.json.encode(secret) not in digests
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        (f"1e-{'0' * 5000}1", "0.1"),
+        (f"2e+{'0' * 5000}3", "2000"),
+        (f"1e-{'9' * 5000}", f"1e-{'9' * 5000}"),
+    ],
+)
+def test_an_exponent_of_thousands_of_digits_is_a_number_like_any_other(one: str, same: str) -> None:
+    digests = [
+        body_digest(replace(BASE, input=Raw(f'[{{"x":{number}}}]'.encode())))
+        for number in (one, same)
+    ]
+    assert digests[0] == digests[1]
