@@ -39,6 +39,7 @@ from tieline_server.core.idempotency import key_digest
 from tieline_server.core.line import Line
 from tieline_server.core.profile import Profile
 from tieline_server.core.refusals import no_target
+from tieline_server.core.transitions import LineState
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Link
 from tieline_server.journals import base as journals
@@ -118,6 +119,8 @@ class LineRuntime:
             return
         self._set_time()
         self.line.receive(request, self._principal)
+        if isinstance(request, SessionEnd):
+            self._end_links()
         self._carry_out(validated_since=started)
 
     def runs(self, response_id: str) -> bool:
@@ -137,6 +140,9 @@ class LineRuntime:
             # It names its response, and no lane.
             turn = self.line.find(request.previous_response_id or "")
             return None if turn is None else self._links.get(turn.lane)
+        if isinstance(request, Create | Resume) and self.line.state is not LineState.OPEN:
+            # After a goodbye nothing new begins, wherever it would run.
+            return None
         return self._links.get(request.stream_id) if isinstance(request, _OF_LANES) else None
 
     def linked(self, lane: str | None, link: Link) -> None:
@@ -144,10 +150,17 @@ class LineRuntime:
         self._links[lane] = link
         for request, principal in self.line.unpark(lane):
             link.send(structs.replace(request, stream_id=None), principal)
+        if self.line.state is not LineState.OPEN:
+            link.send(SessionEnd(), self._principal)
 
     def unlinked(self, lane: str | None) -> None:
         """The lane is this line's own again."""
         self._links.pop(lane, None)
+
+    def _end_links(self) -> None:
+        """Lanes whose turns run elsewhere end with what runs there: nothing new will be asked."""
+        for link in self._links.values():
+            link.send(SessionEnd(), self._principal)
 
     def _refuse(self, error: ApiError, request: Request) -> None:
         """Who may not ask this is told so; who is not known (any more) is sent away."""
@@ -167,8 +180,7 @@ class LineRuntime:
 
     def half_close(self) -> None:
         """The peer will send no more: what runs ends, then the line closes."""
-        for link in self._links.values():
-            link.send(SessionEnd(), self._principal)
+        self._end_links()
         self._set_time()
         self.line.half_close()
         self._carry_out()
@@ -181,12 +193,14 @@ class LineRuntime:
 
     def drain(self, seconds: float) -> None:
         """Says goodbye: no new creates; closes when nothing runs, at the latest in ``seconds``."""
+        self._end_links()
         self._set_time()
         self.line.drain(seconds)
         self._carry_out()
 
     def age(self) -> None:
         """The line has lived as long as it may: what runs ends, then it closes."""
+        self._end_links()
         self._set_time()
         self.line.age()
         self._carry_out()

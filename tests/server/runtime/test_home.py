@@ -1,18 +1,18 @@
 """A process as its neighbours see it, and a lane of one whose turns run in the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
 from tests.support.core import append_of, output, user
-from tests.support.runtime import Answer, Stage, hello, looker, mute, run, until
+from tests.support.runtime import PATIENCE, Answer, Stage, hello, looker, mute, run, until
 from tieline import events
 from tieline.errors import ApiError
-from tieline.requests import Cancel, Resume
+from tieline.requests import Cancel, Resume, SessionEnd
 from tieline_server.core.effects import Principal
 from tieline_server.homes import Home
-from tieline_server.runtime import LocalHome
+from tieline_server.runtime import LineRuntime, LocalHome
 
 
 class Neighbours:
@@ -130,6 +130,45 @@ class TestLinks:
             near.line.half_close()
             await near.until()
             assert near.line.error is None
+            await close(near, far)
+
+        run(test)
+
+    @pytest.mark.parametrize(
+        ("goodbye", "code"),
+        [
+            (lambda line: line.receive(SessionEnd(), size=1), "invalid_event"),
+            (lambda line: line.drain(PATIENCE * 2), "server_draining"),
+            (lambda line: line.age(), "websocket_connection_limit_reached"),
+        ],
+    )
+    def test_after_a_goodbye_nothing_new_begins_on_the_lane_and_the_line_closes(
+        self, goodbye: Callable[[LineRuntime], None], code: str
+    ) -> None:
+        async def test() -> None:
+            near, far = pair(hello)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseCompleted)).response.id
+            near.resume(response_id, stream_id="a")
+            await near.until(events.ResponseCompleted)
+            goodbye(near.line)
+            near.create("more", stream_id="a")
+            assert (await near.until(events.ErrorEvent)).error.code == code
+            await near.until()
+            assert len(far.engine.prompts) == 1
+            await close(near, far)
+
+        run(test)
+
+    def test_a_line_that_says_goodbye_while_the_lane_is_linked_closes_as_well(self) -> None:
+        async def test() -> None:
+            near, far = pair(hello)
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseCompleted)).response.id
+            near.resume(response_id, stream_id="a")
+            near.line.drain(PATIENCE * 2)
+            await near.until(events.ResponseCompleted)
+            await near.until()
             await close(near, far)
 
         run(test)
