@@ -574,8 +574,9 @@ class Line:
             turn.handle(TurnInput.START)
 
     def _after(self, turn: Turn, lane: Lane) -> None:
-        """A turn ended: late cancels know it, and its steers go on."""
-        self._ended.append(turn.id)
+        """A turn ended: late cancels know it, unless it was lost on the way; its steers go on."""
+        if turn.reading is None or turn.failure is None:
+            self._ended.append(turn.id)
         if turn.request.event_id is not None:
             self._ended.append(turn.request.event_id)
         self._succession.restore(turn)

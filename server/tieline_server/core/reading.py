@@ -75,6 +75,7 @@ def part(turn: "Turn", tip: "Tip | None" = None) -> None:
 def lose(turn: "Turn", error: ApiError) -> None:
     """It cannot be read (any further)."""
     turn.push_error(error, turn.request.event_id)
+    turn.failure = error
     turn.host.effects.append(Stop(turn))
 
 

@@ -73,6 +73,13 @@ class TestResumes:
         line.line.memory.clear()
         assert line.line.memory.size == 0
 
+    def test_a_cancel_of_what_could_not_be_read_is_not_late(self) -> None:
+        line = Lockstep()
+        line.send("response.resume", response_id="resp_x")
+        line.line.lost(reader_of(line), NOT_FOUND)
+        line.send("response.cancel", response_id="resp_x")
+        assert line.cancelled_sources == ["resp_x"]
+
     def test_a_reader_leaves_no_record(self) -> None:
         line = Lockstep()
         line.send("response.resume", response_id="resp_x")
