@@ -151,6 +151,11 @@ class Outgoing:
         return len(self._ready)
 
     @property
+    def waiting(self) -> int:
+        """How many events of all lanes wait to be sent."""
+        return sum(map(len, self._lanes.values()))
+
+    @property
     def empty(self) -> bool:
         """Whether everything is sent."""
         return not self._line and not self._ready and self._last is None

@@ -52,8 +52,10 @@ async def follow(services: Services, effect: Follow) -> None:
     """The job of a turn that reads another response, or has it moved to its lane."""
     reader = effect.turn
     try:
-        if effect.moves and _take_over(services, effect):
-            return
+        if effect.moves:
+            await _room(reader, services.limits.outbox)
+            if _take_over(services, effect):
+                return
         home = services.homes.home_of(effect.response_id) if effect.moves else None
         if home is not None and await _linked(services, effect, home):
             return
@@ -63,6 +65,12 @@ async def follow(services: Services, effect: Follow) -> None:
     except Exception:
         logger.exception("a response could not be read", extra={"response_id": reader.id})
         _lose(reader, server_error())
+
+
+async def _room(reader: Turn, most: int) -> None:
+    """What a lane has missed comes to it at once, once the line has sent what it had."""
+    while driver_of(reader).line.outgoing.waiting >= most:
+        await driver_of(reader).events_taken()
 
 
 def _lose(reader: Turn, error: ApiError) -> None:

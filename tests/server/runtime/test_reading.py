@@ -15,8 +15,10 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline.requests import Cancel
+from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.event_log import EventLogs
+from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.engines.base import EngineError
 from tieline_server.homes import Home
@@ -234,6 +236,35 @@ class TestResumes:
             await stage.until(events.ResponseIncomplete)
             await peer.line.close()
             await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+
+class TestRoom:
+    def test_what_was_missed_comes_again_only_when_the_line_has_sent_what_it_had(self) -> None:
+        async def long(prompt: Prompt) -> AsyncGenerator[Step, None]:
+            yield [Accepted(input_tokens=3), *[TextDelta("x")] * 100]
+            await asyncio.get_running_loop().create_future()
+
+        async def test() -> None:
+            stage = Stage(long, limits=Limits(outbox=32))
+            stage.create(resumable=True)
+            response_id = (await stage.until(events.ResponseCreated)).response.id
+            await stage.line.close()
+            peer = stage.peer()
+            peer.resume(response_id, stream_id="a")
+            await loop_turns()
+            waiting = peer.line.line.outgoing.waiting
+            assert waiting > 100
+            # A client that takes nothing may ask as often as it likes.
+            peer.resume(response_id, stream_id="b")
+            await loop_turns()
+            assert peer.line.line.outgoing.waiting == waiting
+            while (await peer.until(events.ResponseCreated)).stream_id != "b":
+                pass
+            assert [event.stream_id for event in peer.seen[:waiting]] == ["a"] * waiting
+            await peer.line.close()
             await stage.services.running.close()
 
         run(test)
