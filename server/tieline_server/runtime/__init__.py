@@ -4,7 +4,7 @@ from tieline_server.runtime.cancels import heed_cancels
 from tieline_server.runtime.home import LocalHome
 from tieline_server.runtime.line import LineRuntime
 from tieline_server.runtime.preparing import count_input_tokens, prepare
-from tieline_server.runtime.reading import LAST, events_of
+from tieline_server.runtime.reading import LAST, events_of, forget
 from tieline_server.runtime.running import Running
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
@@ -18,6 +18,7 @@ __all__ = [
     "Services",
     "count_input_tokens",
     "events_of",
+    "forget",
     "heed_cancels",
     "prepare",
 ]

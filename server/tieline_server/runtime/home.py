@@ -9,7 +9,7 @@ from tieline.responses import Response
 from tieline_server.core.effects import Principal
 from tieline_server.homes import Link
 from tieline_server.runtime.line import LineRuntime
-from tieline_server.runtime.reading import BATCH, events_of, not_found
+from tieline_server.runtime.reading import BATCH, events_of, forget, not_found
 from tieline_server.runtime.services import Services
 
 
@@ -96,7 +96,7 @@ class LocalHome:
 
     async def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted."""
-        self._services.running.forget(owner, response_id)
+        forget(self._services, owner, response_id)
 
     async def metrics(self) -> bytes:
         """What was counted here."""

@@ -120,11 +120,13 @@ class Recorder:
 class KeptTurn:
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("_latest", "_memory", "_over", "log", "owner", "recorder", "response_id", "turn")
+    __slots__ = ("_latest", "_memory", "_over", "key", "log", "owner", "recorder", "response_id",
+                 "turn")  # fmt: skip
 
     def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
         self.response_id = turn.id
         self.owner = turn.principal.owner
+        self.key = turn.request.idempotency_key
         self.log = log
         self.turn: Turn | None = turn
         self.recorder = recorder

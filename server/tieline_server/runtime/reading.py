@@ -13,10 +13,11 @@ from tieline.requests import Resume
 from tieline_server.core.effects import Follow, Saved
 from tieline_server.core.ending import terminal_event
 from tieline_server.core.event_log import EventLog
+from tieline_server.core.idempotency import key_digest
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Home
-from tieline_server.journals.base import Cancellation
+from tieline_server.journals.base import Cancellation, Claim
 from tieline_server.runtime.jobs import driver_of, server_error, space
 from tieline_server.runtime.kept import CONTINUABLE
 from tieline_server.runtime.services import Services
@@ -233,6 +234,18 @@ def _terminal(saved: Saved, seen: int) -> Event:
     if saved.terminal is None or saved.terminal > seen + 1:
         raise not_resumable(saved.response.id)
     return terminal_event(saved.response, saved.terminal)
+
+
+def forget(services: Services, owner: str, response_id: str) -> None:
+    """A response was deleted: this process knows it no more, and its key is free."""
+    kept = services.running.kept.find(owner, response_id)
+    services.running.forget(owner, response_id)
+    if kept is not None and kept.key is not None and kept.turn is None:
+        digest = key_digest(owner, kept.key)
+        claim = Claim(
+            owner=owner, key=digest, body=b"", response_id=response_id, stored=kept.stored
+        )
+        services.journal.expire(claim, at=None)
 
 
 async def cancel(services: Services, owner: str, response_id: str) -> bool:

@@ -20,7 +20,7 @@ from tieline_server.core.effects import Saved
 from tieline_server.core.history import Segment
 from tieline_server.homes import Home
 from tieline_server.journals.base import Begun, Cancellation
-from tieline_server.runtime import Services
+from tieline_server.runtime import Services, forget
 
 PAGE: Final = 20
 """Items on a page where the caller names no limit."""
@@ -93,7 +93,7 @@ async def deleted(services: Services, owner: str, response_id: str) -> None:
         if ended.status in RUNNING:
             raise ApiError.of("server_error", "The response could not be ended in time.")
         await services.store.delete(owner, response_id)
-    services.running.forget(owner, response_id)
+    forget(services, owner, response_id)
     for home in services.homes.others():
         await _forget(home, owner, response_id)
 

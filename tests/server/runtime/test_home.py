@@ -231,6 +231,19 @@ class TestHome:
 
         run(test)
 
+    def test_a_response_that_was_deleted_leaves_its_key_free(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create(idempotency_key="k")
+            first = (await stage.until(events.ResponseCompleted)).response.id
+            await LocalHome(stage.services).forget("local", first)
+            stage.create(idempotency_key="k")
+            second = (await stage.until(events.ResponseCompleted)).response.id
+            assert second != first
+            await close(stage)
+
+        run(test)
+
     def test_its_metrics_are_what_it_has_counted(self) -> None:
         async def test() -> None:
             stage = Stage(hello)
