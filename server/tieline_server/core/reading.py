@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 GONE: Final = "The server stopped reading this response."
 
+ABSENT: Final = "The response of this idempotency key does not answer; try again."
+
 CLAIMS: Final = 3
 """How often a turn claims its key: whose it was may be freed while it is asked for."""
 
@@ -74,6 +76,9 @@ def part(turn: "Turn", tip: "Tip | None" = None) -> None:
 
 def lose(turn: "Turn", error: ApiError) -> None:
     """It cannot be read (any further)."""
+    if turn.request.idempotency_key is not None and error.code == "response_not_found":
+        # A create asked for no response by its id. It may come again: its key ends with its time.
+        error = ApiError.of("server_error", ABSENT)
     turn.push_error(error, turn.request.event_id)
     turn.failure = error
     turn.host.effects.append(Stop(turn))

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("tieline.runtime")
 
 
+PAUSE: Final = 0.1
+"""Seconds until a key is claimed again whose response was not found."""
+
+
 def driver_of(turn: Turn) -> "LineRuntime":
     """Who drives the line that the turn is on now."""
     driver: LineRuntime = turn.host.driver
@@ -51,6 +55,9 @@ async def claim(services: Services, effect: effects.Claim) -> None:
         stored=effect.stored,
     )
     try:
+        if turn.claims > 1:
+            # Its holder may have taken it just now, and has nothing to show yet.
+            await asyncio.sleep(PAUSE)
         held = await services.journal.claim(wanted)
     except Exception:
         logger.exception("journal.claim failed", extra={"response_id": turn.id})

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from typing import ClassVar
 
 import pytest
+from msgspec import structs
 
 from tests.support.runtime import (
     SECRET,
@@ -21,7 +23,7 @@ from tieline.codecs.json import encode
 from tieline_server.core.limits import Limits
 from tieline_server.journals.base import Claim
 from tieline_server.journals.memory import MemoryJournal
-from tieline_server.runtime import SERVER_ERROR
+from tieline_server.runtime import SERVER_ERROR, jobs
 
 
 class Slow(MemoryJournal):
@@ -76,6 +78,26 @@ class TestClaims:
             await peer.line.close()
             await stage.services.running.close()
             assert len(stage.records) == 2
+
+        run(test)
+
+    def test_a_key_whose_response_is_not_found_is_claimed_again_after_a_while(self) -> None:
+        class Elsewhere(MemoryJournal):
+            """The key is another process's, which has nothing to show yet."""
+
+            claims: ClassVar[list[float]] = []
+
+            async def claim(self, claim: Claim) -> Claim:
+                self.claims.append(time.monotonic())
+                return structs.replace(claim, response_id="resp_x")
+
+        async def test() -> None:
+            stage = Stage(hello, journal=Elsewhere(now=time.time))
+            stage.create(idempotency_key="k")
+            assert (await stage.until(events.ErrorEvent)).error.code == "server_error"
+            first, second, third = Elsewhere.claims
+            assert min(second - first, third - second) >= jobs.PAUSE * 0.9
+            await stage.line.close()
 
         run(test)
 
