@@ -6,6 +6,7 @@ which names whose numbers are in it: who adds up meanwhile counts each worker on
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Final
 from tieline.errors import ApiError
 from tieline_server.homes import Home
 from tieline_server.metrics import add_up
+
+logger: Final = logging.getLogger("tieline.workers")
 
 SUFFIX: Final = ".totals"
 DEAD: Final = "dead.totals"
@@ -34,10 +37,17 @@ class Totals:
         self._written = b""
 
     def recorded(self, text: bytes) -> bytes:
-        """The text, once it is written down."""
+        """The text, once it is written down.
+
+        Where that cannot be (a full disk), what is told is told all the same.
+        """
         if text != self._written:
-            _write(self._path, text)
-            self._written = text
+            try:
+                _write(self._path, text)
+            except OSError as error:
+                logger.warning("numbers are not written down: %s", error.strerror)
+            else:
+                self._written = text
         return text
 
     async def keep(self, metrics: Callable[[], Awaitable[bytes]]) -> None:
@@ -59,7 +69,15 @@ class Totals:
 
 
 def bury(folder: Path, mark: bytes) -> None:
-    """Joins what a worker has left to what all the dead have left."""
+    """Joins what a worker has left to what all the dead have left, where that can be written."""
+    try:
+        _join(folder, mark)
+    except OSError as error:
+        # What waits for this has more to clear away; the file stays, and still counts.
+        logger.warning("numbers of a dead worker are not joined: %s", error.strerror)
+
+
+def _join(folder: Path, mark: bytes) -> None:
     path = folder / (mark.hex() + SUFFIX)
     try:
         text = path.read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tieline.errors import ApiError
-from tieline_server.workers.totals import Totals, bury
+from tieline_server.workers.totals import DEAD, Totals, bury
 
 A, B, C = b"\0\1", b"\0\2", b"\xff\xff"
 
@@ -72,3 +72,18 @@ def test_one_that_dies_and_is_buried_while_it_is_asked_counts_once(tmp_path: Pat
         homes = {A: Told(text(1)), B: Told(answer, dies)}
         assert added(tmp_path, homes) == (0, 3)
         (tmp_path / "dead.totals").unlink()
+
+
+def test_what_cannot_be_written_down_is_told_all_the_same(tmp_path: Path) -> None:
+    totals = Totals(tmp_path / "gone", b"ab")
+    assert totals.recorded(b"some") == b"some"
+    (tmp_path / "gone").mkdir()
+    assert totals.recorded(b"some") == b"some"
+    assert (tmp_path / "gone" / "6162.totals").read_bytes() == b"some"
+
+
+def test_numbers_of_the_dead_that_cannot_be_joined_stay_where_they_are(tmp_path: Path) -> None:
+    Totals(tmp_path, b"ab").recorded(b"some")
+    (tmp_path / DEAD).mkdir()
+    bury(tmp_path, b"ab")
+    assert (tmp_path / "6162.totals").read_bytes() == b"some"
