@@ -168,6 +168,9 @@ class LineRuntime:
         if error.status != 401:
             self.reject(error, **echo)
             return
+        for link in self._links.values():
+            # Nothing goes on for one who may ask no more, wherever it runs.
+            link.send(Cancel(), self._principal)
         self._set_time()
         self.line.expel(error, **echo)
         self._carry_out()

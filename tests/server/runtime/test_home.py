@@ -1,5 +1,6 @@
 """A process as its neighbours see it, and a lane of one whose turns run in the other."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -169,6 +170,34 @@ class TestLinks:
             near.line.drain(PATIENCE * 2)
             await near.until(events.ResponseCompleted)
             await near.until()
+            await close(near, far)
+
+        run(test)
+
+    def test_nothing_goes_on_there_for_one_who_may_ask_no_more(self) -> None:
+        allowed = [Principal()]
+
+        def authenticate() -> Principal:
+            if not allowed:
+                raise ApiError.of("invalid_api_key", "No.")
+            return allowed[0]
+
+        async def test() -> None:
+            near, far = pair(mute)
+            near.authenticate = authenticate
+            near.services.running.lines.clear()
+            near.line = near.open()
+            far.create(resumable=True)
+            response_id = (await far.until(events.ResponseInProgress)).response.id
+            near.resume(response_id, stream_id="a")
+            await near.until(events.ResponseInProgress)
+            allowed.clear()
+            near.create("more", stream_id="a")
+            assert (await near.until(events.ErrorEvent)).error.code == "invalid_api_key"
+            await near.line.close()
+            async with asyncio.timeout(PATIENCE):
+                await far.booked.wait()
+            assert [record.outcome for record, _ in far.records] == ["cancelled"]
             await close(near, far)
 
         run(test)
