@@ -9,8 +9,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from msgspec import structs
-
 from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Request, Resume, SessionEnd, Steer
@@ -41,10 +39,10 @@ from tieline_server.core.profile import Profile
 from tieline_server.core.refusals import no_target
 from tieline_server.core.transitions import LineState
 from tieline_server.core.turn import Turn
-from tieline_server.homes import Link
 from tieline_server.journals import base as journals
 from tieline_server.runtime import jobs, reading
 from tieline_server.runtime.kept import Recorder
+from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import INTERNAL, Services
 
 _OF_LANES: Final = (Append, Cancel, Create, Resume)
@@ -73,7 +71,7 @@ class LineRuntime:
         self._principal = Principal()
         self._jobs: dict[asyncio.Task[None], Turn] = {}
         self._speaking: dict[Turn, asyncio.Task[None]] = {}
-        self._links: dict[str | None, Link] = {}
+        self._links: dict[str | None, LinkedLane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -115,7 +113,7 @@ class LineRuntime:
                 return
         link = self._link_of(request) if self._links else None
         if link is not None:
-            link.send(structs.replace(request, stream_id=None), self._principal)
+            link.send(request, self._principal)
             return
         self._set_time()
         self.line.receive(request, self._principal)
@@ -134,7 +132,7 @@ class LineRuntime:
         self.line.resume(resume, self._authenticate(), moves=False)
         self._carry_out()
 
-    def _link_of(self, request: Request) -> Link | None:
+    def _link_of(self, request: Request) -> LinkedLane | None:
         """The link to the process in which the turns of the request's lane run."""
         if isinstance(request, Steer):
             # It names its response, and no lane.
@@ -145,11 +143,11 @@ class LineRuntime:
             return None
         return self._links.get(request.stream_id) if isinstance(request, _OF_LANES) else None
 
-    def linked(self, lane: str | None, link: Link) -> None:
+    def linked(self, lane: str | None, link: LinkedLane) -> None:
         """What is asked on this lane from here on is another process's affair."""
         self._links[lane] = link
         for request, principal in self.line.unpark(lane):
-            link.send(structs.replace(request, stream_id=None), principal)
+            link.send(request, principal)
         if self.line.state is not LineState.OPEN:
             link.send(SessionEnd(), self._principal)
 

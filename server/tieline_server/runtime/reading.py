@@ -15,11 +15,13 @@ from tieline_server.core.ending import terminal_event
 from tieline_server.core.event_log import EventLog
 from tieline_server.core.idempotency import key_digest
 from tieline_server.core.reading import relaned
+from tieline_server.core.refusals import error_event
 from tieline_server.core.turn import Turn
-from tieline_server.homes import Home
+from tieline_server.homes import Home, Link
 from tieline_server.journals.base import Cancellation, Claim
 from tieline_server.runtime.jobs import driver_of, server_error, space
 from tieline_server.runtime.kept import CONTINUABLE
+from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
 
 logger: Final = logging.getLogger("tieline.runtime")
@@ -109,18 +111,38 @@ async def _linked(services: Services, effect: Follow, home: Home) -> bool:
         if error.code != "response_not_found":
             raise
         return False
-    driver.linked(reader.lane, link)
+    await _relay(services, reader, link)
+    return True
+
+
+async def _relay(services: Services, reader: Turn, link: Link) -> None:
+    """Events of a link to its end; what was asked there and came to nothing is seen to here."""
+    driver = driver_of(reader)
+    lane = LinkedLane(link, reader.id)
+    driver.linked(reader.lane, lane)
+    error: ApiError | None = None
     try:
         async with aclosing(link.events()) as batches:
             async for batch in batches:
+                lane.heard(batch)
                 driver.line.relayed(reader, batch)
                 await space(reader, services.limits.outbox)
+    except ApiError as lost:
+        error = lost
     finally:
         driver.unlinked(reader.lane)
         await link.close()
     with driver.reporting() as line:
+        if error is not None:
+            line.lost(reader, error)
+            for create, _ in lane.left():
+                told = error_event(error, create.event_id, create.stream_id)
+                line.outgoing.put(create.stream_id, told)
+            return
         line.followed(reader, None)
-    return True
+        # That line closes when nothing runs: it has never begun what it did not answer.
+        for create, principal in lane.left():
+            line.receive(create, principal)
 
 
 async def _read(services: Services, effect: Follow) -> None:

@@ -1,18 +1,20 @@
 """A process as its neighbours see it, and a lane of one whose turns run in the other."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from tests.support.core import append_of, output, user
 from tests.support.runtime import PATIENCE, Answer, Stage, hello, looker, mute, run, until
 from tieline import events
 from tieline.errors import ApiError
-from tieline.requests import Cancel, Resume, SessionEnd
+from tieline.requests import Cancel, Create, Request, Resume, SessionEnd
 from tieline_server.core.effects import Principal
-from tieline_server.homes import Home
+from tieline_server.homes import Home, Link
 from tieline_server.runtime import LineRuntime, LocalHome
 
 
@@ -225,6 +227,87 @@ class TestLinks:
             assert (await near.until(events.ErrorEvent)).error.code == "response_not_found"
             near.create()
             await near.until(events.ResponseCompleted)
+            await close(near, far)
+
+        run(test)
+
+
+class Ends:
+    """A link that takes no creates, and ends when it has to, with an error or without."""
+
+    def __init__(self, link: Link, error: ApiError | None) -> None:
+        self._link = link
+        self._error = error
+        self.creates = 0
+        self.ends = asyncio.Event()
+
+    def send(self, request: Request, principal: Principal) -> None:
+        """Passes on what is no create."""
+        self.creates += isinstance(request, Create)
+        if not isinstance(request, Create):
+            self._link.send(request, principal)
+
+    async def events(self) -> AsyncGenerator[Sequence[events.Event], None]:
+        """What has come, then the end."""
+        async with aclosing(self._link.events()) as batches:
+            yield await anext(batches)
+        await self.ends.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def close(self) -> None:
+        """Drops the line there."""
+        await self._link.close()
+
+
+class Ending(LocalHome):
+    """A home that ends while it has creates which it has not begun."""
+
+    error: ApiError | None = None
+    link: Ends
+
+    async def resume(self, resume: Resume, principal: Principal, *, transport: str) -> Link:
+        """Links as ever."""
+        self.link = Ends(await super().resume(resume, principal, transport=transport), self.error)
+        return self.link
+
+
+class TestLostCreates:
+    @staticmethod
+    async def ask(error: ApiError | None) -> tuple[Stage, Stage]:
+        """Two creates on a lane elsewhere, whose process then ends."""
+        near, far = pair(hello)
+        home = Ending(far.services)
+        home.error = error
+        near.services.running.lines.clear()
+        near.replace(homes=Neighbours(home))
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseCompleted)).response.id
+        near.resume(response_id, stream_id="a")
+        await near.until(events.ResponseCompleted)
+        for name in ("one", "two"):
+            near.create(name, event_id=name, stream_id="a")
+        assert home.link.creates == 2
+        home.link.ends.set()
+        return near, far
+
+    def test_each_create_that_a_process_took_along_hears_an_error(self) -> None:
+        async def test() -> None:
+            near, far = await self.ask(ApiError.of("server_error", "Gone."))
+            errors = [await near.until(events.ErrorEvent) for _ in range(3)]
+            assert [each.error.event_id for each in errors] == [UNSET, "one", "two"]
+            assert {(each.error.code, each.stream_id) for each in errors} == {("server_error", "a")}
+            await close(near, far)
+
+        run(test)
+
+    def test_a_create_that_a_lane_elsewhere_never_began_runs_here(self) -> None:
+        async def test() -> None:
+            near, far = await self.ask(None)
+            for name in ("one", "two"):
+                assert (await near.until(events.ResponseCreated)).event_id == name
+                await near.until(events.ResponseCompleted)
+            assert (len(near.engine.prompts), len(far.engine.prompts)) == (2, 1)
             await close(near, far)
 
         run(test)

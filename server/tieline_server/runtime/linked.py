@@ -1,0 +1,55 @@
+"""A lane whose turns run at another home, and what was asked there that nothing has answered."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import UNSET, UnsetType, structs
+
+from tieline.events import ErrorEvent, Event, ResponseCreated
+from tieline.requests import Create, Request
+from tieline_server.core.effects import Principal
+from tieline_server.homes import Link
+
+Asked = tuple[Create, Principal]
+
+_FIRST: Final = 0
+"""The number of an error that belongs to no response."""
+
+
+class LinkedLane:
+    """Requests that way; ``heard`` is told of the events that come back."""
+
+    __slots__ = ("_link", "_resumed", "_unanswered")
+
+    def __init__(self, link: Link, resumed: str) -> None:
+        self._link = link
+        self._resumed = resumed
+        self._unanswered: deque[Asked] = deque()
+
+    def send(self, request: Request, principal: Principal) -> None:
+        """Passes on a client event; there the lane has no name."""
+        if isinstance(request, Create):
+            self._unanswered.append((request, principal))
+        self._link.send(structs.replace(request, stream_id=None), principal)
+
+    def heard(self, batch: Sequence[Event]) -> None:
+        """Each create is answered by its response's first event, or by an error."""
+        for event in batch if self._unanswered else ():
+            if isinstance(event, ResponseCreated):
+                if event.response.id != self._resumed and self._unanswered:
+                    self._unanswered.popleft()
+            elif isinstance(event, ErrorEvent) and event.sequence_number == _FIRST:
+                self._refused(event.error.event_id)
+
+    def _refused(self, event_id: str | UnsetType) -> None:
+        for asked in self._unanswered:
+            if (asked[0].event_id or UNSET) == event_id:
+                self._unanswered.remove(asked)
+                return
+
+    def left(self) -> list[Asked]:
+        """Takes the creates that nothing has answered, in order."""
+        left = list(self._unanswered)
+        self._unanswered.clear()
+        return left

@@ -1,0 +1,71 @@
+"""Which creates of a lane elsewhere have been answered."""
+
+import pytest
+from msgspec import UNSET
+
+from tests.support.core import create_of
+from tieline.errors import ApiError
+from tieline.events import ErrorDetail, ErrorEvent, Event, ResponseCreated
+from tieline.requests import Cancel, Request
+from tieline.responses import Response
+from tieline_server.core.effects import Principal
+from tieline_server.runtime.linked import LinkedLane
+
+
+class Sent:
+    """A link that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def send(self, request: Request, principal: Principal) -> None:
+        """Notes it."""
+        self.requests.append(request)
+
+    def events(self) -> object:
+        """Nothing comes."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def created(response_id: str) -> Event:
+    return ResponseCreated(sequence_number=0, response=Response(id=response_id))
+
+
+def refused(event_id: str | None, *, number: int = 0) -> Event:
+    detail = ErrorDetail.of(ApiError.of("invalid_request", "No."), event_id)
+    return ErrorEvent(sequence_number=number, stream_id=UNSET, status=400, error=detail)
+
+
+@pytest.mark.parametrize(
+    ("heard", "left"),
+    [
+        ([], ["one", "two", None]),
+        ([created("resumed")], ["one", "two", None]),
+        ([created("resp_1")], ["two", None]),
+        ([refused("two")], ["one", None]),
+        ([refused("another")], ["one", "two", None]),
+        ([refused("one", number=7)], ["one", "two", None]),
+        ([refused(None)], ["one", "two"]),
+        ([created("resp_1"), refused("two"), created("resp_3"), created("resp_4")], []),
+    ],
+)
+def test_a_create_is_answered_by_its_response_or_by_its_error(
+    heard: list[Event], left: list[str | None]
+) -> None:
+    lane = LinkedLane(Sent(), "resumed")  # type: ignore[arg-type]
+    for name in ("one", "two", None):
+        lane.send(create_of(model="m", input="hi", event_id=name), Principal())
+    lane.heard(heard)
+    assert [create.event_id for create, _ in lane.left()] == left
+    assert lane.left() == []
+
+
+def test_requests_go_without_the_name_that_the_lane_has_here() -> None:
+    link = Sent()
+    lane = LinkedLane(link, "resumed")  # type: ignore[arg-type]
+    lane.send(Cancel(stream_id="a", response_id="resp_1"), Principal())
+    assert link.requests == [Cancel(response_id="resp_1")]
+    assert lane.left() == []
