@@ -122,9 +122,15 @@ class Lane:
         self.current = turn
 
     def supersede(self, turn: Turn) -> None:
-        """A create behind a held turn ends that turn, then runs (design: held table)."""
+        """A create behind a held turn ends that turn, then runs (design: held table).
+
+        One of the same key asks for that very turn: it waits, and hears it when that has ended.
+        """
         self.queue.append(turn)
         assert self.current is not None
+        key = turn.request.idempotency_key
+        if key is not None and key == self.current.request.idempotency_key:
+            return
         self.current.handle(TurnInput.CUT, "superseded")
 
     def follow_latest(self, append: Append, principal: Principal) -> None:

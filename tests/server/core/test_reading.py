@@ -4,7 +4,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tests.support.core import TEN, Lockstep, words
+from tests.support.core import TEN, Lockstep, output, words
 from tieline import events
 from tieline.errors import ApiError
 from tieline.events import Event
@@ -166,6 +166,21 @@ class TestKeys:
         line.wait(4.0)
         assert follow.turn.expires_at is None, "the response has a deadline, its reader has none"
         assert len(line.asked) == 1
+
+    def test_a_create_sent_again_on_the_lane_of_its_held_turn_does_not_end_it(self) -> None:
+        line = Lockstep()
+        first = line.create("hi", append=True, idempotency_key="k")
+        (call_id,) = line.call(first)
+        line.create("hi", append=True, idempotency_key="k")
+        assert line.turns[first].state is TurnState.HELD
+        line.append(output(call_id))
+        line.answer(first)
+        (follow,) = line.follows
+        assert (follow.response_id, line.turns[first].status) == (first, "completed")
+        held = line.create("hi", lane="b", append=True, idempotency_key="l")
+        line.call(held)
+        line.create("hi", lane="b", append=True, idempotency_key="m")
+        assert line.turns[held].reason == "superseded"
 
     def test_a_key_of_another_body_is_refused(self) -> None:
         line = Lockstep()
