@@ -12,12 +12,14 @@ from tieline_server.engines.base import Engine
 ENGINES: Final[dict[str, str]] = {
     "llama": "tieline_server.engines.llama:LlamaEngine",
     "scripted": "tieline_server.engines.scripted:ScriptedEngine",
+    "upstream": "tieline_server.engines.upstream:UpstreamEngine",
 }
 """Engine name -> import path of its class."""
 
 EXTRAS: Final[dict[str, str]] = {
     "llama": "llama",
     "scripted": "server",
+    "upstream": "server",
 }
 """Engine name -> the extra that brings what it imports."""
 

@@ -22,7 +22,9 @@ def test_every_engine_of_the_table_names_an_extra() -> None:
 
 
 def test_a_name_outside_of_the_table_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(EngineMissing, match=r"^no engine 'gpt'; known are: llama, scripted$"):
+    with pytest.raises(
+        EngineMissing, match=r"^no engine 'gpt'; known are: llama, scripted, upstream$"
+    ):
         load("gpt")
 
 

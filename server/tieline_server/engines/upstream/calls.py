@@ -1,0 +1,158 @@
+"""Tool calls that come in pieces by index, to deltas of one call after the other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from tieline_server.core.deltas import CallDelta, CallStart, Delta, ItemEnd
+from tieline_server.core.settings import Tool
+from tieline_server.engines.upstream.faults import broken_call, malformed
+
+
+class Function(Struct, frozen=True, gc=False):
+    """What a piece says of its function."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallPiece(Struct, frozen=True, gc=False):
+    """A piece of a tool call. Some servers leave the index out."""
+
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class _Input(Struct, frozen=True):
+    input: str
+
+
+_any: Final = msgspec.json.Decoder()
+_input: Final = msgspec.json.Decoder(_Input)
+
+
+class _Call:
+    """One call: what came of it, and how much of that was passed on."""
+
+    __slots__ = ("begun", "id", "name", "pieces", "said")
+
+    def __init__(self, call_id: str | None) -> None:
+        self.id = call_id
+        self.name = ""
+        self.pieces: list[str] = []
+        self.said = 0
+        self.begun = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def whole(self) -> bool:
+        """Whether its arguments are JSON as they stand."""
+        try:
+            _any.decode(self.text)
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+        return True
+
+
+class Calls:
+    """The calls of one answer. ``tools`` tells by their names upstream what they are."""
+
+    __slots__ = ("_at", "_calls", "_places", "_tools")
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+        self._calls: list[_Call] = []
+        self._places: dict[int, int] = {}
+        """Index upstream -> place in the order of their beginnings."""
+        self._at = 0
+        """Place of the call that is passed on as it grows; the later ones wait for its end."""
+
+    def feed(self, pieces: Sequence[CallPiece]) -> list[Delta]:
+        """Takes pieces in order. Raises :class:`Failure` for one that has no place."""
+        for piece in pieces:
+            function = piece.function or Function()
+            place = self._place_of(piece, function)
+            call = self._calls[place]
+            if function.name and not call.name:
+                call.name = function.name
+            if function.arguments:
+                if place < self._at:
+                    raise broken_call()
+                call.pieces.append(function.arguments)
+        return self._advance(ends=False)
+
+    def end(self, *, cut: bool) -> list[Delta]:
+        """No more pieces come. Raises :class:`Failure` for a call that is no call, unless cut."""
+        return self._advance(ends=True, cut=cut)
+
+    def _place_of(self, piece: CallPiece, function: Function) -> int:
+        index = piece.index
+        if index is None:
+            opens = bool(function.name) or not self._calls
+            index = len(self._calls) if opens else len(self._calls) - 1
+        place = self._places.get(index)
+        # Some give each of several calls the index 0 and tell them apart by id alone.
+        if place is None or (
+            function.name and piece.id and self._calls[place].id not in (None, piece.id)
+        ):
+            place = self._places[index] = len(self._calls)
+            self._calls.append(_Call(piece.id))
+        return place
+
+    def _advance(self, *, ends: bool, cut: bool = False) -> list[Delta]:
+        deltas: list[Delta] = []
+        while self._at < len(self._calls):
+            call = self._calls[self._at]
+            self._say(call, deltas)
+            last = self._at + 1 == len(self._calls)
+            if not ends and (last or not call.whole()):
+                break
+            if not (cut and last):
+                self._end(call, deltas)
+            self._at += 1
+        return deltas
+
+    def _say(self, call: _Call, deltas: list[Delta]) -> None:
+        """What is new of the call that is passed on."""
+        if not call.name:
+            return
+        tool = self._tools.get(call.name)
+        custom = tool is not None and tool.type == "custom"
+        if not call.begun:
+            call.begun = True
+            deltas.append(
+                CallStart(
+                    kind="custom_tool_call" if custom else "function_call",
+                    name=tool.name or call.name if tool is not None else call.name,
+                    namespace=tool.namespace if tool is not None else None,
+                )
+            )
+        if not custom:
+            # The text of a custom tool is inside the JSON, and known when that is whole.
+            deltas += [CallDelta(piece) for piece in call.pieces[call.said :]]
+            call.said = len(call.pieces)
+
+    def _end(self, call: _Call, deltas: list[Delta]) -> None:
+        if not call.begun:
+            raise malformed()
+        tool = self._tools.get(call.name)
+        if tool is not None and tool.type == "custom":
+            deltas += [CallDelta(_custom_input(call.text), max(1, len(call.pieces))), ItemEnd()]
+            return
+        if not call.text.strip():
+            deltas.append(CallDelta("{}", tokens=0))
+        elif not call.whole():
+            raise broken_call()
+        deltas.append(ItemEnd())
+
+
+def _custom_input(text: str) -> str:
+    try:
+        return _input.decode(text).input
+    except (msgspec.MsgspecError, RecursionError):
+        raise broken_call() from None

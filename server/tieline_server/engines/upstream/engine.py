@@ -1,0 +1,250 @@
+"""An OpenAI-compatible server as the engine: vLLM, SGLang, llama.cpp, Ollama, Ray Serve.
+
+A turn is one ``POST /v1/chat/completions`` over a pooled connection. Closing the generator closes
+that request at once. Until the first token a request that failed is tried again, at another
+replica where there is one; after it a failure is the turn's, with what was used. What the
+upstream says about itself (models, counting) is asked once, before the server listens.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
+
+import aiohttp
+
+from tieline_server.core.deltas import Accepted, Delta, Finish
+from tieline_server.core.effects import Prompt
+from tieline_server.engines.base import EngineError, Model
+from tieline_server.engines.upstream.answer import Answer
+from tieline_server.engines.upstream.chat import ChatRequests, Request
+from tieline_server.engines.upstream.exchange import Exchange, Patience
+from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
+from tieline_server.engines.upstream.probe import Counter, UpstreamError, models_of
+from tieline_server.engines.upstream.replicas import Replica, Replicas
+
+PLACES: Final = 256
+"""Requests that one replica has at once."""
+
+TRIES: Final = 3
+"""Requests that one turn may make, where the ones before failed before their first token."""
+
+PAUSE: Final = 0.1
+"""Seconds before the same replica is asked again."""
+
+KEEP_ALIVE: Final = 4.0
+"""Seconds that an idle connection is kept. Uvicorn, under most upstreams, closes after 5."""
+
+
+class UpstreamEngine:
+    """Samples at ``urls``, base URLs such as ``http://host:8000/v1``, all serving the same models.
+
+    ``key`` goes as a bearer token, and nowhere else. ``model`` is the default one of the
+    upstream's. Call :meth:`probe` before anything else.
+    """
+
+    name = "upstream"
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        key: str | None = None,
+        model: str | None = None,
+        patience: Patience | None = None,
+        places: int = PLACES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not urls:
+            raise UpstreamError("the upstream engine needs --upstream, the URL of its server")
+        self._replicas = Replicas([_base(url) for url in urls], places=places, clock=clock)
+        self._key = key
+        self._wanted = model
+        self._patience = patience or Patience()
+        self._chat = ChatRequests()
+        self._models: list[Model] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._counter: Counter | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def probe(self) -> None:
+        """Asks what the upstream serves; raises :class:`UpstreamError`, one line."""
+        self._session = session = self._connect()
+        replicas = self._replicas.all
+        self._models = await models_of(session, replicas, wanted=self._wanted)
+        self._counter = counter = Counter(session)
+        await counter.probe(replicas[0], self._models[0].id)
+
+    def models(self) -> Sequence[Model]:
+        """What the upstream serves, the default model first."""
+        return self._models
+
+    async def count(self, prompt: Prompt) -> int:
+        """How many input tokens the prompt has: the upstream's own count, else an estimate."""
+        estimate = self._chat.estimate(prompt)
+        assert self._counter is not None
+        if self._counter.way is None:
+            return estimate
+        body = self._chat.counted(prompt)
+        for replica in self._replicas.course(_affinity(prompt), tries=1):
+            counted = await self._counter.count(replica, body)
+            if counted is not None:
+                return counted
+        return estimate
+
+    async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
+        """Samples one answer (:meth:`tieline_server.engines.base.Engine.sample`)."""
+        if not prompt.settings.generate:
+            yield [Accepted(input_tokens=await self.count(prompt)), Finish(output_tokens=0)]
+            return
+        request, timing = self._build(prompt)
+        course = _Course(self._replicas, _affinity(prompt))
+        accepted = False
+        while True:
+            replica = await course.next()
+            exchange = self._exchange(replica)
+            answer = Answer(request.tools)
+            begun = False
+            try:
+                await exchange.open(request.body)
+                timing.opened(exchange)
+                if not accepted:
+                    accepted = True
+                    yield [Accepted(input_tokens=request.tokens)]
+                while not answer.done and (events := await exchange.read()) is not None:
+                    if step := answer.read(events):
+                        if not begun:
+                            begun = True
+                            timing.begun()
+                        yield step
+                if not (answer.done or answer.finished):
+                    raise cut()
+                replica.worked()
+                last = answer.end(timing.phases())
+                self._keep(exchange)
+                yield last
+                return
+            except Failure as failure:
+                course.failed(replica, failure)
+                if begun or not failure.retryable:
+                    raise failure.error from None
+            finally:
+                exchange.close()
+
+    async def close(self) -> None:
+        """Ends what runs: every sampling fails, every connection closes."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _connect(self) -> aiohttp.ClientSession:
+        headers = {"Accept-Encoding": "identity", "User-Agent": "tieline"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience.connect),
+        )
+
+    def _exchange(self, replica: Replica) -> Exchange:
+        if self._closed or self._session is None:
+            raise EngineError("engine_unavailable", "The engine is shutting down.")
+        return Exchange(self._session, replica, patience=self._patience)
+
+    def _build(self, prompt: Prompt) -> tuple[Request, "_Timing"]:
+        timing = _Timing()
+        request = self._chat.build(prompt)
+        timing.built()
+        return request, timing
+
+    def _keep(self, exchange: Exchange) -> None:
+        """Leaves the rest of an answer that has ended to a task, so that its turn need not wait."""
+        rest = exchange.detach()
+        if rest is None:
+            return
+        task = asyncio.get_running_loop().create_task(rest.finish())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class _Course:
+    """The tries of one turn: whom it asks next, and what it says when there is nobody left."""
+
+    def __init__(self, replicas: Replicas, affinity: str) -> None:
+        self._replicas = replicas
+        self._next = replicas.course(affinity, tries=TRIES)
+        self._failure: Failure | None = None
+        self._failed: set[Replica] = set()
+
+    async def next(self) -> Replica:
+        """The replica to ask; raises :class:`EngineError` when there is none."""
+        replica = next(self._next, None)
+        if replica is None:
+            raise self._error()
+        if replica in self._failed:
+            if self._failure is not None and self._failure.busy:
+                # It said when to come again, and that is for the client to keep.
+                raise self._error()
+            await asyncio.sleep(PAUSE)
+        return replica
+
+    def failed(self, replica: Replica, failure: Failure) -> None:
+        """The replica failed."""
+        self._failure = failure
+        self._failed.add(replica)
+        if failure.down:
+            self._replicas.failed(replica)
+
+    def _error(self) -> EngineError:
+        if self._failure is not None:
+            return self._failure.error
+        after = self._replicas.opens_in()
+        return EngineError("engine_unavailable", UNREACHABLE, retry_after=max(after, PAUSE))
+
+
+class _Timing:
+    """The phases of one turn, in microseconds."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter_ns()
+        self._phases: dict[str, int] = {}
+
+    def built(self) -> None:
+        """The request is ready."""
+        self._mark("render")
+
+    def opened(self, exchange: Exchange) -> None:
+        """The upstream took it."""
+        self._phases["queue"] = exchange.waited // 1000
+        self._last += exchange.waited
+
+    def begun(self) -> None:
+        """The first token is here."""
+        self._mark("prefill")
+
+    def phases(self) -> dict[str, int]:
+        """All of them, at the end."""
+        self._mark("decode")
+        return self._phases
+
+    def _mark(self, phase: str) -> None:
+        now = time.perf_counter_ns()
+        self._phases[phase] = (now - self._last) // 1000
+        self._last = now
+
+
+def _affinity(prompt: Prompt) -> str:
+    """What goes to the same replica: what the client says belongs together, else its lane."""
+    key = prompt.settings.echo.get("prompt_cache_key")
+    return key if isinstance(key, str) else prompt.session
+
+
+def _base(url: str) -> str:
+    """A URL as the base of the API: without a path it is the usual one."""
+    url = url.rstrip("/")
+    return url if "/" in url.partition("://")[2] else f"{url}/v1"

@@ -1,0 +1,190 @@
+"""What an upstream is asked when the server starts, and how it counts tokens.
+
+Its models come from ``/v1/models``. Whether it counts the tokens of a chat is tried once:
+vLLM's ``/tokenize`` takes messages; llama.cpp renders them (``/apply-template``), then counts
+the text. Where neither is there, counts are estimates.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from tieline.errors import TielineError
+from tieline_server.engines.base import Model
+from tieline_server.engines.upstream.replicas import Replica
+
+logger: Final = logging.getLogger("tieline.upstream")
+
+TIMEOUT: Final = 10.0
+"""Seconds that one answer may take."""
+
+
+class UpstreamError(TielineError):
+    """The upstream cannot be used; the message is one line, for who starts the server."""
+
+
+class _Meta(Struct, frozen=True):
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+
+
+class _Entry(Struct, frozen=True):
+    id: str
+    created: int = 0
+    owned_by: str | None = None
+    max_model_len: int | None = None
+    """vLLM's and SGLang's name for the context."""
+    context_length: int | None = None
+    meta: _Meta | None = None
+    """Where llama.cpp has it."""
+
+
+class _List(Struct, frozen=True):
+    data: list[_Entry]
+
+
+class _Tokens(Struct, frozen=True):
+    count: int | None = None
+    tokens: list[Any] | None = None
+
+
+class _Applied(Struct, frozen=True):
+    prompt: str
+
+
+_list: Final = msgspec.json.Decoder(_List)
+_tokens: Final = msgspec.json.Decoder(_Tokens)
+_applied: Final = msgspec.json.Decoder(_Applied)
+
+
+async def models_of(
+    session: aiohttp.ClientSession, replicas: Sequence[Replica], *, wanted: str | None
+) -> list[Model]:
+    """What the first replica that answers serves; with ``wanted`` that model first.
+
+    Raises :class:`UpstreamError` when none answers, or when ``wanted`` is not there.
+    """
+    answers = await asyncio.gather(*(_list_of(session, replica) for replica in replicas))
+    found = next((each for each in answers if isinstance(each, list)), None)
+    if found is None:
+        raise UpstreamError("; ".join(str(each) for each in answers))
+    if wanted is None:
+        return found
+    for model in found:
+        if model.id == wanted:
+            return [model, *(each for each in found if each is not model)]
+    named = ", ".join(model.id for model in found[:8])
+    raise UpstreamError(f"the upstream serves no model '{wanted}'; it has: {named or 'none'}")
+
+
+async def _list_of(session: aiohttp.ClientSession, replica: Replica) -> list[Model] | str:
+    """The models of one replica, or what is wrong with it."""
+    url = f"{replica.url}/models"
+    status, body = await _get(session, url)
+    if status is None:
+        return f"no upstream answers at {url}"
+    if status != 200:
+        hint = ": it wants another key" if status in (401, 403) else ""
+        return f"{url} answers with status {status}{hint}"
+    try:
+        entries = _list.decode(body).data
+    except (msgspec.MsgspecError, RecursionError):
+        return f"{url} answers with what is no list of models"
+    if not entries:
+        return f"{url} names no model"
+    unique: dict[str, Model] = {}
+    for entry in entries:
+        unique.setdefault(entry.id, _model(entry))
+    return list(unique.values())
+
+
+def _model(entry: _Entry) -> Model:
+    meta = entry.meta or _Meta()
+    window = entry.max_model_len or entry.context_length or meta.n_ctx or meta.n_ctx_train
+    return Model(
+        id=entry.id,
+        created=entry.created,
+        owned_by=entry.owned_by or "upstream",
+        context_window=window,
+    )
+
+
+class Counter:
+    """Counts the tokens of a chat where the upstream can."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self.way: str | None = None
+        """The path that counts: ``tokenize``, ``apply-template``, or None."""
+
+    async def probe(self, replica: Replica, model: str) -> None:
+        """Finds out whether and how."""
+        body = msgspec.json.encode(
+            {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+        )
+        for way in ("tokenize", "apply-template"):
+            self.way = way
+            # A /tokenize that knows no messages says that "" has no token, or that it is wrong.
+            if await self.count(replica, body):
+                return
+        self.way = None
+
+    async def count(self, replica: Replica, body: bytes) -> int | None:
+        """The tokens of the messages in ``body``, or None where the upstream does not say."""
+        if self.way == "tokenize":
+            return _counted(await self._post(f"{replica.root}/tokenize", body))
+        if self.way is None:
+            return None
+        try:
+            applied = _applied.decode(await self._post(f"{replica.root}/apply-template", body))
+        except msgspec.MsgspecError:
+            return None
+        text = {"content": applied.prompt, "add_special": True, "parse_special": True}
+        asked = msgspec.json.encode(text)
+        return _counted(await self._post(f"{replica.root}/tokenize", asked))
+
+    async def _post(self, url: str, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        status, answer = await _request(self._session, "POST", url, data=body, headers=headers)
+        return answer if status == 200 else b""
+
+
+def _counted(answer: bytes) -> int | None:
+    try:
+        counted = _tokens.decode(answer)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if counted.count is not None:
+        return counted.count
+    return len(counted.tokens) if counted.tokens is not None else None
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> tuple[int | None, bytes]:
+    return await _request(session, "GET", url)
+
+
+async def _request(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    *,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int | None, bytes]:
+    """Status and body; the status is None where nobody answers."""
+    try:
+        async with (
+            asyncio.timeout(TIMEOUT),
+            session.request(
+                method, url, data=data, headers=headers, allow_redirects=False
+            ) as response,
+        ):
+            return response.status, await response.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        logger.warning("upstream does not answer: %s: %s", url, type(error).__name__)
+        return None, b""

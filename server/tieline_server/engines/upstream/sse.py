@@ -1,0 +1,38 @@
+"""Bytes of a ``text/event-stream`` in pieces, to the data of its events (WHATWG HTML 9.2.6)."""
+
+from typing import Final
+
+MAX_EVENT: Final = 4 * 1024 * 1024
+"""Bytes of one event; no upstream has reason for more."""
+
+
+class EventTooLarge(Exception):
+    """An event grows without end."""
+
+
+class EventStream:
+    """Cuts what comes into events. Names and ids of events mean nothing here."""
+
+    __slots__ = ("_data", "_rest", "_size")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of the events that ``piece`` completes. Raises :class:`EventTooLarge`."""
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        events: list[bytes] = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                value = line[5:].strip()
+                self._size += len(value)
+                self._data.append(value)
+            elif self._data and line in (b"", b"\r"):
+                events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+                self._data, self._size = [], 0
+        if self._size + len(self._rest) > MAX_EVENT:
+            raise EventTooLarge
+        return events

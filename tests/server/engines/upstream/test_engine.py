@@ -1,0 +1,491 @@
+"""The upstream engine against real local servers that behave and misbehave."""
+
+import asyncio
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.support.engine_contract import (
+    EngineContract,
+    deltas_of,
+    finish_of,
+    link,
+    prompt,
+    text_in,
+)
+from tests.support.upstream_server import (
+    MODEL,
+    Cut,
+    Handler,
+    Hang,
+    UpstreamServer,
+    chunk,
+    cutting,
+    event,
+    hanging,
+    refusing,
+    streamed,
+    upstream,
+    usage,
+)
+from tieline_server.core.deltas import Accepted, Delta, Finish, TextDelta
+from tieline_server.core.effects import Prompt
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.upstream import UpstreamEngine
+from tieline_server.engines.upstream.exchange import Patience
+from tieline_server.engines.upstream.probe import UpstreamError
+
+T = TypeVar("T")
+
+SHORT = Patience(connect=1.0, first=0.2, between=0.2)
+GOOD = streamed(chunk(content="fine"), chunk("stop"), usage(7, 1))
+
+
+class TestUpstreamKeepsTheContract(EngineContract):
+    model = MODEL
+
+    @asynccontextmanager
+    async def engine(self) -> AsyncIterator[UpstreamEngine]:
+        async with upstream() as server, opened(server) as engine:
+            yield engine
+
+
+@asynccontextmanager
+async def opened(*servers: UpstreamServer, **options: Any) -> AsyncIterator[UpstreamEngine]:
+    engine = UpstreamEngine([server.url for server in servers], **options)
+    await engine.probe()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(30):
+            return await main
+
+    return asyncio.run(bounded())
+
+
+def ask(content: Any = "hello", **members: Any) -> Prompt:
+    return prompt(content, model=MODEL, **members)
+
+
+async def refusal(engine: UpstreamEngine, given: Prompt | None = None) -> EngineError:
+    """The error that an answer ends with."""
+    with pytest.raises(EngineError) as caught:
+        await deltas_of(engine, given or ask())
+    return caught.value
+
+
+def test_a_turn_is_one_chat_completion_with_usage_asked_for() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.plans.append(GOOD)
+            deltas = await deltas_of(engine, ask(instructions="Be brief.", max_output_tokens=9))
+            assert deltas[1:2] == [TextDelta("fine")]
+            end = finish_of(deltas)
+            assert (end.reason, end.input_tokens, end.output_tokens) == ("stop", 7, 1)
+            assert set(end.phases or ()) == {"render", "queue", "prefill", "decode"}
+            assert server.bodies == [
+                {
+                    "model": MODEL,
+                    "messages": [
+                        {"role": "system", "content": "Be brief."},
+                        {"role": "user", "content": "hello"},
+                    ],
+                    "max_tokens": 9,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                }
+            ]
+
+    run(main())
+
+
+def test_turns_one_after_the_other_share_a_connection() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            for _ in range(5):
+                await deltas_of(engine, ask())
+                while engine._closing:
+                    await asyncio.wait(engine._closing)
+            assert len(server.connections) == 1
+
+    run(main())
+
+
+def test_it_accepts_at_the_head_of_the_answer_before_any_token() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            hang = Hang()
+            server.plans.append(streamed(hang, chunk(content="late"), chunk("stop")))
+            async with aclosing(engine.sample(ask())) as steps:
+                assert [type(each) for each in await anext(steps)] == [Accepted]
+                hang.go.set()
+                assert await anext(steps) == [TextDelta("late")]
+
+    run(main())
+
+
+@pytest.mark.parametrize("after", ["Accepted", "a token"])
+def test_closing_it_closes_the_request_upstream_at_once(after: str) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            parts = [chunk(content="one")] if after == "a token" else []
+            server.plans.append(streamed(*parts, Hang()))
+            steps = engine.sample(ask())
+            for _ in range(1 + len(parts)):
+                await anext(steps)
+            await steps.aclose()
+            await server.signal.until(lambda: server.gone == 1, seconds=1.0)
+            assert server.running == 0
+
+    run(main())
+
+
+def test_cancelling_it_before_the_head_of_the_answer_closes_the_request() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server, places=1) as engine:
+            server.plans.append(hanging())
+            asking = asyncio.create_task(deltas_of(engine, ask()))
+            await server.signal.until(lambda: server.running == 1)
+            asking.cancel()
+            await server.signal.until(lambda: server.gone == 1, seconds=1.0)
+            assert text_in(await deltas_of(engine, ask()))
+
+    run(main())
+
+
+CUT_BEFORE = [cutting(), streamed(Cut(), whole=False), streamed(whole=False)]
+TRANSIENT = [*CUT_BEFORE, refusing(500), refusing(502), refusing(503)]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_what_fails_before_the_first_token_is_tried_again(fault: Handler) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.plans.extend([fault, GOOD])
+            deltas = await deltas_of(engine, ask())
+            assert text_in(deltas) == "fine"
+            assert [type(each) for each in deltas] == [Accepted, TextDelta, Finish]
+            assert len(server.bodies) == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(chunk(content="half"), Cut()), (chunk(content="half"),)],
+    ids=["aborted", "ended"],
+)
+def test_what_is_cut_after_the_first_token_fails_and_is_not_asked_again(parts: Any) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.plans.append(streamed(*parts, whole=False))
+            seen: list[Delta] = []
+
+            async def read() -> None:
+                async for step in engine.sample(ask()):
+                    seen.extend(step)
+
+            with pytest.raises(EngineError) as caught:
+                await read()
+            assert caught.value.code == "server_error"
+            assert text_in(seen) == "half"
+            assert len(server.bodies) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"data: {not json\n\n",),
+        (b'data: {"choices": 7}\n\n',),
+        (event({"choices": [{"delta": {"content": 5}}]}),),
+        (b"data: " + b"x" * (5 << 20),),
+    ],
+    ids=["no json", "wrong shape", "wrong type", "endless event"],
+)
+def test_what_is_no_stream_of_chunks_fails_typed_and_the_engine_goes_on(parts: Any) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.plans.append(streamed(*parts, whole=False))
+            error = await refusal(engine)
+            assert (error.code, error.status) == ("server_error", 500)
+            assert text_in(await deltas_of(engine, ask()))
+            assert len(server.bodies) == 2
+
+    run(main())
+
+
+def test_an_answer_that_is_no_event_stream_fails_typed() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.plans.append(refusing(200, {"choices": []}))
+            assert (await refusal(engine)).code == "server_error"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "asked"),
+    [
+        (refusing(400, {"message": "bad tool"}), "invalid_request", 1),
+        (
+            refusing(400, {"message": "This model's maximum context length is 5."}),
+            "context_length_exceeded",
+            1,
+        ),
+        (refusing(401, {"message": "no"}), "server_error", 1),
+        (refusing(404, {"message": "no"}), "model_not_found", 1),
+        (refusing(413), "request_too_large", 1),
+        (refusing(422, "wrong"), "invalid_request", 1),
+        (refusing(429, {"message": "slow"}, Retry_After="7"), "rate_limit_exceeded", 1),
+        (refusing(503, b"<html>", Retry_After="7"), "engine_unavailable", 1),
+        (refusing(500, {"message": "Traceback: secret"}), "server_error", 3),
+        (streamed(event({"error": {"message": "secret", "code": 500}})), "server_error", 3),
+        (streamed(event({"error": "secret"})), "server_error", 3),
+    ],
+)
+def test_errors_of_the_upstream_become_ours(plan: Handler, code: str, asked: int) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.otherwise = plan
+            error = await refusal(engine)
+            assert error.code == code
+            assert "secret" not in error.message
+            assert len(server.bodies) == asked
+            if code in ("rate_limit_exceeded", "engine_unavailable"):
+                assert error.retry_after == 7.0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [hanging(), streamed(Hang()), streamed(chunk(content="one"), Hang())],
+    ids=["no head", "no first token", "no further token"],
+)
+def test_an_upstream_that_hangs_is_given_up_and_left(plan: Handler) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server, patience=SHORT) as engine:
+            server.otherwise = plan
+            error = await refusal(engine)
+            assert (error.code, error.message) == (
+                "engine_unavailable",
+                "The upstream did not answer in time.",
+            )
+            await server.signal.until(lambda: server.running == 0)
+
+    run(main())
+
+
+def test_a_reader_that_takes_long_is_no_fault_of_the_upstream() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server, patience=SHORT) as engine:
+            gone = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            server.plans.append(streamed(chunk(content="a"), chunk(content="b"), chunk("stop")))
+            async with aclosing(engine.sample(ask())) as steps:
+                await anext(steps)
+                await anext(steps)
+                loop.call_later(3 * SHORT.between, gone.set)
+                await gone.wait()
+                rest = [each async for step in steps for each in step]
+            assert isinstance(rest[-1], Finish)
+
+    run(main())
+
+
+def test_several_replicas_a_conversation_stays_at_one_and_all_are_used() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            servers = [await stack.enter_async_context(upstream()) for _ in range(3)]
+            engine = await stack.enter_async_context(opened(*servers))
+            for key in range(24):
+                before = [len(server.bodies) for server in servers]
+                for _ in range(2):
+                    await deltas_of(engine, ask(prompt_cache_key=f"conversation {key}"))
+                after = [len(server.bodies) for server in servers]
+                assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 2]
+            assert all(server.bodies for server in servers)
+
+    run(main())
+
+
+BEGUN = streamed(chunk(content="half"), Hang(), whole=False)
+UNBEGUN = (hanging(), streamed(Hang(), whole=False))
+
+
+def test_a_replica_that_dies_under_load_loses_only_what_had_begun_to_stream() -> None:
+    async def main() -> None:
+        async with upstream() as dying, upstream() as other, opened(dying, other) as engine:
+            other.otherwise = GOOD
+            plans = itertools.cycle((BEGUN, *UNBEGUN))
+            dying.otherwise = lambda *call: next(plans)(*call)
+            texts: list[str] = []
+
+            async def turn(at: int) -> str:
+                steps = engine.sample(ask(prompt_cache_key=f"key {at}"))
+                said = ""
+                try:
+                    async for step in steps:
+                        if text := text_in(step):
+                            texts.append(text)
+                            said += text
+                            dying.signal.notify()
+                except EngineError as error:
+                    return f"{said}, then {error.code}"
+                return said
+
+            turns = [asyncio.create_task(turn(at)) for at in range(60)]
+            await dying.signal.until(lambda: dying.running + len(other.bodies) == 60)
+            there = dying.running
+            begun = -(-there // 3)
+            await dying.signal.until(lambda: texts.count("half") == begun)
+            await dying.stop()
+            ends = Counter(await asyncio.gather(*turns))
+            assert begun >= 3
+            assert ends == {"half, then server_error": begun, "fine": 60 - begun}
+
+    run(main())
+
+
+def test_a_replica_that_fails_again_and_again_is_left_alone_and_then_tried_by_one() -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        async with upstream() as server, opened(server, clock=lambda: now) as engine:
+            server.otherwise = refusing(503)
+            await refusal(engine)
+            assert len(server.bodies) == 3
+            error = await refusal(engine)
+            assert len(server.bodies) == 3
+            assert error.code == "engine_unavailable"
+            assert error.retry_after == 1.0
+            now = 1.0
+            await refusal(engine)
+            assert len(server.bodies) == 4
+            now, server.otherwise = 10.0, GOOD
+            assert text_in(await deltas_of(engine, ask())) == "fine"
+            assert text_in(await deltas_of(engine, ask())) == "fine"
+
+    run(main())
+
+
+def test_bad_requests_of_one_client_shut_nobody_out() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            for status in (400, 422, 429, 500):
+                server.plans.extend([refusing(status)] * (3 if status == 500 else 1))
+                await refusal(engine)
+            assert text_in(await deltas_of(engine, ask()))
+
+    run(main())
+
+
+def test_no_more_requests_run_at_a_replica_than_it_has_places() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server, places=2) as engine:
+            answers = await asyncio.gather(*(deltas_of(engine, ask()) for _ in range(8)))
+            assert all(map(text_in, answers))
+            assert server.most <= 2
+            assert len(server.bodies) == 8
+
+    run(main())
+
+
+def test_counting_asks_an_upstream_that_can_count_and_estimates_at_others() -> None:
+    async def main() -> list[int]:
+        counts = []
+        for tokenizes in (True, False):
+            async with upstream() as server:
+                server.tokenizes = tokenizes
+                async with opened(server) as engine:
+                    counts.append(await engine.count(ask("x" * 400)))
+        return counts
+
+    counted, estimated = run(main())
+    assert counted == len(json.dumps([{"role": "user", "content": "x" * 400}]))
+    assert 100 <= estimated <= 130
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "says"),
+    [
+        ({"models": ()}, {}, "names no model"),
+        ({"key": "right"}, {"key": "wrong"}, "answers with status 401: it wants another key"),
+        ({}, {"model": "other"}, f"serves no model 'other'; it has: {MODEL}"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(options: Any, engine: Any, says: str) -> None:
+    async def main() -> None:
+        async with upstream(**options) as server:
+            given = UpstreamEngine([server.url], **engine)
+            with pytest.raises(UpstreamError, match=says):
+                await given.probe()
+            await given.close()
+
+    run(main())
+
+
+def test_nobody_there_is_said_in_one_line() -> None:
+    async def main() -> None:
+        async with upstream() as server:
+            url = server.url
+        engine = UpstreamEngine([url])
+        with pytest.raises(UpstreamError, match=f"no upstream answers at {url}/models"):
+            await engine.probe()
+        await engine.close()
+
+    run(main())
+
+
+def test_one_replica_of_two_is_enough_to_start() -> None:
+    async def main() -> None:
+        async with upstream() as dead, upstream() as alive:
+            await dead.stop()
+            async with opened(dead, alive) as engine:
+                for at in range(8):
+                    assert text_in(await deltas_of(engine, ask(prompt_cache_key=f"key {at}")))
+
+    run(main())
+
+
+def test_the_key_is_sent_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with upstream(key="s3cret") as server, opened(server, key="s3cret") as engine:
+            server.plans.append(refusing(400, {"message": "no"}))
+            await refusal(engine)
+
+    with caplog.at_level(logging.DEBUG):
+        run(main())
+    assert "upstream refused" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_a_turn_of_a_long_history_renders_only_what_is_new() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.otherwise = GOOD
+            tip = link("x" * 1_000_000)
+            given = ask(tip=tip)
+            await deltas_of(engine, given)
+            first = given.work.render
+            following = prompt(model=MODEL, work=given.work, tip=link("again", tip))
+            await deltas_of(engine, following)
+            assert first >= 1_000_000
+            assert following.work.render - first < 200
+            assert len(server.bodies[1]["messages"]) == 2
+
+    run(main())
