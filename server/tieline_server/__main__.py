@@ -30,6 +30,9 @@ WORKER: Final = "worker-process"
 INTERRUPTED: Final = 130
 """What a shell reports for a process that SIGINT ended."""
 
+PLACES: Final = {"grpc": "HOST:PORT", "http": "HOST:PORT", "upstream": "URL[,URL...]"}
+"""Settings whose value has a shape of its own -> what stands for it in the help."""
+
 METAVARS: Final[dict[object, str]] = {Path: "FILE", int: "N", float: "SECONDS", str: "NAME"}
 """Type of a setting -> what stands for its value in the help."""
 
@@ -199,6 +202,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
     """One option for each setting; what is not given does not appear in the result."""
+    from tieline_server.config import FILE_ONLY
+
     parser = _Parser(
         prog=PROG,
         description="Serves the Responses API over gRPC, WebSocket and HTTP.",
@@ -209,7 +214,8 @@ def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {version('tieline')}")
     for name, field in fields.items():
-        _add_option(parser, name, field)
+        if name not in FILE_ONLY:
+            _add_option(parser, name, field)
     return parser
 
 
@@ -220,7 +226,7 @@ def _add_option(parser: argparse.ArgumentParser, name: str, field: "FieldInfo") 
     if field.annotation is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
-        options["metavar"] = "HOST:PORT" if name in ("grpc", "http") else _metavar(field)
+        options["metavar"] = PLACES.get(name) or _metavar(field)
     parser.add_argument(flag(name), **options)
     if name == "http":
         parser.add_argument(

@@ -17,13 +17,21 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, telemetry
-from tieline_server.config import MEMORY, OFF, Config, ConfigError
+from tieline_server.config import (
+    MEMORY,
+    OFF,
+    UPSTREAM,
+    Config,
+    ConfigError,
+    ModelSettings,
+    urls_of,
+)
 from tieline_server.core.budget import Budget
-from tieline_server.core.effects import Resolved
+from tieline_server.core.effects import Defaults, Resolved
 from tieline_server.core.event_log import EventLogs
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
-from tieline_server.engines.base import Engine
+from tieline_server.engines.base import Engine, Probing
 from tieline_server.homes import Home
 from tieline_server.journals import JOURNALS
 from tieline_server.journals.base import Journal
@@ -153,12 +161,10 @@ async def opened(
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
         store, ledger, journal = await open_store(config, stack)
-        engine = open_engine(config)
-        stack.push_async_callback(engine.close)
-        by_name = {engine.name: engine}
+        by_name = await open_engines(config, stack)
         services = Services(
             engines=by_name,
-            catalog=ModelCatalog(routes(by_name)),
+            catalog=catalog_of(config, by_name),
             store=store,
             ledger=ledger,
             journal=journal,
@@ -185,7 +191,8 @@ async def opened(
 def prepare(config: Config) -> None:
     """Imports what these settings will need and opens nothing: most of a start, ahead of time."""
     kind = config.store.partition(":")[0]
-    engines.prepare(config.engine)
+    for engine in config.engines:
+        engines.prepare(engine)
     telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
     stores = (STORES[kind], JOURNALS[kind], LEDGERS[kind], *DATABASES.get(kind, ()))
     for name in (*stores, *telemetries):
@@ -193,10 +200,59 @@ def prepare(config: Config) -> None:
             import_module(name.partition(":")[0])
 
 
-def open_engine(config: Config) -> Engine:
-    """The engine that the settings ask for, with its model loaded; blocks for that long."""
-    options = {"llama": {"path": config.model}, "scripted": {"script": config.script}}
-    return engines.load(config.engine, **options.get(config.engine, {}))
+async def open_engines(config: Config, stack: AsyncExitStack) -> dict[str, Engine]:
+    """The engines that the settings ask for, by name, their models loaded; ``stack`` closes them.
+
+    Blocks for as long as that takes. Raises :class:`TielineError`.
+    """
+    by_name: dict[str, Engine] = {}
+    for name, urls in _wanted(config).items():
+        options = {"llama": {"path": config.model}, "scripted": {"script": config.script}}
+        if urls is None:
+            engine = engines.load(name, **options.get(name, {}))
+        else:
+            engine = engines.load(UPSTREAM, **_upstream_options(config, name, urls))
+        stack.push_async_callback(engine.close)
+        if isinstance(engine, Probing):
+            await engine.probe()
+        by_name[name] = engine
+    return by_name
+
+
+def _wanted(config: Config) -> dict[str, str | None]:
+    """Name of each engine that is used -> its URLs, where it is an upstream."""
+    urls = {name: urls for urls, name in _upstreams(config).items()}
+    named = [_engine_name(config, table) for table in config.models.values()] or [config.engine]
+    return {name: urls.get(name) for name in named}
+
+
+def _upstreams(config: Config) -> dict[str, str]:
+    """URLs -> the name of their engine. Clients see it, and no address."""
+    own = [table.upstream for table in config.models.values() if table.upstream]
+    names = {config.upstream: UPSTREAM} if config.upstream else {}
+    for urls in own:
+        names.setdefault(urls, f"{UPSTREAM}-{len(names) + 1}" if names else UPSTREAM)
+    return names
+
+
+def _engine_name(config: Config, table: ModelSettings) -> str:
+    urls = table.upstream or config.upstream
+    if config.engine_of(table) == UPSTREAM and urls is not None:
+        return _upstreams(config)[urls]
+    return config.engine_of(table)
+
+
+def _upstream_options(config: Config, name: str, urls: str) -> dict[str, Any]:
+    from tieline_server.engines.upstream.exchange import Patience
+
+    return {
+        "urls": urls_of(urls),
+        "name": name,
+        "key": config.upstream_key(),
+        "model": config.upstream_model if urls == config.upstream else None,
+        "patience": Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
+        "places": config.upstream_requests,
+    }
 
 
 async def open_store(
@@ -246,13 +302,41 @@ async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     return ledger
 
 
-def routes(by_name: Mapping[str, Engine]) -> list[Resolved]:
-    """Every model of every engine, in order."""
-    return [
+def catalog_of(config: Config, by_name: Mapping[str, Engine]) -> ModelCatalog:
+    """The models of the settings, or every model of every engine; in order.
+
+    Raises :class:`TielineError`.
+    """
+    if config.models:
+        tables = config.models.items()
+        aliases = [(alias, name) for name, table in tables for alias in table.aliases]
+        entries = [_entry(config, name, table, by_name) for name, table in tables]
+        return ModelCatalog(entries, aliases)
+    return ModelCatalog(
         Resolved(model=model.id, engine=name, steering=model.steering)
         for name, engine in by_name.items()
         for model in engine.models()
-    ]
+    )
+
+
+def _entry(
+    config: Config, name: str, table: ModelSettings, by_name: Mapping[str, Engine]
+) -> Resolved:
+    engine = _engine_name(config, table)
+    models = by_name[engine].models()
+    served = next((each for each in models if table.model in (None, each.id)), None)
+    if served is None:
+        known = ", ".join(each.id for each in models[:8])
+        raise ConfigError(f"models.{name}: the engine serves no '{table.model}'; it has: {known}")
+    return Resolved(
+        model=name,
+        engine=engine,
+        steering=served.steering,
+        target=served.id,
+        defaults=Defaults(
+            reasoning_effort=table.reasoning_effort, max_output_tokens=table.max_output_tokens
+        ),
+    )
 
 
 def limits_of(config: Config) -> Limits:

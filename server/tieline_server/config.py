@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -105,11 +106,52 @@ def _store(value: str) -> str:
     return value.replace("postgres://", "postgresql://", 1)
 
 
+_URL: Final = re.compile(r"https?://[^\s/?#@,]+(?:/[^\s?#@,]*)?")
+
+
+def _upstream(value: str | None) -> str | None:
+    """What is wrong is not repeated: somebody may have put a password in."""
+    if value is not None and not (urls := _names(value)):
+        raise ValueError("it names no URL")
+    if value is not None and not all(map(_URL.fullmatch, urls)):
+        raise ValueError("it is no URL such as http://127.0.0.1:8000/v1, without a key")
+    return value
+
+
+FILE_ONLY: Final = frozenset({"models"})
+"""Settings that are tables of the TOML file: they have no flag and no variable."""
+
+UPSTREAM: Final = "upstream"
+"""The engine that other servers are."""
+
+UPSTREAM_KEY: Final = PREFIX + "UPSTREAM_KEY"
+"""The variable that may hold the upstream's key itself."""
+
+Upstream = Annotated[str | None, AfterValidator(_upstream)]
 Store = Annotated[str, AfterValidator(_store)]
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
 Origins = Annotated[str | None, AfterValidator(_origins)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ModelSettings(BaseModel):
+    """A table ``[models.NAME]``: a model as clients know it, and who serves it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: str | None = Field(None, description="What samples; by default the setting `engine`.")
+    model: str | None = Field(None, description="The engine's name of it; by default its first.")
+    upstream: Upstream = Field(
+        None, description="URLs of its own, instead of `upstream`; the engine is then upstream."
+    )
+    aliases: tuple[str, ...] = Field((), description="Other names of it.")
+    reasoning_effort: str | None = Field(
+        None, description="For creates that name no effort: minimal, low, medium, high."
+    )
+    max_output_tokens: int | None = Field(
+        None, ge=1, description="For creates that set no limit of their own."
+    )
 
 
 class Config(BaseSettings):
@@ -120,10 +162,33 @@ class Config(BaseSettings):
     )
 
     config: Path | None = Field(None, description="TOML file with any of these settings.")
-    engine: str = Field("llama", description="What samples: llama or scripted.")
+    engine: str = Field("llama", description="What samples: llama, scripted or upstream.")
     script: Path | None = Field(None, description="JSON rules of the scripted engine.")
     model: Path | None = Field(
         None, description="GGUF file of the llama engine, instead of the packaged model."
+    )
+    upstream: Upstream = Field(
+        None,
+        description="Base URL of an OpenAI-compatible server; of several replicas, "
+        "with commas between them.",
+    )
+    upstream_model: str | None = Field(
+        None, description="The upstream's model that answers where none is named."
+    )
+    upstream_key_file: Path | None = Field(
+        None, description="File with the key that upstreams are given as a bearer token."
+    )
+    upstream_timeout: Seconds = Field(
+        120.0, description="Seconds that an upstream has to accept, and again to begin an answer."
+    )
+    upstream_stall_timeout: Seconds = Field(
+        60.0, description="Seconds that an answer of an upstream may stand still."
+    )
+    upstream_requests: int = Field(
+        256, ge=1, description="Requests that each replica has at once; further ones wait."
+    )
+    models: Annotated[dict[str, ModelSettings], NoDecode] = Field(
+        {}, description="Which models are served under which names; by default all of the engine's."
     )
     grpc: Address = Field(
         "127.0.0.1:50051", description="HOST:PORT that gRPC listens on; port 0 picks a free one."
@@ -278,6 +343,29 @@ class Config(BaseSettings):
         return {"grpc": self.grpc, **http}
 
     @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines that are used, each once."""
+        named = [self.engine_of(table) for table in self.models.values()] or [self.engine]
+        return tuple(dict.fromkeys(named))
+
+    def engine_of(self, table: ModelSettings) -> str:
+        """What samples for this model."""
+        return UPSTREAM if table.upstream else table.engine or self.engine
+
+    def upstream_key(self) -> str | None:
+        """The upstream's key: from its file, else from its variable. Raises ConfigError."""
+        path = self.upstream_key_file
+        if path is None:
+            return os.environ.get(UPSTREAM_KEY) or None
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"cannot read {path}: {type(error).__name__}") from None
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError(f"{path}: it holds no key, which is one line of ASCII")
+        return key
+
+    @property
     def origins(self) -> frozenset[str]:
         """The origins that a browser may come from."""
         return frozenset(_names(self.allowed_origins or ""))
@@ -299,11 +387,21 @@ class Config(BaseSettings):
                 f"--workers {self.workers} needs a --store that they share, such as "
                 "sqlite:///PATH: memory is of one process"
             )
-        if self.script is not None and self.engine != "scripted":
-            raise ValueError("--script needs --engine scripted")
-        if self.model is not None and self.engine != "llama":
-            raise ValueError("--model needs --engine llama")
+        self._check_engines()
         return self
+
+    def _check_engines(self) -> None:
+        for name, value, engine in (
+            ("script", self.script, "scripted"),
+            ("model", self.model, "llama"),
+            ("upstream", self.upstream, UPSTREAM),
+        ):
+            if value is not None and engine not in self.engines:
+                raise ValueError(f"{flag(name)} needs --engine {engine}")
+        alone = [table for table in self.models.values() if not table.upstream]
+        shared = any(self.engine_of(table) == UPSTREAM for table in alone)
+        if self.upstream is None and (shared or (not self.models and self.engine == UPSTREAM)):
+            raise ValueError("--engine upstream needs --upstream, the URL of its server")
 
 
 def flag(name: str) -> str:
@@ -313,6 +411,15 @@ def flag(name: str) -> str:
     '--held-timeout'
     """
     return "--" + name.replace("_", "-")
+
+
+def urls_of(upstream: str) -> list[str]:
+    """The URLs of a setting ``upstream``.
+
+    >>> urls_of("http://a/v1, http://b/v1")
+    ['http://a/v1', 'http://b/v1']
+    """
+    return _names(upstream)
 
 
 def _reflects(settings: Mapping[str, Any]) -> bool:
@@ -340,5 +447,8 @@ def _one_line(error: ValidationError) -> str:
             continue  # It waits for another setting, whose own problem is in the list.
         message = each["msg"].removeprefix("Value error, ")
         name = str(each["loc"][0]) if each["loc"] else ""
+        if name in FILE_ONLY:
+            problems.append(f"{'.'.join(map(str, each['loc']))}: {message}")
+            continue
         problems.append(f"{flag(name)}: {message}" if name else message)
     return "; ".join(problems)

@@ -120,7 +120,7 @@ class _Job:
         told = compaction.without_open_calls(context)
         prompt = Prompt(
             response_id=self._id,
-            model=self._settings.model,
+            model=resolved.served,
             tip=Segment(None, told, turn=1),
             settings=self._settings,
             session=self._id,

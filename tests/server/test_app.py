@@ -4,6 +4,7 @@ import asyncio
 import gc
 import io
 import os
+import re
 import signal
 import sqlite3
 from base64 import b64encode
@@ -21,7 +22,7 @@ from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_client import connect
-from tieline_server.app import Signals, limits_of, opened, routes, serve
+from tieline_server.app import Signals, catalog_of, limits_of, opened, serve
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
@@ -87,8 +88,58 @@ def test_the_first_model_of_the_engine_is_the_default(tmp_path: Path) -> None:
 def test_every_model_of_every_engine_has_a_route(tmp_path: Path) -> None:
     script = Path(write_script(tmp_path, models=["a", "b"]))
     engines = {"one": ScriptedEngine(script), "two": ScriptedEngine()}
-    found = [(route.engine, route.model) for route in routes(engines)]
+    catalog = catalog_of(Config.load({"engine": "scripted"}), engines)
+    found = [(route.engine, route.model) for route in catalog.entries()]
     assert found == [("one", "a"), ("one", "b"), ("two", "scripted")]
+
+
+def test_a_table_names_one_model_of_its_engine(tmp_path: Path) -> None:
+    script = Path(write_script(tmp_path, models=["a", "b"]))
+    config = tmp_path / "tieline.toml"
+    config.write_text(
+        """
+        [models.mine]
+        model = "b"
+        aliases = ["yours"]
+        max_output_tokens = 3
+        [models.first]
+        """
+    )
+    found = services(config=config, script=script)
+    resolved = found.catalog.resolve("yours")
+    assert resolved is not None
+    assert (resolved.model, resolved.served, resolved.defaults.max_output_tokens) == (
+        "mine",
+        "b",
+        3,
+    )
+    assert found.catalog.resolve(None) == resolved
+    assert found.catalog.resolve("b") is None
+    everyone = Principal(owner="ann")
+    assert [model.id for _, model in found.offered(everyone)] == ["mine", "first"]
+    one = Principal(owner="ann", models=frozenset({"first"}))
+    assert [model.id for _, model in found.offered(one)] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[models.x]\nmodel = "none"', "models.x: the engine serves no 'none'; it has: scripted"),
+        ('[models.x]\nengine = "none"', "no engine 'none'"),
+        ('[models.x]\naliases = ["y"]\n[models.y]', "more than one model has the name 'y'"),
+        (
+            '[models.x]\nupstream = "http://127.0.0.1:1"',
+            "no upstream answers at http://127.0.0.1:1",
+        ),
+    ],
+)
+def test_a_table_that_nobody_can_serve_is_refused_at_the_start(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "tieline.toml"
+    config.write_text(text)
+    with pytest.raises(TielineError, match=re.escape(said)):
+        services(config=config)
 
 
 def test_the_key_file_decides_who_is_who(tmp_path: Path) -> None:

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tieline_server.config import PREFIX, Config, ConfigError, flag, is_loopback, split_address
+from tieline_server.config import (
+    FILE_ONLY,
+    PREFIX,
+    Config,
+    ConfigError,
+    flag,
+    is_loopback,
+    split_address,
+    urls_of,
+)
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 
@@ -195,7 +204,7 @@ def test_several_bad_settings_are_said_together_without_their_consequences() -> 
 def test_the_page_lists_every_setting_with_its_names_its_default_and_its_meaning() -> None:
     row_pattern = r"^\| `(--.+?)` \| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|$"
     listed = re.findall(row_pattern, PAGE.read_text(), re.MULTILINE)
-    assert listed == [row(name) for name in Config.model_fields]
+    assert listed == [row(name) for name in Config.model_fields if name not in FILE_ONLY]
 
 
 def row(name: str) -> tuple[str, str, str, str, str]:
@@ -204,3 +213,88 @@ def row(name: str) -> tuple[str, str, str, str, str]:
     absent = field.default is None or field.default_factory is not None
     default = "" if absent else f"`{field.default}`"
     return flag(name), PREFIX + name.upper(), name, default or "none", str(field.description)
+
+
+class TestUpstreams:
+    def test_urls_and_models_are_read_from_the_file(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path,
+            """engine = "upstream"
+            upstream = "http://127.0.0.1:8000/v1, https://gpu-2.example:9/api/v1"
+
+            [models.chat]
+            model = "meta/llama"
+            aliases = ["gpt-4o", "default"]
+            reasoning_effort = "low"
+            max_output_tokens = 512
+
+            [models."other.one"]
+            upstream = "http://127.0.0.1:8001"
+
+            [models.rules]
+            engine = "scripted"
+            """,
+        )
+        config = Config.load({"config": str(path)})
+        assert config.engines == ("upstream", "scripted")
+        assert list(config.models) == ["chat", "other.one", "rules"]
+        assert config.models["chat"].aliases == ("gpt-4o", "default")
+        assert urls_of(config.upstream or "") == [
+            "http://127.0.0.1:8000/v1",
+            "https://gpu-2.example:9/api/v1",
+        ]
+
+    @pytest.mark.parametrize(
+        "url",
+        ["", ",", "gpu:8000", "ftp://gpu/v1", "http://ann:hush@gpu/v1", "http://gpu/v1?key=hush"],
+    )
+    def test_what_is_no_url_is_refused_without_being_repeated(self, url: str) -> None:
+        said = refusal(engine="upstream", upstream=url)
+        assert said.startswith("--upstream: ")
+        assert "hush" not in said
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[models.a]\nprice = 3", "models.a.price: Extra inputs are not permitted"),
+            ("[models.a]\nmax_output_tokens = 0", "models.a.max_output_tokens: "),
+            ("models = 3", "models: "),
+            ('[models.a]\nengine = "upstream"', "--engine upstream needs --upstream"),
+            ('upstream = "http://gpu/v1"', "--upstream needs --engine upstream"),
+            ('engine = "upstream"', "--engine upstream needs --upstream"),
+        ],
+    )
+    def test_what_is_wrong_with_a_model_is_one_line(
+        self, text: str, said: str, tmp_path: Path
+    ) -> None:
+        assert said in refusal(config=str(write(tmp_path, text)))
+
+    def test_tables_have_no_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TIELINE_MODELS", '{"a":{}}')
+        assert "models: " in refusal()
+
+    def test_the_key_is_in_a_file_or_a_variable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert Config.load({}).upstream_key() is None
+        monkeypatch.setenv("TIELINE_UPSTREAM_KEY", "sk-variable")
+        assert Config.load({}).upstream_key() == "sk-variable"
+        path = tmp_path / "key"
+        path.write_text("sk-file\n")
+        config = Config.load({"upstream_key_file": str(path)})
+        assert config.upstream_key() == "sk-file"
+        assert "sk-" not in repr(config)
+
+    @pytest.mark.parametrize("text", ["", "\n", "hush hush", "hush\nhush", "hüsh"])
+    def test_a_file_that_holds_no_key_is_refused_without_what_is_in_it(
+        self, text: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "key"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError) as caught:
+            Config.load({"upstream_key_file": str(path)}).upstream_key()
+        assert str(caught.value) == f"{path}: it holds no key, which is one line of ASCII"
+
+    def test_a_file_of_a_key_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="cannot read"):
+            Config.load({"upstream_key_file": str(tmp_path / "none")}).upstream_key()

@@ -30,3 +30,16 @@ def test_two_models_of_one_name_are_refused() -> None:
 def test_a_server_without_a_model_is_refused() -> None:
     with pytest.raises(RoutingError, match="no engine serves a model"):
         ModelCatalog([])
+
+
+def test_aliases_are_further_names_that_no_list_has() -> None:
+    catalog = ModelCatalog([SMALL, LARGE], [("tiny", "small"), ("huge", "large")])
+    assert catalog.resolve("tiny") == SMALL
+    assert catalog.resolve("huge") == LARGE
+    assert catalog.entries() == (SMALL, LARGE)
+
+
+@pytest.mark.parametrize("aliases", [[("large", "small")], [("x", "small"), ("x", "large")]])
+def test_a_name_that_two_models_have_is_refused(aliases: list[tuple[str, str]]) -> None:
+    with pytest.raises(RoutingError, match="more than one model has the name"):
+        ModelCatalog([SMALL, LARGE], aliases)

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -216,3 +217,20 @@ async def upstream(**options: Any) -> AsyncIterator[UpstreamServer]:
         yield server
     finally:
         await server.stop()
+
+
+@contextmanager
+def upstream_beside(**options: Any) -> Iterator[UpstreamServer]:
+    """A server on a loop of its own, for tests that block."""
+    server = UpstreamServer(**options)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

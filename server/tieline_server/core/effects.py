@@ -61,12 +61,27 @@ class Principal(Struct, frozen=True, kw_only=True):
     models: frozenset[str] | None = None
 
 
+class Defaults(Struct, frozen=True, kw_only=True):
+    """What a model's settings say where a create says nothing."""
+
+    reasoning_effort: str | None = None
+    max_output_tokens: int | None = None
+
+
 class Resolved(Struct, frozen=True, kw_only=True):
     """A model name resolved: the public name, its engine, and what it can do."""
 
     model: str
     engine: str
     steering: bool = True
+    target: str | None = None
+    """The engine's own name of it, where that is another."""
+    defaults: Defaults = Defaults()
+
+    @property
+    def served(self) -> str:
+        """The name that its engine knows."""
+        return self.target or self.model
 
 
 class Catalog(Protocol):
@@ -74,6 +89,10 @@ class Catalog(Protocol):
 
     def resolve(self, name: str | None) -> Resolved | None:
         """The model of this name, the default one for None, or None when there is no such."""
+        ...
+
+    def entries(self) -> tuple[Resolved, ...]:
+        """All of them, the default one first."""
         ...
 
 

@@ -7,6 +7,7 @@ used again and nothing is read.
 """
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -17,7 +18,7 @@ from tieline.errors import ApiError
 from tieline.items import too_long
 from tieline.requests import Create, refusal
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL
-from tieline_server.core.effects import Work
+from tieline_server.core.effects import Defaults, Work
 
 T = TypeVar("T")
 
@@ -303,13 +304,13 @@ class _ReasoningView(Struct, frozen=True):
 _reasoning: Final = msgspec.json.Decoder(_ReasoningView | None)
 
 
-def parse_reasoning(data: bytes) -> tuple[str | None, Raw]:
+def parse_reasoning(data: bytes, *, default: str | None = None) -> tuple[str | None, Raw]:
     """Reads ``reasoning``; returns the effort and the echo with both members present."""
-    view = _decode(_reasoning, data, "reasoning")
-    if view is None:
-        return None, Raw(b'{"effort":null,"summary":null}')
-    echo = {"effort": None, "summary": None, **_members.decode(data)}
-    return view.effort, Raw(msgspec.json.encode(echo))
+    view = _decode(_reasoning, data, "reasoning") or _ReasoningView()
+    effort = view.effort if view.effort is not None else default
+    members = _members.decode(data) if data != b"null" else {}
+    echo = {"effort": None, "summary": None, **members, **({"effort": effort} if effort else {})}
+    return effort, Raw(msgspec.json.encode(echo))
 
 
 class _Management(Struct, frozen=True):
@@ -342,15 +343,18 @@ UNSUPPORTED: Final = ("conversation", "prompt")
 """Members that are refused until what they name exists (docs/protocol.md)."""
 
 
-def settle(create: Create, recall: Recall, *, model: str) -> Settings:
+def settle(
+    create: Create, recall: Recall, *, model: str, defaults: Defaults | None = None
+) -> Settings:
     """Checks a create and builds its settings; raises :class:`ApiError` 400 (wire.md 4).
 
-    ``model`` is the resolved public name. What ``recall`` has seen last is not read again.
+    ``model`` is the resolved public name, with its ``defaults``. What ``recall`` has seen last is
+    not read again.
     """
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
         raise _missing("input")
     said = (model, *_members_of(create))
-    return recall.settings(said, lambda: _build(create, recall, model))
+    return recall.settings(said, lambda: _build(create, recall, model, defaults or Defaults()))
 
 
 _UNSETTLED: Final = frozenset(
@@ -371,12 +375,15 @@ _members_of: Final = attrgetter(
 )
 
 
-def _build(create: Create, recall: Recall, model: str) -> Settings:
+def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Settings:
     _refuse_unsupported(create)
+    most = create.max_output_tokens
+    if most is None:
+        most = defaults.max_output_tokens
     tools = recall.read("tools", create.tools, parse_tools)
     choice = recall.read("tool_choice", create.tool_choice, parse_tool_choice)
     form, text_echo = recall.read("text", create.text, parse_text)
-    effort, reasoning_echo = recall.read("reasoning", create.reasoning, parse_reasoning)
+    effort, reasoning_echo = _reasoning_of(create, recall, defaults.reasoning_effort)
     managed = recall.read("context_management", create.context_management, parse_context_management)
     truncation = create.truncation or "disabled"
     if truncation not in ("auto", "disabled"):
@@ -389,7 +396,7 @@ def _build(create: Create, recall: Recall, model: str) -> Settings:
         tool_choice=choice,
         format=form,
         parallel_tool_calls=create.parallel_tool_calls is not False,
-        max_output_tokens=create.max_output_tokens,
+        max_output_tokens=most,
         max_tool_calls=create.max_tool_calls,
         temperature=create.temperature,
         top_p=create.top_p,
@@ -402,9 +409,15 @@ def _build(create: Create, recall: Recall, model: str) -> Settings:
         background=create.background is True,
         append=create.append is True,
         timeout_ms=create.timeout_ms,
-        echo=_echo(create, model, tools, text_echo, reasoning_echo),
+        echo=_echo(create, model, tools, text_echo, reasoning_echo, most),
         compaction=managed,
     )
+
+
+def _reasoning_of(create: Create, recall: Recall, default: str | None) -> tuple[str | None, Raw]:
+    """The effort and its echo. A lane may change between models of different defaults."""
+    name = "reasoning" if default is None else f"reasoning, else {default}"
+    return recall.read(name, create.reasoning, partial(parse_reasoning, default=default))
 
 
 def _refuse_unsupported(create: Create) -> None:
@@ -437,7 +450,9 @@ def _check_choice(choice: ToolChoice, tools: Tools) -> None:
         )
 
 
-def _echo(create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw) -> dict[str, Any]:
+def _echo(
+    create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw, most: int | None
+) -> dict[str, Any]:
     metadata = Raw(msgspec.json.encode(create.metadata)) if create.metadata else EMPTY_OBJECT
     choice = bytes(create.tool_choice)
     return {
@@ -454,7 +469,7 @@ def _echo(create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw) -
         "frequency_penalty": create.frequency_penalty or 0.0,
         "top_logprobs": create.top_logprobs or 0,
         "reasoning": reasoning,
-        "max_output_tokens": create.max_output_tokens,
+        "max_output_tokens": most,
         "max_tool_calls": create.max_tool_calls,
         "background": create.background is True,
         "store": create.store is not False,

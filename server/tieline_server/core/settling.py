@@ -48,15 +48,15 @@ def ground(turn: "Turn") -> None:
         _follow_latest(turn)
     else:
         turn.resolved = turn.host.resolve(turn.request.model, turn.principal)
-        turn.settings = _settings(turn, turn.resolved.model)
+        turn.settings = _settings(turn, turn.resolved)
     if turn.settings is not None and ENCRYPTED_REASONING in turn.settings.include:
         turn.output.seal = partial(turn.host.sealer.seal, turn.principal.owner)
 
 
-def _settings(turn: "Turn", model: str) -> Settings:
+def _settings(turn: "Turn", resolved: Resolved) -> Settings:
     profile = turn.host.profile
     profile.check(turn.request)
-    settings = settle(turn.request, turn.recall, model=model)
+    settings = settle(turn.request, turn.recall, model=resolved.model, defaults=resolved.defaults)
     if not profile.custom_tools and any(tool.type == "custom" for tool in settings.tools.offered):
         raise unsupported("tools")
     return settings

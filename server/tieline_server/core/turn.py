@@ -330,7 +330,7 @@ class Turn:
         self.wake_at = None if self.running else host.now + host.limits.announce_after
         prompt = Prompt(
             response_id=self.id,
-            model=self.settings.model,
+            model=self.resolved.served,
             tip=self.tip,
             settings=self.settings,
             session=host.session(self.lane),

@@ -32,7 +32,7 @@ class EngineMissing(TielineError):
     """An engine cannot be had; the message is one line, for who starts the server."""
 
 
-def load(name: str, **options: Any) -> Engine:
+def load(name: str, /, **options: Any) -> Engine:
     """Builds the engine of this name; ``options`` are its constructor's.
 
     Nothing of an engine is imported before. Raises :class:`EngineMissing` when there is no such

@@ -4,7 +4,7 @@ An engine is one file in this folder and one line in the table of ``engines/__in
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -59,4 +59,13 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Ends what runs and frees the model. Called once."""
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """An engine that has to ask somebody before it knows its models."""
+
+    async def probe(self) -> None:
+        """Asks; called once, before anything else. Raises :class:`TielineError` of one line."""
         ...

@@ -1,18 +1,19 @@
 """What lines need of the process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tieline.ids import IdSource
 from tieline_server.core.budget import Budget
-from tieline_server.core.effects import Catalog, TurnRecord
+from tieline_server.core.effects import Catalog, Principal, TurnRecord
 from tieline_server.core.event_log import EventLogs
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.sealed import Sealer
-from tieline_server.engines.base import Engine
+from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
 from tieline_server.journals.base import Journal
 from tieline_server.ledger.base import Ledger
@@ -53,3 +54,15 @@ class Services(Struct, frozen=True, kw_only=True):
     """What becomes of history that is folded away: the setting of the same name."""
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``."""
+
+    def offered(self, principal: Principal) -> Iterator[tuple[str, Model]]:
+        """(engine, model under its public name) of what the principal may use, in order."""
+        served = {
+            (name, model.id): model
+            for name, engine in self.engines.items()
+            for model in engine.models()
+        }
+        for entry in self.catalog.entries():
+            model = served.get((entry.engine, entry.served))
+            if model is not None and (principal.models is None or entry.model in principal.models):
+                yield entry.engine, replace(model, id=entry.model)

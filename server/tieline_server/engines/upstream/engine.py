@@ -20,7 +20,7 @@ from tieline_server.engines.upstream.answer import Answer
 from tieline_server.engines.upstream.chat import ChatRequests, Request
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
-from tieline_server.engines.upstream.probe import Counter, UpstreamError, models_of
+from tieline_server.engines.upstream.probe import Counter, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
 PLACES: Final = 256
@@ -49,14 +49,14 @@ class UpstreamEngine:
         self,
         urls: Sequence[str],
         *,
+        name: str | None = None,
         key: str | None = None,
         model: str | None = None,
         patience: Patience | None = None,
         places: int = PLACES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not urls:
-            raise UpstreamError("the upstream engine needs --upstream, the URL of its server")
+        self.name = name or type(self).name
         self._replicas = Replicas([_base(url) for url in urls], places=places, clock=clock)
         self._key = key
         self._wanted = model

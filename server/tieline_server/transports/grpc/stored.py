@@ -88,10 +88,8 @@ class StoredCalls:
         principal = self._principal(call)
         parsed(models_pb2.ListModelsRequest, data)
         answer = models_pb2.ListModelsResponse()
-        for engine in self._services.engines.values():
-            for model in engine.models():
-                if principal.models is None or model.id in principal.models:
-                    answer.models.add(id=model.id, created=model.created, owned_by=model.owned_by)
+        for _, model in self._services.offered(principal):
+            answer.models.add(id=model.id, created=model.created, owned_by=model.owned_by)
         return answer.SerializeToString()
 
     def _principal(self, call: Call) -> Principal:

@@ -1,14 +1,12 @@
 """What the server is: its models, in two shapes, and its capabilities."""
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from tieline.errors import ApiError
-from tieline_server.core.effects import Principal
 from tieline_server.core.profile import EXTENSIONS, REVISION
 from tieline_server.engines.base import Model
 from tieline_server.runtime import Services
@@ -42,7 +40,7 @@ class ModelCalls:
     async def list(self, call: Call) -> web.Response:
         """The models that the caller's key may use."""
         principal = self._services.keys.authenticate(call.authorization)
-        models = [model for _, model in self._models(principal)]
+        models = [model for _, model in self._services.offered(principal)]
         if "client_version" in call.request.query:
             return _codex(call, models)
         return _json({"object": "list", "data": [_entry(model) for model in models]})
@@ -50,7 +48,7 @@ class ModelCalls:
     async def get(self, call: Call) -> web.Response:
         """One of them."""
         principal = self._services.keys.authenticate(call.authorization)
-        for _, model in self._models(principal):
+        for _, model in self._services.offered(principal):
             if model.id == call.name:
                 return _json(_entry(model))
         name = call.name[:128]
@@ -62,7 +60,7 @@ class ModelCalls:
         services, limits = self._services, self._services.limits
         extended = services.profile.extensions
         engines: dict[str, list[dict[str, Any]]] = {}
-        for name, model in self._models(principal):
+        for name, model in services.offered(principal):
             engines.setdefault(name, []).append(_ability(model))
         offered = {
             "http": HTTP_EXTENSIONS if extended else (),
@@ -87,13 +85,6 @@ class ModelCalls:
                 "engines": [{"name": name, "models": each} for name, each in engines.items()],
             }
         )
-
-    def _models(self, principal: Principal) -> Iterator[tuple[str, Model]]:
-        """(engine name, model) of what the principal may use."""
-        for engine in self._services.engines.values():
-            for model in engine.models():
-                if principal.models is None or model.id in principal.models:
-                    yield engine.name, model
 
 
 def _json(body: dict[str, Any]) -> web.Response:
