@@ -7,11 +7,13 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import uvloop
 from msgspec import Struct, structs
 
+from tests.support.scripted_chat import scripted_chat
 from tests.support.signal import Signal
 from tieline.ids import IdSource
 from tieline_server.core.booking import Booking
@@ -20,8 +22,10 @@ from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt, Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES, Profile
+from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
+from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
@@ -41,6 +45,10 @@ ECHO_CONTEXT: dict[str, Any] = {
     "rules": [{"id": "context", "emit": {"type": "message", "text": "{context}"}}],
 }
 """A script whose every answer is the exact context that the engine was given."""
+
+
+BEHIND_CHAT: ContextVar[bool] = ContextVar("BEHIND_CHAT", default=False)
+"""Whether the servers of this case have an upstream (``upstream_way``)."""
 
 
 class Numbered:
@@ -114,10 +122,12 @@ async def serve(
     records: list[TurnRecord] = []
     ledger = MemoryLedger()
     journal = MemoryJournal(now=time.time)
+    stack = AsyncExitStack()
+    served = await stack.enter_async_context(_behind(engine))
     services = Services(
-        engines={engine.name: engine},
+        engines={served.name: served},
         catalog=ModelCatalog(
-            Resolved(model=m.id, engine=engine.name, steering=m.steering) for m in engine.models()
+            Resolved(model=m.id, engine=served.name, steering=m.steering) for m in served.models()
         ),
         store=MemoryStore(book=ledger.book, journal=journal),
         ledger=ledger,
@@ -153,7 +163,23 @@ async def serve(
     finally:
         await grpc.stop()
         await services.running.close()
+        await stack.aclose()
         await engine.close()
+
+
+@asynccontextmanager
+async def _behind(engine: WatchedEngine) -> AsyncIterator[Engine]:
+    """What serves: the engine itself, or an upstream engine in front of it."""
+    if not BEHIND_CHAT.get():
+        yield engine
+        return
+    async with scripted_chat(engine) as url:
+        upstream = UpstreamEngine([url])
+        await upstream.probe()
+        try:
+            yield upstream
+        finally:
+            await upstream.close()
 
 
 @asynccontextmanager

@@ -537,6 +537,8 @@ class Wire(NamedTuple):
     offers: frozenset[str] = frozenset()
     heard: list[Json] | None = None
     """Where the events go that its peers hear."""
+    upstream: bool = False
+    """Whether the server has its answers from another one (``upstream_way``)."""
 
     @asynccontextmanager
     async def __call__(self, served: Served) -> AsyncIterator[Peer]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import xllamacpp
+import xllamacpp  # type: ignore[import-untyped]
 
 from tieline_server.models import find
 
