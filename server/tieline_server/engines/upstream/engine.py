@@ -23,6 +23,9 @@ from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.probe import Counter, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
+AFFINITY: Final = "upstream.affinity"
+"""The memo of a link that names where its chain belongs."""
+
 PLACES: Final = 256
 """Requests that one replica has at once."""
 
@@ -239,9 +242,15 @@ class _Timing:
 
 
 def _affinity(prompt: Prompt) -> str:
-    """What goes to the same replica: what the client says belongs together, else its lane."""
+    """What goes to the same replica: what the client says belongs together, else the chain.
+
+    A chain stays where its first turn was asked, whichever line and lane it goes on on: over
+    HTTP that is another one at each turn. Forks stay together, as they share their prefix.
+    """
     key = prompt.settings.echo.get("prompt_cache_key")
-    return key if isinstance(key, str) else prompt.session
+    if isinstance(key, str):
+        return key
+    return prompt.tip.derive(AFFINITY, "", lambda before, _: before or prompt.session)
 
 
 def _base(url: str) -> str:

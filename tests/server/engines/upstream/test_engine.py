@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.engine_contract import (
     EngineContract,
@@ -318,6 +319,25 @@ def test_several_replicas_a_conversation_stays_at_one_and_all_are_used() -> None
                 after = [len(server.bodies) for server in servers]
                 assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 2]
             assert all(server.bodies for server in servers)
+
+    run(main())
+
+
+def test_a_chain_stays_at_its_replica_whatever_line_it_goes_on_on() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            servers = [await stack.enter_async_context(upstream()) for _ in range(4)]
+            engine = await stack.enter_async_context(opened(*servers))
+            for chain in range(8):
+                tip = None
+                before = [len(server.bodies) for server in servers]
+                for turn in range(4):
+                    given = replace(ask("go", after=tip), session=f"line {chain} {turn}/")
+                    await deltas_of(engine, given)
+                    tip = link([{"role": "assistant", "content": "a"}], given.tip, output=True)
+                after = [len(server.bodies) for server in servers]
+                assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 0, 4]
+            assert sum(1 for server in servers if server.bodies) > 1
 
     run(main())
 
