@@ -111,11 +111,16 @@ class Served(Struct):
 
 @asynccontextmanager
 async def serve(
-    script: dict[str, Any] | None = None, *, limits: Limits | None = None, **settings: Any
+    script: dict[str, Any] | None = None,
+    *,
+    limits: Limits | None = None,
+    upstream: tuple[str, str] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server for this script (None: the engine's own sensible answers).
 
-    ``settings`` are further members of :class:`Services`.
+    ``upstream`` is the URL and the key of one that answers instead. ``settings`` are further
+    members of :class:`Services`.
     """
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
@@ -123,7 +128,7 @@ async def serve(
     ledger = MemoryLedger()
     journal = MemoryJournal(now=time.time)
     stack = AsyncExitStack()
-    served = await stack.enter_async_context(_behind(engine))
+    served = await stack.enter_async_context(_behind(engine, upstream))
     services = Services(
         engines={served.name: served},
         catalog=ModelCatalog(
@@ -168,18 +173,28 @@ async def serve(
 
 
 @asynccontextmanager
-async def _behind(engine: WatchedEngine) -> AsyncIterator[Engine]:
-    """What serves: the engine itself, or an upstream engine in front of it."""
+async def _behind(engine: WatchedEngine, upstream: tuple[str, str] | None) -> AsyncIterator[Engine]:
+    """What serves: the engine itself, an upstream engine in front of it, or of another."""
+    if upstream is not None:
+        async with upstream_at(*upstream) as other:
+            yield other
+        return
     if not BEHIND_CHAT.get():
         yield engine
         return
-    async with scripted_chat(engine) as url:
-        upstream = UpstreamEngine([url])
-        await upstream.probe()
-        try:
-            yield upstream
-        finally:
-            await upstream.close()
+    async with scripted_chat(engine) as url, upstream_at(url) as other:
+        yield other
+
+
+@asynccontextmanager
+async def upstream_at(url: str, key: str | None = None) -> AsyncIterator[Engine]:
+    """An upstream engine that has asked what is served there."""
+    engine = UpstreamEngine([url], key=key)
+    try:
+        await engine.probe()
+        yield engine
+    finally:
+        await engine.close()
 
 
 @asynccontextmanager
