@@ -131,7 +131,7 @@ async def talk(
         parts.append(chunk("tool_calls"))
         return await streamed(*parts, usage(9, 12))(_server, body, request)
     words = 200 if len(json.dumps(body)) > 500 else 5
-    most = body.get("max_tokens") or words
+    most = body.get("max_tokens") or body.get("max_completion_tokens") or words
     said = [chunk(content=f"word{at} ") for at in range(min(words, most))]
     reason = "length" if most < words else "stop"
     played = streamed(*said, chunk(reason), usage(9, len(said)))

@@ -101,6 +101,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
     response_id: str
     model: str
+    """The engine's own name of it."""
     tip: Segment
     """The effective input: the chain that ends here."""
     settings: "Settings"

@@ -57,6 +57,8 @@ class ChatRequests:
     """Builds the bodies of chat completions."""
 
     def __init__(self) -> None:
+        self.limit = "max_tokens"
+        """The name of the limit: the one that every server knows, until one wants another."""
         self._prefaces: OrderedDict[str, Preface] = OrderedDict()
 
     def build(self, prompt: Prompt) -> Request:
@@ -64,7 +66,7 @@ class ChatRequests:
         chain = messages_of(prompt.tip, prompt.work)
         preface = self._preface(prompt, chain)
         most = prompt.max_output_tokens
-        limit = b"" if most is None else b',"max_tokens":%d' % most
+        limit = b"" if most is None else b',"%b":%d' % (self.limit.encode(), most)
         return Request(
             body=b"".join((*_messages(preface, chain), preface.tail, limit, STREAMED)),
             tools=preface.tools,

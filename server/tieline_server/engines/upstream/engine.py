@@ -19,7 +19,7 @@ from tieline_server.engines.base import EngineError, Model
 from tieline_server.engines.upstream.answer import Answer
 from tieline_server.engines.upstream.chat import ChatRequests, Request
 from tieline_server.engines.upstream.exchange import Exchange, Patience
-from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
+from tieline_server.engines.upstream.faults import NEWER_LIMIT, UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.probe import Counter, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
@@ -77,7 +77,9 @@ class UpstreamEngine:
         replicas = self._replicas.all
         self._models = await models_of(session, replicas, wanted=self._wanted)
         self._counter = counter = Counter(session)
-        await counter.probe(replicas[0], self._models[0].id)
+        for replica in replicas:
+            if await counter.probe(replica, self._models[0].id):
+                break
 
     def models(self) -> Sequence[Model]:
         """What the upstream serves, the default model first."""
@@ -129,6 +131,10 @@ class UpstreamEngine:
                 yield last
                 return
             except Failure as failure:
+                if failure.other_limit and not begun and self._chat.limit != NEWER_LIMIT:
+                    self._chat.limit = NEWER_LIMIT
+                    request = self._chat.build(prompt)
+                    continue
                 course.failed(replica, failure)
                 if begun or not failure.retryable:
                     raise failure.error from None

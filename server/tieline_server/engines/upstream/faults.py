@@ -19,6 +19,9 @@ MALFORMED: Final = "The upstream sent what is no answer."
 BROKEN_CALL: Final = "The upstream sent a tool call that is not valid JSON."
 FAILED: Final = "The upstream failed while it was sampling."
 
+NEWER_LIMIT: Final = "max_completion_tokens"
+"""What newer models of OpenAI want instead of ``max_tokens``, and name when they refuse that."""
+
 LONGEST: Final = 500
 """Characters of an upstream's own sentence that are passed on."""
 
@@ -53,6 +56,7 @@ class Failure(Exception):
 
     ``error`` is for the client. ``retryable``: the same request may succeed elsewhere or later.
     ``down`` speaks against the replica. ``busy``: this replica said when to come again.
+    ``other_limit``: it wants the limit under its newer name.
     """
 
     def __init__(
@@ -62,12 +66,14 @@ class Failure(Exception):
         retryable: bool = False,
         down: bool = False,
         busy: bool = False,
+        other_limit: bool = False,
     ) -> None:
         super().__init__(error.message)
         self.error = error
         self.retryable = retryable
         self.down = down
         self.busy = busy
+        self.other_limit = other_limit
 
 
 def unreachable() -> Failure:
@@ -149,6 +155,7 @@ def refused(status: int, said: Said, *, retry_after: float | None = None) -> Fai
         retryable=status in RETRIED,
         down=status in DOWN,
         busy=retry_after is not None or status == 429,
+        other_limit=status == 400 and NEWER_LIMIT in said.message,
     )
 
 

@@ -70,7 +70,10 @@ async def models_of(
     Raises :class:`UpstreamError` when none answers, or when ``wanted`` is not there.
     """
     answers = await asyncio.gather(*(_list_of(session, replica) for replica in replicas))
-    found = next((each for each in answers if isinstance(each, list)), None)
+    lists = [each for each in answers if isinstance(each, list)]
+    found = next(iter(lists), None)
+    if any({model.id for model in each} != {model.id for model in lists[0]} for each in lists):
+        logger.warning("the replicas do not serve the same models; the first one's are offered")
     if found is None:
         raise UpstreamError("; ".join(str(each) for each in answers))
     if wanted is None:
@@ -122,8 +125,8 @@ class Counter:
         self.way: str | None = None
         """The path that counts: ``tokenize``, ``apply-template``, or None."""
 
-    async def probe(self, replica: Replica, model: str) -> None:
-        """Finds out whether and how."""
+    async def probe(self, replica: Replica, model: str) -> bool:
+        """Finds out how; returns whether there is a way."""
         body = msgspec.json.encode(
             {"model": model, "messages": [{"role": "user", "content": "hello"}]}
         )
@@ -131,8 +134,9 @@ class Counter:
             self.way = way
             # A /tokenize that knows no messages says that "" has no token, or that it is wrong.
             if await self.count(replica, body):
-                return
+                return True
         self.way = None
+        return False
 
     async def count(self, replica: Replica, body: bytes) -> int | None:
         """The tokens of the messages in ``body``, or None where the upstream does not say."""

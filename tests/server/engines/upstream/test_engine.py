@@ -307,6 +307,35 @@ def test_a_reader_that_takes_long_is_no_fault_of_the_upstream() -> None:
     run(main())
 
 
+def test_an_upstream_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            says = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+            server.plans.append(refusing(400, {"message": says, "param": "max_tokens"}))
+            for _ in range(2):
+                assert text_in(await deltas_of(engine, ask(max_output_tokens=3)))
+            assert "max_tokens" in server.bodies[0]
+            assert [body["max_completion_tokens"] for body in server.bodies[1:]] == [3, 3]
+            assert all("max_tokens" not in body for body in server.bodies[1:])
+
+    run(main())
+
+
+def test_replicas_that_serve_other_models_are_said_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> list[str]:
+        async with (
+            upstream() as one,
+            upstream(models=("other",)) as two,
+            opened(one, two) as engine,
+        ):
+            return [model.id for model in engine.models()]
+
+    assert run(main()) == [MODEL]
+    assert "do not serve the same models" in caplog.text
+
+
 def test_several_replicas_a_conversation_stays_at_one_and_all_are_used() -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
