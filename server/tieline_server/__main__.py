@@ -202,7 +202,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
     """One option for each setting; what is not given does not appear in the result."""
-    from tieline_server.config import FILE_ONLY
+    from tieline_server.config import FLAGLESS
 
     parser = _Parser(
         prog=PROG,
@@ -214,7 +214,7 @@ def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {version('tieline')}")
     for name, field in fields.items():
-        if name not in FILE_ONLY:
+        if name not in FLAGLESS:
             _add_option(parser, name, field)
     return parser
 

@@ -248,7 +248,7 @@ def _upstream_options(config: Config, name: str, urls: str) -> dict[str, Any]:
     return {
         "urls": urls_of(urls),
         "name": name,
-        "key": config.upstream_key(),
+        "key": config.key_of_upstream(),
         "model": config.upstream_model if urls == config.upstream else None,
         "patience": Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
         "places": config.upstream_requests,

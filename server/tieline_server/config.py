@@ -118,14 +118,11 @@ def _upstream(value: str | None) -> str | None:
     return value
 
 
-FILE_ONLY: Final = frozenset({"models"})
-"""Settings that are tables of the TOML file: they have no flag and no variable."""
+FLAGLESS: Final = frozenset({"models", "upstream_key"})
+"""Settings that no flag has: tables, and what a list of processes must not show."""
 
 UPSTREAM: Final = "upstream"
 """The engine that other servers are."""
-
-UPSTREAM_KEY: Final = PREFIX + "UPSTREAM_KEY"
-"""The variable that may hold the upstream's key itself."""
 
 Upstream = Annotated[str | None, AfterValidator(_upstream)]
 Store = Annotated[str, AfterValidator(_store)]
@@ -177,6 +174,9 @@ class Config(BaseSettings):
     )
     upstream_key_file: Path | None = Field(
         None, description="File with the key that upstreams are given as a bearer token."
+    )
+    upstream_key: str | None = Field(
+        None, repr=False, description="That key itself: in the environment or the file alone."
     )
     upstream_timeout: Seconds = Field(
         120.0, description="Seconds that an upstream has to accept, and again to begin an answer."
@@ -352,17 +352,17 @@ class Config(BaseSettings):
         """What samples for this model."""
         return UPSTREAM if table.upstream else table.engine or self.engine
 
-    def upstream_key(self) -> str | None:
-        """The upstream's key: from its file, else from its variable. Raises ConfigError."""
-        path = self.upstream_key_file
-        if path is None:
-            return os.environ.get(UPSTREAM_KEY) or None
-        try:
-            key = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(f"cannot read {path}: {type(error).__name__}") from None
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError(f"{path}: it holds no key, which is one line of ASCII")
+    def key_of_upstream(self) -> str | None:
+        """The upstream's key: from its file, else the setting. Raises :class:`ConfigError`."""
+        path, key = self.upstream_key_file, self.upstream_key
+        if path is not None:
+            try:
+                key = path.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeError) as error:
+                raise ConfigError(f"cannot read {path}: {type(error).__name__}") from None
+        if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
+            where = path or PREFIX + "UPSTREAM_KEY"
+            raise ConfigError(f"{where}: it holds no key, which is one line of ASCII")
         return key
 
     @property
@@ -447,7 +447,7 @@ def _one_line(error: ValidationError) -> str:
             continue  # It waits for another setting, whose own problem is in the list.
         message = each["msg"].removeprefix("Value error, ")
         name = str(each["loc"][0]) if each["loc"] else ""
-        if name in FILE_ONLY:
+        if name in FLAGLESS:
             problems.append(f"{'.'.join(map(str, each['loc']))}: {message}")
             continue
         problems.append(f"{flag(name)}: {message}" if name else message)

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.server_process import serving
+from tests.support.server_process import run, serving
 from tests.support.upstream_server import MODEL, UpstreamServer, upstream_beside
 from tieline_server.config import ModelSettings
 
@@ -84,6 +84,21 @@ def test_the_tables_of_the_page_name_models_as_it_says(tmp_path: Path) -> None:
             for unknown in (MODEL, "scripted", "none"):
                 refused = ask(process.http, "/v1/responses", {"input": "a", "model": unknown})
                 assert refused["error"]["code"] == "model_not_found"
+
+
+def test_every_worker_has_the_key_and_one_that_is_wrong_is_one_line(tmp_path: Path) -> None:
+    flags = ("--workers", "2", "--store", f"sqlite:///{tmp_path}/tieline.db")
+    with upstream_beside(key="s3cret") as server:
+        given = ("--engine", "upstream", "--upstream", server.url, *flags)
+        with serving(*given, TIELINE_UPSTREAM_KEY="s3cret") as process:
+            made = [ask(process.http, "/v1/responses", {"input": "hello"}) for _ in range(6)]
+            assert {each["status"] for each in made} == {"completed"}
+            assert "s3cret" not in process.log()
+        refused = run(*given[:4], TIELINE_UPSTREAM_KEY="wr0ng")
+        assert refused.returncode == 2
+        assert refused.stderr.count("\n") == 1
+        assert "it wants another key" in refused.stderr
+        assert "wr0ng" not in refused.stderr
 
 
 def test_the_page_lists_every_key_of_a_table_with_its_meaning() -> None:

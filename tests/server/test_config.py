@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tieline_server.config import (
-    FILE_ONLY,
+    FLAGLESS,
     PREFIX,
     Config,
     ConfigError,
@@ -204,7 +204,7 @@ def test_several_bad_settings_are_said_together_without_their_consequences() -> 
 def test_the_page_lists_every_setting_with_its_names_its_default_and_its_meaning() -> None:
     row_pattern = r"^\| `(--.+?)` \| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|$"
     listed = re.findall(row_pattern, PAGE.read_text(), re.MULTILINE)
-    assert listed == [row(name) for name in Config.model_fields if name not in FILE_ONLY]
+    assert listed == [row(name) for name in Config.model_fields if name not in FLAGLESS]
 
 
 def row(name: str) -> tuple[str, str, str, str, str]:
@@ -276,13 +276,15 @@ class TestUpstreams:
     def test_the_key_is_in_a_file_or_a_variable(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert Config.load({}).upstream_key() is None
+        assert Config.load({}).key_of_upstream() is None
         monkeypatch.setenv("TIELINE_UPSTREAM_KEY", "sk-variable")
-        assert Config.load({}).upstream_key() == "sk-variable"
+        config = Config.load({})
+        assert config.key_of_upstream() == "sk-variable"
+        assert "sk-" not in repr(config)
         path = tmp_path / "key"
         path.write_text("sk-file\n")
         config = Config.load({"upstream_key_file": str(path)})
-        assert config.upstream_key() == "sk-file"
+        assert config.key_of_upstream() == "sk-file"
         assert "sk-" not in repr(config)
 
     @pytest.mark.parametrize("text", ["", "\n", "hush hush", "hush\nhush", "hüsh"])
@@ -292,9 +294,18 @@ class TestUpstreams:
         path = tmp_path / "key"
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError) as caught:
-            Config.load({"upstream_key_file": str(path)}).upstream_key()
+            Config.load({"upstream_key_file": str(path)}).key_of_upstream()
         assert str(caught.value) == f"{path}: it holds no key, which is one line of ASCII"
+
+    def test_a_variable_that_holds_no_key_is_refused_without_what_is_in_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TIELINE_UPSTREAM_KEY", "hush hush")
+        with pytest.raises(ConfigError) as caught:
+            Config.load({}).key_of_upstream()
+        assert str(caught.value).startswith("TIELINE_UPSTREAM_KEY: ")
+        assert "hush" not in str(caught.value)
 
     def test_a_file_of_a_key_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot read"):
-            Config.load({"upstream_key_file": str(tmp_path / "none")}).upstream_key()
+            Config.load({"upstream_key_file": str(tmp_path / "none")}).key_of_upstream()

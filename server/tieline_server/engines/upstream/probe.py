@@ -190,5 +190,6 @@ async def _request(
         ):
             return response.status, await response.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        logger.warning("upstream does not answer: %s: %s", url, type(error).__name__)
+        # Who asked says it, at the start in one line.
+        logger.debug("upstream does not answer: %s: %s", url, type(error).__name__)
         return None, b""
