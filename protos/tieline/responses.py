@@ -29,7 +29,7 @@ class OutputTokensDetails(Struct, frozen=True, kw_only=True, gc=False):
     reasoning_tokens: int = 0
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Tokens really used by one response."""
 
     input_tokens: int = 0
@@ -69,20 +69,20 @@ class Usage(Struct, frozen=True, kw_only=True):
         )
 
 
-class ResponseError(Struct, frozen=True, kw_only=True):
+class ResponseError(Struct, frozen=True, kw_only=True, gc=False):
     """Why a response failed after it had started."""
 
     code: str
     message: str
 
 
-class IncompleteDetails(Struct, frozen=True, kw_only=True):
+class IncompleteDetails(Struct, frozen=True, kw_only=True, gc=False):
     """Why a response stopped early: max_output_tokens, content_filter, steered, deadline, ..."""
 
     reason: str | None = None
 
 
-class Response(Struct, frozen=True, kw_only=True):
+class Response(Struct, frozen=True, kw_only=True, gc=False):
     """One response as it stands now.
 
     ``created_at`` and ``completed_at`` are Unix seconds.

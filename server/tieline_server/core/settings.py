@@ -103,6 +103,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None
     echo: dict[str, Any]
     """Members of the Response object that repeat the settings."""
+    echoed: int = 0
+    """Bytes of JSON that they take in each snapshot."""
     compaction: Compacting | None = None
 
     def following(self) -> "Settings":
@@ -389,6 +391,7 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
     if truncation not in ("auto", "disabled"):
         raise _bad_value("truncation", truncation, "'auto' and 'disabled'")
     _check_choice(choice, tools)
+    echo = _echo(create, model, tools, text_echo, reasoning_echo, most)
     return Settings(
         model=model,
         instructions=recall.read("instructions", create.instructions, parse_instructions),
@@ -409,7 +412,8 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
         background=create.background is True,
         append=create.append is True,
         timeout_ms=create.timeout_ms,
-        echo=_echo(create, model, tools, text_echo, reasoning_echo, most),
+        echo=echo,
+        echoed=len(msgspec.json.encode(echo)),
         compaction=managed,
     )
 

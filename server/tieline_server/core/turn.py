@@ -485,10 +485,10 @@ class Turn:
 
     def _keep_events(self) -> None:
         """A response that may be read again has its events kept from the first one on."""
-        request = self.request
+        request, settings = self.request, self.settings
         wanted = request.resumable or self.background or request.idempotency_key is not None
-        if wanted and self.log is None:
-            self.outbox.log = self.host.logs.open(self.size)
+        if wanted and settings is not None and self.log is None:
+            self.outbox.log = self.host.logs.open(settings.echoed)
             self.host.effects.append(Begin(self))
 
     # Snapshots and events.
