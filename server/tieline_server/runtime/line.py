@@ -45,6 +45,9 @@ from tieline_server.runtime.kept import Recorder
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import INTERNAL, Services
 
+_AUTHENTICATED: Final = (Append, Create, Resume)
+"""Requests that a key is asked for, each time."""
+
 _OF_LANES: Final = (Append, Cancel, Create, Resume)
 """Requests that a lane is named for."""
 
@@ -105,7 +108,7 @@ class LineRuntime:
     def receive(self, request: Request, *, size: int) -> None:
         """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""
         started = self._services.clock()
-        if isinstance(request, Create | Append | Resume):
+        if isinstance(request, _AUTHENTICATED):
             try:
                 self._principal = self._authenticate()
             except ApiError as error:
