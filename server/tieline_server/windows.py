@@ -124,6 +124,7 @@ class _Job:
             tip=Segment(None, told, turn=1),
             settings=self._settings,
             session=self._id,
+            owner=self._principal.owner,
             max_output_tokens=None,
             work=Work(),
         )

@@ -81,6 +81,7 @@ def prompt(
         tip=tip or link(content, after),
         settings=settings,
         session="line/",
+        owner="local",
         max_output_tokens=settings.max_output_tokens if budget is None else budget,
         work=work,
     )

@@ -107,6 +107,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     settings: "Settings"
     session: str
     """Names the line and lane: the same lane may reuse the same KV slot."""
+    owner: str
+    """Whose turn it is: what an engine keeps of it is for no other owner."""
     max_output_tokens: int | None
     """What is left of the turn's budget, or None."""
     work: Work

@@ -10,7 +10,7 @@ from tieline.errors import ApiError
 from tieline.items import Item, decode_input
 from tieline.requests import Append
 from tieline_server.core import intake, sealed
-from tieline_server.core.effects import Catalog, Principal, Resolved
+from tieline_server.core.effects import Catalog, Principal, Prompt, Resolved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.profile import unsupported
 from tieline_server.core.settings import Settings, settle
@@ -134,3 +134,20 @@ def read(turn: "Turn", raw: Raw) -> list[Item]:
     items = decode_input(raw)
     turn.host.work.validate += sum(len(item.raw) for item in items)
     return items
+
+
+def prompt_of(turn: "Turn") -> Prompt:
+    """What the engine is asked to go on from, now that all is settled."""
+    assert turn.resolved is not None
+    assert turn.settings is not None
+    assert turn.tip is not None
+    return Prompt(
+        response_id=turn.id,
+        model=turn.resolved.served,
+        tip=turn.tip,
+        settings=turn.settings,
+        session=turn.host.session(turn.lane),
+        owner=turn.principal.owner,
+        max_output_tokens=turn.budget(),
+        work=turn.host.work,
+    )

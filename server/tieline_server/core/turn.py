@@ -25,7 +25,6 @@ from tieline_server.core.effects import (
     Load,
     Outcome,
     Principal,
-    Prompt,
     Record,
     Release,
     Resolved,
@@ -320,24 +319,13 @@ class Turn:
     def ask_engine(self) -> None:
         """Takes a place and has the engine asked."""
         host = self.host
-        assert self.settings is not None
-        assert self.tip is not None
         assert self.resolved is not None
         host.admission.enter()
         self.placed = True
         self.tally = Tally()
         self.marks.asked(host.now)
         self.wake_at = None if self.running else host.now + host.limits.announce_after
-        prompt = Prompt(
-            response_id=self.id,
-            model=self.resolved.served,
-            tip=self.tip,
-            settings=self.settings,
-            session=host.session(self.lane),
-            max_output_tokens=self._budget(),
-            work=host.work,
-        )
-        host.effects.append(Sample(self, self.resolved.engine, prompt))
+        host.effects.append(Sample(self, self.resolved.engine, settling.prompt_of(self)))
 
     def announce(self) -> None:
         """Says created and in_progress, once."""
@@ -525,14 +513,14 @@ class Turn:
         """Ready to sample: with a place at once, else in line for one."""
         if self.background:
             self._say_queued()
-        if self._budget() == 0:
+        if self.budget() == 0:
             self.handle(TurnInput.CUT, "max_output_tokens")
         elif self.host.admission.has_place and not self.host.waiting:
             self.handle(TurnInput.START)
         else:
             self.handle(TurnInput.WAIT)
 
-    def _budget(self) -> int | None:
+    def budget(self) -> int | None:
         """Output tokens left for the whole rollout, or None."""
         assert self.settings is not None
         limit = self.settings.max_output_tokens

@@ -218,7 +218,7 @@ class TestTurn:
         usage = line.response(turn).usage
         assert usage is not None
         assert (usage.input_tokens, usage.output_tokens) == (20, 16)
-        assert line.turns[turn]._budget() == 19
+        assert line.turns[turn].budget() == 19
 
     @pytest.mark.parametrize("end", ["cancel", "drop"])
     def test_one_that_is_cut_while_it_is_summarised_has_used_that(self, end: str) -> None:
