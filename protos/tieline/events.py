@@ -17,8 +17,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from tieline.errors import ApiError
 from tieline.responses import Response
 
-NO_LOGPROBS: Final[list[Raw]] = []
-
 
 # Nothing that an event holds can lead back to it, and there are many: the collector need not look.
 class Event(Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
@@ -117,7 +115,7 @@ class OutputTextDelta(Event, frozen=True, kw_only=True, tag="response.output_tex
     output_index: int
     content_index: int
     delta: str
-    logprobs: list[Raw] = NO_LOGPROBS
+    logprobs: tuple[Raw, ...] = ()
 
 
 class OutputTextDone(Event, frozen=True, kw_only=True, tag="response.output_text.done"):
@@ -127,7 +125,7 @@ class OutputTextDone(Event, frozen=True, kw_only=True, tag="response.output_text
     output_index: int
     content_index: int
     text: str
-    logprobs: list[Raw] = NO_LOGPROBS
+    logprobs: tuple[Raw, ...] = ()
 
 
 class OutputTextAnnotationAdded(
@@ -440,5 +438,5 @@ def merged(first: Event, second: Event) -> Event | None:
             return None
     joined: dict[str, object] = {"delta": first.delta + second.delta}  # type: ignore[attr-defined]
     if isinstance(first, OutputTextDelta) and isinstance(second, OutputTextDelta):
-        joined["logprobs"] = [*first.logprobs, *second.logprobs]
+        joined["logprobs"] = first.logprobs + second.logprobs
     return msgspec.structs.replace(first, **joined)

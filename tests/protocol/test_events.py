@@ -77,9 +77,9 @@ def _delta(text: str, **members: Any) -> events.OutputTextDelta:
 
 
 def test_deltas_of_one_part_merge_under_the_first_number() -> None:
-    one = _delta("a", logprobs=[Raw(b"1")])
-    both = events.merged(one, _delta("b", sequence_number=5, logprobs=[Raw(b"2")]))
-    assert both == _delta("ab", logprobs=[Raw(b"1"), Raw(b"2")])
+    one = _delta("a", logprobs=(Raw(b"1"),))
+    both = events.merged(one, _delta("b", sequence_number=5, logprobs=(Raw(b"2"),)))
+    assert both == _delta("ab", logprobs=(Raw(b"1"), Raw(b"2")))
 
 
 @pytest.mark.parametrize(

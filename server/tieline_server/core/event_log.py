@@ -58,7 +58,7 @@ class EventLogs:
 class EventLog:
     """The events of one response, the first one first: an event's place is its number."""
 
-    __slots__ = ("_logs", "_open", "_weighed", "ended", "events", "listeners", "size", "whole")
+    __slots__ = ("_listeners", "_logs", "_open", "_weighed", "ended", "events", "size", "whole")
 
     def __init__(self, logs: EventLogs, size: int) -> None:
         self._logs = logs
@@ -71,8 +71,8 @@ class EventLog:
         """Whether every event is still here."""
         self.ended = False
         """Whether the last event is the terminal one."""
-        self.listeners: list[Callable[[], None]] = []
-        """Called whenever there is more to read, or never will be."""
+        # Few have a listener, and what is kept of every turn is kept small.
+        self._listeners: tuple[Callable[[], None], ...] = ()
         logs.grew(self, size)
 
     def add(self, event: Event) -> None:
@@ -85,7 +85,7 @@ class EventLog:
             self._weigh(TEXT * len(event.item))  # type: ignore[attr-defined]
         elif kind.TERMINAL:
             self._end()
-        if self.listeners:
+        if self._listeners:
             self._tell()
 
     def extend(self, events: Sequence[Event]) -> None:
@@ -94,8 +94,16 @@ class EventLog:
             self.events += events
             if len(self.events) - self._weighed > FEW:
                 self._weigh()
-            if self.listeners:
+            if self._listeners:
                 self._tell()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called whenever there is more to read, or never will be."""
+        self._listeners += (listener,)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called no more, if it was."""
+        self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def after(self, number: int | None, most: int | None = None) -> list[Event]:
         """The events with numbers behind ``number``; behind the end, the terminal one.
@@ -131,5 +139,5 @@ class EventLog:
         self._logs.grew(self, size)
 
     def _tell(self) -> None:
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener()

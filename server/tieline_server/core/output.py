@@ -197,10 +197,9 @@ class Output:
             return
         item = self._in_part("message", "output_text")
         item.pieces.append(delta.text)
-        logprobs = list(delta.logprobs)
-        item.logprobs += logprobs
+        item.logprobs += delta.logprobs
         place = self._place(item)
-        self._push(events.OutputTextDelta, delta=delta.text, logprobs=logprobs, **place)
+        self._push(events.OutputTextDelta, delta=delta.text, logprobs=delta.logprobs, **place)
 
     def _on_refusal(self, run: list[deltas.RefusalDelta]) -> None:
         self._grow("message", "refusal", run)
@@ -280,7 +279,7 @@ class Output:
         text, place = "".join(item.pieces), self._place(item)
         if item.part == "output_text":
             part = _text_part(text, item.logprobs)
-            self._push(events.OutputTextDone, text=text, logprobs=item.logprobs, **place)
+            self._push(events.OutputTextDone, text=text, logprobs=tuple(item.logprobs), **place)
         elif item.part == "refusal":
             part = Raw(_encode({"type": "refusal", "refusal": text}))
             self._push(events.RefusalDone, refusal=text, **place)

@@ -50,7 +50,7 @@ class Recorder:
         """Done when it is durable that the response runs: whether it is."""
         log = turn.log
         assert log is not None, "made as the log begins"
-        log.listeners.append(self._more)
+        log.listen(self._more)
 
     async def _begin(self) -> bool:
         try:
@@ -113,15 +113,15 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         log = self._turn.log
-        if log is not None and self._more in log.listeners:
-            log.listeners.remove(self._more)
+        if log is not None:
+            log.unlisten(self._more)
 
 
 class KeptTurn:
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("_latest", "_memory", "_over", "key", "log", "owner", "recorder", "response_id",
-                 "turn")  # fmt: skip
+    __slots__ = ("_latest", "_memory", "_over", "goes_at", "key", "log", "owner", "recorder",
+                 "response_id", "turn")  # fmt: skip
 
     def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
         self.response_id = turn.id
@@ -130,6 +130,8 @@ class KeptTurn:
         self.log = log
         self.turn: Turn | None = turn
         self.recorder = recorder
+        self.goes_at = 0.0
+        """When what is left of it goes, on the loop's clock. Known once it has ended."""
         self._latest: weakref.ref[Tip] | None = None
         """Its chain, as long as its line remembers it."""
         self._memory: Memory | None = None
@@ -203,8 +205,8 @@ class KeptTurns:
 
     def __init__(self) -> None:
         self._by_id: dict[str, KeptTurn] = {}
-        self._ended: deque[tuple[float, KeptTurn]] = deque()
-        """Those that have ended, with the time at which they go: all stay equally long."""
+        self._ended: deque[KeptTurn] = deque()
+        """Those that have ended, the first to go at the head: all stay equally long."""
         self._timer: asyncio.TimerHandle | None = None
         self._memory: Memory | None = None
         """The chains of those that have ended in a way that can be continued."""
@@ -239,9 +241,10 @@ class KeptTurns:
             self._drop(kept)
             return
         loop = asyncio.get_running_loop()
-        self._ended.append((loop.time() + window, kept))
+        kept.goes_at = loop.time() + window
+        self._ended.append(kept)
         if self._timer is None:
-            self._timer = loop.call_at(self._ended[0][0], self._sweep)
+            self._timer = loop.call_at(kept.goes_at, self._sweep)
 
     def inherit(self, line: Memory, budget: Budget) -> None:
         """A line goes: what it remembers of kept turns is counted here from now on."""
@@ -254,10 +257,10 @@ class KeptTurns:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
-        while self._ended and self._ended[0][0] <= loop.time():
-            self._drop(self._ended.popleft()[1])
+        while self._ended and self._ended[0].goes_at <= loop.time():
+            self._drop(self._ended.popleft())
         if self._ended:
-            self._timer = loop.call_at(self._ended[0][0], self._sweep)
+            self._timer = loop.call_at(self._ended[0].goes_at, self._sweep)
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted."""

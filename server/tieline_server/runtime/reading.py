@@ -207,7 +207,7 @@ async def events_of(
 async def read_log(log: EventLog, after: int | None) -> AsyncGenerator[Sequence[Event], None]:
     """The events of a log behind ``after``, as they come, until it has ended or is dropped."""
     arrived = asyncio.Event()
-    log.listeners.append(arrived.set)
+    log.listen(arrived.set)
     try:
         while log.whole:
             arrived.clear()
@@ -221,7 +221,7 @@ async def read_log(log: EventLog, after: int | None) -> AsyncGenerator[Sequence[
                 return
             after = last.sequence_number or 0
     finally:
-        log.listeners.remove(arrived.set)
+        log.unlisten(arrived.set)
 
 
 async def _stored(

@@ -84,7 +84,7 @@ class TestReading:
     def test_a_listener_is_told_of_all_that_comes_and_of_the_drop(self) -> None:
         told: list[int] = []
         log = EventLogs().open()
-        log.listeners.append(lambda: told.append(len(log.events)))
+        log.listen(lambda: told.append(len(log.events)))
         log.add(delta(0))
         log.extend([delta(1), delta(2)])
         log.add(end(3))

@@ -200,7 +200,7 @@ class TestBytes:
         (part,) = written.items[0]["content"]
         assert part["logprobs"] == [msgspec.json.decode(token)]
         (done,) = written.only(events.OutputTextDone)
-        assert done.logprobs == [token]
+        assert done.logprobs == (token,)
 
     def test_the_event_the_snapshot_and_the_chain_share_the_very_bytes(self) -> None:
         written = Written(TextDelta("a"), FUNCTION, CallDelta("{}")).end()

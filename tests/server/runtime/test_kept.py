@@ -315,7 +315,7 @@ class TestKept:
                 assert kept is not None
                 assert kept.log.whole
                 gone.append(asyncio.Event())
-                kept.log.listeners.append(gone[-1].set)
+                kept.log.listen(gone[-1].set)
             for event in gone:
                 await asyncio.wait_for(event.wait(), 10)
             assert len(stage.services.running.kept) == 0

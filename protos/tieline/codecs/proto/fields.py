@@ -154,7 +154,8 @@ class JsonTexts(Kind):
         return elements is not None and self.write(message, slot, elements)
 
     def load(self, field: Any, param: str) -> Any:
-        return [JSON_TEXT.load(text, f"{param}[{index}]") for index, text in enumerate(field)]
+        load = JSON_TEXT.load
+        return tuple(load(text, f"{param}[{index}]") for index, text in enumerate(field))
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         if value:
@@ -474,7 +475,7 @@ def _blank(slot: Slot) -> Any:
     if slot.mode is Mode.NULLABLE:
         return NULL if isinstance(slot.kind, AsRaw) else None
     zero = slot.kind.zero
-    return [] if zero == () else zero
+    return [] if type(slot.kind) is Texts else zero
 
 
 def extras(message: Any, param: str = "") -> dict[str, Raw]:

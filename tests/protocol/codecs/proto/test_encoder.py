@@ -49,7 +49,7 @@ MEMBERS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "refusal": TEXTS,
     "arguments": TEXTS,
     "input": TEXTS,
-    "logprobs": st.sampled_from([[], [], [Raw(b'{"token":"a"}')]]),
+    "logprobs": st.sampled_from([(), (), (Raw(b'{"token":"a"}'),)]),
     "part": TEXTS.map(lambda text: Raw(dumps({**msgspec.json.decode(PART), "text": text}))),
     "item": TEXTS.map(lambda text: Raw(dumps({**msgspec.json.decode(CALL), "arguments": text}))),
 }
@@ -178,7 +178,7 @@ def test_a_delta_with_logprobs_or_without_a_number_keeps_them() -> None:
 
 def test_the_logprobs_of_a_whole_text_are_kept() -> None:
     event = events.OutputTextDone(
-        item_id="m", output_index=0, content_index=0, text="a", logprobs=[Raw(b'{"token":"a"}')]
+        item_id="m", output_index=0, content_index=0, text="a", logprobs=(Raw(b'{"token":"a"}'),)
     )
     same_bytes(proto.EventEncoder().encode(event), event)
 
