@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Processes that run tests side by side, a file of tests in one of them; 0: none, for a debugger.
+JOBS ?= 2
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,6 +19,8 @@ NPM_SYNCED := $(NPM)/node_modules/.synced
 # An activated environment or a setting of the caller's must not redirect ours.
 unexport VIRTUAL_ENV
 unexport UV_PROJECT_ENVIRONMENT
+
+SIDE_BY_SIDE = --numprocesses=$(JOBS) --dist=loadfile
 
 SCHEMA := $(sort $(wildcard protos/tieline/v1/*.proto))
 BASELINE := protos/baseline.binpb
@@ -47,8 +51,8 @@ bench: $(SYNCED) ## Run the quick benchmarks (ARGS="..." to choose)
 check: lint types imports check-protos buf test ## Everything CI runs
 
 .PHONY: test
-test: $(SYNCED) ## Run the tests (ARGS="tests/server -k lane")
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(SYNCED) ## Run the tests (ARGS="tests/server -k lane" JOBS=0)
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 .PHONY: test-lowest
 test-lowest: $(UV) ## Run the tests on the lowest versions that pyproject.toml allows
@@ -57,7 +61,7 @@ test-lowest: $(UV) ## Run the tests on the lowest versions that pyproject.toml a
 		--all-extras --group dev --group model pyproject.toml --output-file .venv-lowest/requirements.txt
 	@$(UV) pip sync --quiet --python .venv-lowest .venv-lowest/requirements.txt
 	@$(UV) pip install --quiet --python .venv-lowest --no-deps --editable .
-	@.venv-lowest/bin/python -m pytest $(ARGS)
+	@.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 .PHONY: clients
 clients: $(SYNCED) ## Run clients from npm against a server: Codex, AI SDK, Cline, openai (needs node)

@@ -16,6 +16,9 @@ from tests.support.signal import PATIENCE
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 
+MASK = b"\x37\xfa\x21\x3d"
+"""What its frames are masked with, always the same: that of the example in RFC 6455 5.7."""
+
 TERMINAL = ("response.completed", "response.failed", "response.incomplete")
 
 
@@ -63,9 +66,8 @@ def frame(
         head += bytes((mask_bit | 127,)) + size.to_bytes(8, "big")
     if not masked:
         return head + payload
-    mask = os.urandom(4)
-    key = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
-    return head + mask + (int.from_bytes(payload, "big") ^ key).to_bytes(size, "big")
+    key = int.from_bytes((MASK * (size // 4 + 1))[:size], "big")
+    return head + MASK + (int.from_bytes(payload, "big") ^ key).to_bytes(size, "big")
 
 
 class RawSocket:
