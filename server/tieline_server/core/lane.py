@@ -17,14 +17,15 @@ from tieline_server.core.turns import TurnInput, TurnState
 class Lane:
     """A first-in first-out queue of turns, and what it recalls between them."""
 
-    def __init__(self, host: Host, name: str | None) -> None:
+    def __init__(self, host: Host, name: str | None, recall: Recall | None = None) -> None:
         self.name = name
         self.state = LaneState.IDLE
         self.current: Turn | None = None
         self.queue: deque[Turn] = deque()
         self.parked: deque[tuple[Create | Append | Cancel, Principal]] = deque()
         """What was asked while a response is on its way here: it is meant for that one's lane."""
-        self.recall = Recall(host.work)
+        self.recall = recall or Recall()
+        self.recall.work = host.work
         self._host = host
 
     def handle(self, what: LaneInput, *args: object) -> None:

@@ -8,6 +8,7 @@ from tieline.requests import Append, Cancel, Create, Resume
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, size_of
 from tieline_server.core.profile import Profile, unsupported
+from tieline_server.core.settings import Recall
 from tieline_server.core.transitions import LaneState
 from tieline_server.core.turn import Host, Turn
 from tieline_server.core.turns import TurnState
@@ -16,12 +17,20 @@ from tieline_server.core.turns import TurnState
 class Lanes:
     """The lanes that were named so far; none is forgotten before its line ends (wire.md 5)."""
 
-    __slots__ = ("_admission", "_by_name", "_host", "_profile")
+    __slots__ = ("_admission", "_by_name", "_host", "_profile", "_recall")
 
-    def __init__(self, host: Host, admission: Admission, profile: Profile) -> None:
+    def __init__(
+        self,
+        host: Host,
+        admission: Admission,
+        profile: Profile,
+        recall: Recall | None,
+    ) -> None:
         self._host = host
         self._admission = admission
         self._profile = profile
+        self._recall = recall
+        """What the nameless lane begins with."""
         self._by_name: dict[str | None, Lane] = {}
 
     def __iter__(self) -> Iterator[Lane]:
@@ -38,7 +47,8 @@ class Lanes:
         """The lane of this name, made where it is new."""
         lane = self._by_name.get(name)
         if lane is None:
-            lane = self._by_name[name] = Lane(self._host, name)
+            known = self._recall if name is None else None
+            lane = self._by_name[name] = Lane(self._host, name, known)
         return lane
 
     def admit(self, request: Create | Append) -> Lane:

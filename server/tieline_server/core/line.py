@@ -55,6 +55,7 @@ from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, session_started, unsupported
 from tieline_server.core.sealed import Sealer
+from tieline_server.core.settings import Recall
 from tieline_server.core.succession import Succession
 from tieline_server.core.transitions import LINES, LaneInput, LaneState, LineInput, LineState
 from tieline_server.core.turn import Turn
@@ -94,6 +95,7 @@ class Line:
         budget: Budget | None = None,
         logs: EventLogs | None = None,
         driver: object = None,
+        recall: Recall | None = None,
     ) -> None:
         self.limits = limits
         self.profile = profile
@@ -115,7 +117,7 @@ class Line:
         self.unix_time = 0
         self.effects: list[Effect] = []
         self.waiting: deque[Turn] = deque()
-        self._lanes = Lanes(self, self.admission, profile)
+        self._lanes = Lanes(self, self.admission, profile, recall)
         self._succession = Succession(self)
         self._ended: deque[str] = deque(maxlen=_RECENT)
         self._cut_at: float | None = None

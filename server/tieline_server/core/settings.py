@@ -127,10 +127,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Recall:
     """The last raw bytes of each free-form member on a lane, and what was read from them."""
 
-    __slots__ = ("_last", "_settled", "_work")
+    __slots__ = ("_last", "_settled", "work")
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Work | None = None) -> None:
+        self.work = work or Work()
+        """Where is counted what had to be read: the work of the lane that it serves now."""
         self._last: dict[str, tuple[bytes, Any]] = {}
         self._settled: tuple[tuple[Any, ...], Settings] | None = None
 
@@ -147,7 +148,7 @@ class Recall:
         if last is not None and last[0] == data:
             value: T = last[1]
             return value
-        self._work.validate += len(data)
+        self.work.validate += len(data)
         value = parse(data)
         self._last[name] = (data, value)
         return value

@@ -37,6 +37,7 @@ from tieline_server.core.idempotency import key_digest
 from tieline_server.core.line import Line
 from tieline_server.core.profile import Profile
 from tieline_server.core.refusals import no_target
+from tieline_server.core.settings import Recall
 from tieline_server.core.transitions import LineState
 from tieline_server.core.turn import Turn
 from tieline_server.journals import base as journals
@@ -56,7 +57,8 @@ class LineRuntime:
     """One line, driven.
 
     ``authenticate`` is called for each create, append and resume, so that a revoked key stops at
-    its next request; a 401 ends the line after its error event.
+    its next request; a 401 ends the line after its error event. ``recall`` is what the nameless
+    lane knows from a line before this one.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class LineRuntime:
         authenticate: Callable[[], Principal],
         merge: bool = True,
         profile: Profile | None = None,
+        recall: Recall | None = None,
     ) -> None:
         self._services = services
         self.transport = transport
@@ -95,6 +98,7 @@ class LineRuntime:
             budget=services.budget,
             logs=services.logs,
             driver=self,
+            recall=recall,
         )
         services.running.lines.add(self)
 

@@ -14,6 +14,7 @@ from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
 from tieline_server.transports.client_frames import ClientFrames
 from tieline_server.transports.http.errors import SERVER, error_response
+from tieline_server.transports.http.recollection import Recollection
 
 UNSENT_BYTES: Final = 16 * 1024
 """What a connection buffers here, and again unsent in the kernel, before a writer waits.
@@ -59,7 +60,7 @@ class Connections:
 class Connection(web.RequestHandler):
     """What aiohttp makes for each connection, with our bounds and our errors."""
 
-    __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections")
+    __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections", "recollection")
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Connection(web.RequestHandler):
         self.connections = connections
         self._write_timeout = write_timeout
         self._stuck: asyncio.TimerHandle | None = None
+        self.recollection = Recollection()
         self.admitted = False
         self.busy = False
         """Whether a handler answers a request; what it returns is written after that."""

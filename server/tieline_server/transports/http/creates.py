@@ -9,7 +9,6 @@ from aiohttp import web
 from msgspec import structs
 
 from tieline import responses
-from tieline.codecs.json import RequestDecoder
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create, Resume, SessionStart
 from tieline_server.core.effects import Principal
@@ -47,7 +46,7 @@ async def read_create(call: Call, services: Services, config: HttpConfig) -> tup
     body = await read_body(
         call.request, limit=services.limits.message_bytes, patience=config.read_timeout
     )
-    return RequestDecoder().create(body), len(body)
+    return call.recollection.read(body), len(body)
 
 
 class CreateCalls:
@@ -71,6 +70,7 @@ class CreateCalls:
                 authenticate=authenticate,
                 merge=self._config.merge,
                 profile=profile_for(self._services, create),
+                recall=call.recollection.recall,
             )
             async with self._calls.opened(line) as live:
                 extensions = self._extensions(call, create)

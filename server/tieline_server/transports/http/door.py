@@ -181,6 +181,7 @@ class HttpDoor:
             started=services.clock(),
             clock=services.clock,
             cors=self._safety.headers(request),
+            recollection=connection.recollection,
             name=name,
         )
         self._begin(connection)
