@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from tieline import events
 from tieline.errors import ApiError
+from tieline_server.core.profile import PROFILES
 from tieline_server.transports.batches import Batches
 from tieline_server.transports.calls import LiveLine
 from tieline_server.transports.json_events import EventJson, error_json
@@ -23,6 +24,20 @@ DONE: Final = b"data: [DONE]\n\n"
 
 _TYPE_AT: Final = len(b'{"type":"')
 _BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
+_END: Final = b"\n\n"
+
+
+def _head(kind: bytes) -> bytes:
+    return b"event: %b\ndata: " % kind
+
+
+_RENAMED: Final = {name for profile in PROFILES.values() for name, _ in profile.renamed}
+_DELTAS: Final = {
+    kind: _head(name.encode())
+    for name, kind in events.BY_TYPE.items()
+    if kind in events.MERGEABLE and name not in _RENAMED
+}
+"""What stands before the deltas that have one name in all profiles."""
 
 
 def frame(data: bytes) -> bytes:
@@ -37,7 +52,7 @@ def frame(data: bytes) -> bytes:
     if b"\n" in data or b"\r" in data:
         data = data.translate(_BREAKS)
     kind = data[_TYPE_AT : data.index(b'"', _TYPE_AT)]
-    return b"event: %b\ndata: %b\n\n" % (kind, data)
+    return _head(kind) + data + _END
 
 
 def comment(text: str) -> bytes:
@@ -122,12 +137,22 @@ class EventStream:
         pulse.end()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
-        texts = [text for text in self._encoder.encode_all(taken) if text is not None]
-        self._line.work.encode += sum(map(len, texts))
-        for event in taken:
+        frames: list[bytes] = []
+        encoded, numbers = 0, self._numbers
+        for event, text in zip(taken, self._encoder.encode_all(taken), strict=True):
             if event.sequence_number is not UNSET:
-                self._numbers = event.sequence_number + 1
-        return [frame(text) for text in texts]
+                numbers = event.sequence_number + 1
+            if text is None:
+                continue
+            encoded += len(text)
+            head = _DELTAS.get(type(event))
+            if head is None or b"\n" in text or b"\r" in text:
+                frames.append(frame(text))
+            else:
+                frames.append(head + text + _END)
+        self._line.work.encode += encoded
+        self._numbers = numbers
+        return frames
 
     def _end(self) -> bytes:
         error = self._live.error or self._line.error

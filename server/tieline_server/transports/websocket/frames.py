@@ -12,17 +12,25 @@ REASON_BYTES: Final = 123
 """What a close frame has room for beside its code (RFC 6455 5.5: 125 bytes in all)."""
 
 
+def _text_header(size: int) -> bytes:
+    if size < 126:
+        return bytes((0x81, size))
+    if size < 65536:
+        return b"\x81\x7e" + size.to_bytes(2, "big")
+    return b"\x81\x7f" + size.to_bytes(8, "big")
+
+
+_USUAL: Final = tuple(map(_text_header, range(1024)))
+"""Those of the sizes that a token's event has."""
+
+
 def text_header(size: int) -> bytes:
     """What stands before a text of ``size`` bytes: FIN and opcode, then the length.
 
     >>> text_header(5).hex()
     '8105'
     """
-    if size < 126:
-        return bytes((0x81, size))
-    if size < 65536:
-        return b"\x81\x7e" + size.to_bytes(2, "big")
-    return b"\x81\x7f" + size.to_bytes(8, "big")
+    return _USUAL[size] if size < 1024 else _text_header(size)
 
 
 def close_frame(code: int, reason: str = "") -> bytes:

@@ -155,13 +155,16 @@ class EventWriter:
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []
+        encoded, most, framed = 0, self._event_bytes, not self._deflated
         for event, text in zip(taken, self._encoder.encode_all(taken), strict=True):
             if text is None:
                 continue
-            if len(text) >= self._event_bytes:
+            if len(text) >= most:
                 text = self._shrink(event)
-            self._line.work.encode += len(text)
-            frames.append(self._framed(text))
+            size = len(text)
+            encoded += size
+            frames.append(text_header(size) + text if framed else text)
+        self._line.work.encode += encoded
         return frames
 
     def _framed(self, text: bytes) -> bytes:
