@@ -30,7 +30,12 @@ WORKER: Final = "worker-process"
 INTERRUPTED: Final = 130
 """What a shell reports for a process that SIGINT ended."""
 
-PLACES: Final = {"grpc": "HOST:PORT", "http": "HOST:PORT", "upstream": "URL[,URL...]"}
+PLACES: Final = {
+    "grpc": "HOST:PORT",
+    "http": "HOST:PORT",
+    "moderation": "URL",
+    "upstream": "URL[,URL...]",
+}
 """Settings whose value has a shape of its own -> what stands for it in the help."""
 
 METAVARS: Final[dict[object, str]] = {Path: "FILE", int: "N", float: "SECONDS", str: "NAME"}

@@ -16,7 +16,7 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
-from tieline_server import engines, telemetry
+from tieline_server import engines, guards, telemetry
 from tieline_server.config import (
     MEMORY,
     OFF,
@@ -32,6 +32,8 @@ from tieline_server.core.event_log import EventLogs
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine, Probing
+from tieline_server.guards.base import Counts, Guard
+from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.homes import Home
 from tieline_server.journals import JOURNALS
 from tieline_server.journals.base import Journal
@@ -162,9 +164,11 @@ async def opened(
         )
         store, ledger, journal = await open_store(config, stack)
         by_name = await open_engines(config, stack)
+        catalog = catalog_of(config, by_name)
+        opened_guards = open_guards(config, stack)
         services = Services(
-            engines=by_name,
-            catalog=catalog_of(config, by_name),
+            engines=guarded(config, by_name, catalog, opened_guards, observer.numbers.guards),
+            catalog=catalog,
             store=store,
             ledger=ledger,
             journal=journal,
@@ -252,6 +256,37 @@ def _upstream_options(config: Config, name: str, urls: str) -> dict[str, Any]:
         "model": config.upstream_model if urls == config.upstream else None,
         "patience": Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
         "places": config.upstream_requests,
+    }
+
+
+def open_guards(config: Config, stack: AsyncExitStack) -> dict[str, Guard]:
+    """The guards of the settings by name; ``stack`` closes them. Raises :class:`TielineError`."""
+    by_name: dict[str, Guard] = {}
+    for name, table in config.all_guards.items():
+        key = config.key_of_guard(table) if table.kind == "remote" else None
+        by_name[name] = guard = guards.load(name, table, key=key)
+        stack.push_async_callback(guard.close)
+    return by_name
+
+
+def guarded(
+    config: Config,
+    by_name: Mapping[str, Engine],
+    catalog: ModelCatalog,
+    opened_guards: Mapping[str, Guard],
+    counts: Counts,
+) -> dict[str, Engine]:
+    """The engines with guards around those whose models have any, the others as they are."""
+    everything = tuple(opened_guards)
+    chosen: dict[str, dict[str, list[Guard]]] = {name: {} for name in by_name}
+    for entry in catalog.entries():
+        table = config.models.get(entry.model)
+        names = everything if table is None else config.guards_of(table)
+        if names:
+            chosen[entry.engine][entry.model] = [opened_guards[name] for name in names]
+    return {
+        name: GuardedEngine(engine, chosen[name], counts) if chosen[name] else engine
+        for name, engine in by_name.items()
     }
 
 

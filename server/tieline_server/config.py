@@ -118,7 +118,7 @@ def _upstream(value: str | None) -> str | None:
     return value
 
 
-FLAGLESS: Final = frozenset({"models", "upstream_key"})
+FLAGLESS: Final = frozenset({"guards", "models", "moderation_key", "upstream_key"})
 """Settings that no flag has: tables, and what a list of processes must not show."""
 
 UPSTREAM: Final = "upstream"
@@ -149,6 +149,69 @@ class ModelSettings(BaseModel):
     max_output_tokens: int | None = Field(
         None, ge=1, description="For creates that set no limit of their own."
     )
+    guards: tuple[str, ...] | None = Field(
+        None, description="Names of the guards that it has; by default all."
+    )
+
+
+class GuardSettings(BaseModel):
+    """A table ``[guards.NAME]``: a guard, and what it reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["pattern", "remote"] = Field(description="What reads: pattern or remote.")
+    applies: tuple[Literal["input", "output"], ...] = Field(
+        default=("input", "output"),
+        min_length=1,
+        description="What it reads: input, output, or both.",
+    )
+    message: str | None = Field(
+        default=None,
+        description="What a client hears where its input is refused, instead of our sentence.",
+    )
+    patterns: tuple[str, ...] = Field(
+        default=(), description="pattern: what is flagged, in RE2's syntax."
+    )
+    file: Path | None = Field(
+        default=None,
+        description="pattern: file of further patterns, one a line; # begins a comment.",
+    )
+    url: Upstream = Field(
+        default=None, description="remote: base URL of a server with OpenAI's /moderations."
+    )
+    model: str | None = Field(default=None, description="remote: the model that is asked for.")
+    key_file: Path | None = Field(
+        default=None, description="remote: file with its key; by default moderation_key."
+    )
+    timeout: Seconds = Field(default=5.0, description="remote: seconds that a verdict may take.")
+    on_error: Literal["closed", "open"] = Field(
+        default="closed",
+        description="remote: without a verdict nothing passes (closed) or everything (open).",
+    )
+    categories: tuple[str, ...] = Field(
+        default=(), description="remote: the categories that count; by default whatever is flagged."
+    )
+    images: bool = Field(default=True, description="remote: whether it reads images of the input.")
+    requests: int = Field(
+        default=32, ge=1, description="remote: requests at once; further ones wait."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        foreign = _OF_PATTERN if self.kind == "remote" else _OF_REMOTE
+        if misplaced := sorted(foreign & self.model_fields_set):
+            raise ValueError(f"a {self.kind} guard has no '{misplaced[0]}'")
+        if self.kind == "remote" and (self.url is None or "," in self.url):
+            raise ValueError("a remote guard needs one 'url'")
+        if self.kind == "pattern" and not self.patterns and self.file is None:
+            raise ValueError("a pattern guard needs 'patterns' or a 'file'")
+        return self
+
+
+_OF_PATTERN: Final = frozenset({"patterns", "file"})
+_OF_REMOTE: Final = frozenset(
+    {"url", "model", "key_file", "timeout", "on_error", "categories", "images", "requests"}
+)
 
 
 class Config(BaseSettings):
@@ -189,6 +252,23 @@ class Config(BaseSettings):
     )
     models: Annotated[dict[str, ModelSettings], NoDecode] = Field(
         {}, description="Which models are served under which names; by default all of the engine's."
+    )
+    guards: Annotated[dict[str, GuardSettings], NoDecode] = Field(
+        {}, description="What reads input and output; by default nothing does."
+    )
+    guard_patterns: Path | None = Field(
+        None, description="File of RE2 patterns, one a line, that no input and no output may match."
+    )
+    moderation: Upstream = Field(
+        None, description="Base URL of a server whose /moderations reads all input and output."
+    )
+    moderation_model: str | None = Field(None, description="The model that it is asked for.")
+    moderation_key_file: Path | None = Field(
+        None,
+        description="File with the key that servers of moderation are given as a bearer token.",
+    )
+    moderation_key: str | None = Field(
+        None, repr=False, description="That key itself: in the environment or the file alone."
     )
     grpc: Address = Field(
         "127.0.0.1:50051", description="HOST:PORT that gRPC listens on; port 0 picks a free one."
@@ -354,16 +434,27 @@ class Config(BaseSettings):
 
     def key_of_upstream(self) -> str | None:
         """The upstream's key: from its file, else the setting. Raises :class:`ConfigError`."""
-        path, key = self.upstream_key_file, self.upstream_key
-        if path is not None:
-            try:
-                key = path.read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeError) as error:
-                raise ConfigError(f"cannot read {path}: {type(error).__name__}") from None
-        if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
-            where = path or PREFIX + "UPSTREAM_KEY"
-            raise ConfigError(f"{where}: it holds no key, which is one line of ASCII")
-        return key
+        return _key(self.upstream_key_file, self.upstream_key, "UPSTREAM_KEY")
+
+    def key_of_guard(self, table: GuardSettings) -> str | None:
+        """A remote guard's key: from its own file, else the one of all. Raises as the former."""
+        path = table.key_file or self.moderation_key_file
+        return _key(path, self.moderation_key, "MODERATION_KEY")
+
+    @property
+    def all_guards(self) -> dict[str, GuardSettings]:
+        """The tables of guards, and those that settings of their own stand for."""
+        short: dict[str, GuardSettings] = {}
+        if self.guard_patterns is not None:
+            short["patterns"] = GuardSettings(kind="pattern", file=self.guard_patterns)
+        if self.moderation is not None:
+            url, model = self.moderation, self.moderation_model
+            short["moderation"] = GuardSettings(kind="remote", url=url, model=model)
+        return {**short, **self.guards}
+
+    def guards_of(self, table: ModelSettings) -> tuple[str, ...]:
+        """Names of the guards that a model has."""
+        return tuple(self.all_guards) if table.guards is None else table.guards
 
     @property
     def origins(self) -> frozenset[str]:
@@ -388,7 +479,17 @@ class Config(BaseSettings):
                 "sqlite:///PATH: memory is of one process"
             )
         self._check_engines()
+        self._check_guards()
         return self
+
+    def _check_guards(self) -> None:
+        for name, value in (("patterns", self.guard_patterns), ("moderation", self.moderation)):
+            if value is not None and name in self.guards:
+                raise ValueError(f"guards.{name} is what a setting of its own stands for already")
+        for name, table in self.models.items():
+            for guard in table.guards or ():
+                if guard not in self.all_guards:
+                    raise ValueError(f"models.{name}.guards: there is no guard '{guard}'")
 
     def _check_engines(self) -> None:
         for name, value, engine in (
@@ -402,6 +503,20 @@ class Config(BaseSettings):
         shared = any(self.engine_of(table) == UPSTREAM for table in alone)
         if self.upstream is None and (shared or (not self.models and self.engine == UPSTREAM)):
             raise ValueError("--engine upstream needs --upstream, the URL of its server")
+
+
+def _key(path: Path | None, key: str | None, variable: str) -> str | None:
+    """A key of ours for somebody else, from a file or as it is; raises :class:`ConfigError`."""
+    if path is not None:
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"cannot read {path}: {type(error).__name__}") from None
+    if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
+        raise ConfigError(
+            f"{path or PREFIX + variable}: it holds no key, which is one line of ASCII"
+        )
+    return key
 
 
 def flag(name: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tieline_server.core.effects import TurnRecord
+from tieline_server.guards.base import Counts
 
 BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
 """Seconds, 0.01 to 81.92 doubling: what the GenAI conventions ask of duration histograms."""
@@ -49,6 +50,8 @@ class Numbers:
         self.durations: dict[Labels, Histogram] = {}
         """By model, transport, outcome."""
         self.first_tokens: dict[Labels, Histogram] = {}
+        self.guards = Counts()
+        """What guards read."""
 
     def observe(self, record: TurnRecord, transport: str) -> None:
         """A turn ended."""
@@ -108,6 +111,10 @@ class Numbers:
                 self.tokens.items(),
                 ("gen_ai_request_model", "gen_ai_token_type"),
             ),
+            *_guard("checks", "Pieces that guards have read.", self.guards.checks),
+            *_guard("hits", "Pieces that guards have flagged.", self.guards.hits),
+            *_guard("failures", "Times that a guard could not be asked.", self.guards.failures),
+            *_guard("seconds", "Seconds that guards have read.", self.guards.seconds),
             *_histogram("gen_ai_server_request_duration_seconds", "Create to end.", self.durations),
             *_histogram(
                 "gen_ai_server_time_to_first_token_seconds",
@@ -139,12 +146,18 @@ def _sum(
     name: str,
     kind: str,
     meaning: str,
-    values: Iterable[tuple[Labels, int]],
+    values: Iterable[tuple[Labels, float]],
     names: Sequence[str],
 ) -> Iterator[str]:
     yield from _head(name, kind, meaning)
     for labels, value in values:
         yield f"{name}{_labels(names, labels)} {value}"
+
+
+def _guard(what: str, meaning: str, values: Mapping[tuple[str, str], float]) -> Iterator[str]:
+    name, labels = f"tieline_server_guard_{what}_total", ("tieline_guard", "tieline_stage")
+    # The loop counts while a thread may read.
+    return _sum(name, "counter", meaning, list(values.items()), labels)
 
 
 _HISTOGRAM_LABELS: Final = ("gen_ai_request_model", "tieline_transport", "tieline_outcome")

@@ -40,6 +40,10 @@ LINES: Final = "tieline.server.lines.active"
 EVENTS: Final = "tieline.server.events"
 RESPONSES: Final = "tieline.server.responses"
 TOKENS: Final = "tieline.server.tokens"
+GUARD_CHECKS: Final = "tieline.server.guard.checks"
+GUARD_HITS: Final = "tieline.server.guard.hits"
+GUARD_FAILURES: Final = "tieline.server.guard.failures"
+GUARD_SECONDS: Final = "tieline.server.guard.seconds"
 DURATION: Final = "gen_ai.server.request.duration"
 FIRST_TOKEN: Final = "gen_ai.server.time_to_first_token"
 
@@ -62,6 +66,8 @@ TRANSPORT: Final = "tieline.transport"
 PREVIOUS_RESPONSE_ID: Final = "tieline.previous_response_id"
 LANE: Final = "tieline.lane"
 OWNER: Final = "tieline.owner"
+GUARD: Final = "tieline.guard"
+STAGE: Final = "tieline.stage"
 PHASE: Final = "tieline.phase."
 """Followed by a phase's name; the value is microseconds."""
 
@@ -292,6 +298,7 @@ class Signals:
         meter.create_observable_counter(RESPONSES, [responses], "{response}", "Responses ended.")
         tokens = self._read(self.numbers.tokens, REQUEST_MODEL, TOKEN_TYPE)
         meter.create_observable_counter(TOKENS, [tokens], "{token}", "Tokens used.")
+        self._instrument_guards(meter)
         self._duration = meter.create_histogram(
             DURATION, "s", "Create to end.", explicit_bucket_boundaries_advisory=BUCKETS
         )
@@ -301,6 +308,18 @@ class Signals:
             "Create to first token.",
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
+
+    def _instrument_guards(self, meter: "Meter") -> None:
+        counts = self.numbers.guards
+        for name, counter, unit, meaning in (
+            (GUARD_CHECKS, counts.checks, "{piece}", "Pieces that guards have read."),
+            (GUARD_HITS, counts.hits, "{piece}", "Pieces that guards have flagged."),
+            (GUARD_FAILURES, counts.failures, "{time}", "Times that a guard could not be asked."),
+            (GUARD_SECONDS, counts.seconds, "s", "Seconds that guards have read."),
+        ):
+            meter.create_observable_counter(
+                name, [self._read(counter, GUARD, STAGE)], unit, meaning
+            )
 
     @staticmethod
     def _measure(
@@ -313,7 +332,7 @@ class Signals:
 
     @staticmethod
     def _read(
-        counter: Counter[Any], *names: str
+        counter: Counter[Any] | dict[Any, float], *names: str
     ) -> "Callable[[CallbackOptions], Iterable[Observation]]":
         """A callback that reads ``counter``, whose keys are the values of ``names``."""
         from opentelemetry.metrics import Observation

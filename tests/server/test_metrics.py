@@ -89,7 +89,21 @@ def test_every_metric_says_its_kind_and_its_meaning() -> None:
     text = Numbers().text(lines=0).decode()
     names = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
     assert names == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
-    assert len(names) == 8
+    assert len(names) == 12
+
+
+def test_what_guards_did_is_told_by_guard_and_stage() -> None:
+    numbers = Numbers()
+    numbers.guards.checks["pii", "input"] += 3
+    numbers.guards.hits["pii", "output"] += 1
+    numbers.guards.failures["remote", "input"] += 2
+    numbers.guards.seconds["remote", "input"] += 0.25
+    found = samples(numbers)
+    labels = '{{tieline_guard="{}",tieline_stage="{}"}}'.format
+    assert found["tieline_server_guard_checks_total" + labels("pii", "input")] == 3
+    assert found["tieline_server_guard_hits_total" + labels("pii", "output")] == 1
+    assert found["tieline_server_guard_failures_total" + labels("remote", "input")] == 2
+    assert found["tieline_server_guard_seconds_total" + labels("remote", "input")] == 0.25
 
 
 def numbers_of(*transports: str) -> Numbers:
