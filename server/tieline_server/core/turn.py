@@ -579,8 +579,12 @@ class Turn:
             self.tip = self.standing.move(Segment(self.tip, kept, turn=self.tip.turn))
 
     def evict_parent(self) -> None:
-        """A failed continuation drops its parent if that is this lane's (wire.md 4.4)."""
-        if self.follows is not None:
+        """A failed continuation drops its parent if that is this lane's (wire.md 4.4).
+
+        A refusal of what was said is no fault of the chain that it was said to.
+        """
+        said = self.failure is not None and self.failure.code == "invalid_prompt"
+        if self.follows is not None and not said:
             self.host.memory.evict(self.lane, self.follows)
 
     def record(self, outcome: Outcome) -> None:

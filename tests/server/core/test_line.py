@@ -158,6 +158,20 @@ class TestEviction:
             line.create("three", previous_response_id=named)
         assert line.errors == [NOT_FOUND, NOT_FOUND]
 
+    @pytest.mark.parametrize("announced", [False, True])
+    def test_a_refusal_of_what_was_said_leaves_the_chain_that_it_was_said_to(
+        self, announced: bool
+    ) -> None:
+        line = Lockstep()
+        first = line.create("one")
+        line.answer(first, "1")
+        second = line.create("bad", previous_response_id=first)
+        if announced:
+            line.say(second, TEN)
+        line.fail(second, "invalid_prompt")
+        third = line.create("two", previous_response_id=first)
+        assert line.context(third) == ["user: one", "assistant: 1", "user: two"]
+
     def test_a_stored_failed_response_cannot_be_continued_either(self) -> None:
         line = Lockstep()
         first = line.create("one", store=True)
