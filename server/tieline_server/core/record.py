@@ -3,8 +3,9 @@
 Phases are microseconds. ``lane``: behind others on its lane. ``resolve``: settings, parent and
 input settled, the store asked. ``queue``: waiting for an active place. ``prefill``: from asking
 the engine to the first token. ``decode``: the rest of sampling. ``held``: the client ran its
-tools. ``store``: the commit. ``first_token``: from the create to the first token. ``overhead``:
-all of ``total`` that is neither engine, nor queue, nor client (design: timing).
+tools. ``guard``: guards were waited for. ``store``: the commit. ``first_token``: from the create
+to the first token. ``overhead``: all of ``total`` that is neither engine, nor queue, nor client
+(design: timing).
 """
 
 from typing import TYPE_CHECKING
@@ -124,9 +125,13 @@ class Marks:
             "store": round(store * 1e6),
             "first_token": round((token - self.received) * 1e6),
             "total": round(total * 1e6),
-            # An engine renders inside its own time, but rendering is the service's work.
-            "overhead": round(overhead * 1e6) + self._phases.get("render", 0),
+            "overhead": round(overhead * 1e6) + self._work_of_ours(),
         }
+
+    def _work_of_ours(self) -> int:
+        """What an engine's own time has of the service's: rendering, and waiting for guards."""
+        work = self._phases.get("render", 0) + self._phases.get("guard", 0)
+        return min(work, round(self._engine * 1e6))
 
     def _since_held(self, now: float) -> float:
         return 0.0 if self._held_at is None else now - self._held_at

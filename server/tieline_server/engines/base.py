@@ -30,6 +30,9 @@ class EngineError(ApiError):
     engine raises is our fault and reaches the client as a fixed ``server_error``.
     """
 
+    phases: dict[str, int] | None = None
+    """What it measured before, in microseconds, as :class:`Finish` would have told."""
+
 
 class Engine(Protocol):
     """What samples."""

@@ -19,7 +19,7 @@ from tieline_server.core.booking import booking_of
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import Load, Prompt, Save
 from tieline_server.core.turn import Turn
-from tieline_server.engines.base import Engine
+from tieline_server.engines.base import Engine, EngineError
 from tieline_server.journals.base import Claim
 from tieline_server.runtime.services import SERVER_ERROR, Services
 
@@ -157,5 +157,8 @@ def _fail(turn: Turn, error: ApiError) -> None:
     driver = driver_of(turn)
     if driver.speaks(turn, asyncio.current_task()):
         # Otherwise it was stopped, or its turn samples anew after its outputs came.
+        if isinstance(error, EngineError):
+            for name, microseconds in (error.phases or {}).items():
+                turn.marks.add(name, microseconds)
         with driver.reporting() as line:
             line.engine_failed(turn, error)

@@ -64,6 +64,21 @@ class TestMarks:
         marks.sampled(1.0, {"render": 300})
         assert marks.phases(1.0)["overhead"] == 300
 
+    def test_waiting_for_guards_is_the_services_own_work_and_counts_once(self) -> None:
+        marks = Marks(0.0)
+        marks.head(0.0)
+        marks.resolved(0.0)
+        marks.asked(0.0)
+        marks.sampled(1.0, {"render": 300, "guard": 500})
+        assert marks.phases(1.0)["overhead"] == 800
+        refused = Marks(0.0)
+        refused.head(0.0)
+        refused.resolved(0.0)
+        refused.asked(0.0)
+        refused.add("guard", 500_000)
+        phases = refused.phases(1.0)
+        assert (phases["guard"], phases["overhead"]) == (500_000, 1_000_000)
+
 
 class TestRecord:
     def test_it_says_who_what_and_how_it_ended(self) -> None:
