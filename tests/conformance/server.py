@@ -26,6 +26,8 @@ from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
 from tieline_server.engines.upstream import UpstreamEngine
+from tieline_server.guards.base import Counts, Guard
+from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
@@ -102,6 +104,8 @@ class Served(Struct):
     records: list[TurnRecord]
     ledger: MemoryLedger
     signal: Signal
+    counts: Counts
+    """What its guards did."""
 
     @property
     def rows(self) -> list[Booking]:
@@ -115,12 +119,13 @@ async def serve(
     *,
     limits: Limits | None = None,
     upstream: tuple[str, str] | None = None,
+    guards: Sequence[Guard] = (),
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server for this script (None: the engine's own sensible answers).
 
-    ``upstream`` is the URL and the key of one that answers instead. ``settings`` are further
-    members of :class:`Services`.
+    ``upstream`` is the URL and the key of one that answers instead. Every model has the
+    ``guards``. ``settings`` are further members of :class:`Services`.
     """
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
@@ -129,6 +134,9 @@ async def serve(
     journal = MemoryJournal(now=time.time)
     stack = AsyncExitStack()
     served = await stack.enter_async_context(_behind(engine, upstream))
+    counts = Counts()
+    if guards:
+        served = GuardedEngine(served, {m.id: guards for m in served.models()}, counts)
     services = Services(
         engines={served.name: served},
         catalog=ModelCatalog(
@@ -164,6 +172,7 @@ async def serve(
                 records=records,
                 ledger=ledger,
                 signal=signal,
+                counts=counts,
             )
     finally:
         await grpc.stop()

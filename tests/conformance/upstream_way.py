@@ -30,6 +30,7 @@ EXCEPT: Final[dict[str, str]] = {
     ),
     "test_ev_06_a_turn_with_all_kinds_of_output_has_every_event_that_it_can": _SUMMARY,
     "test_ev_06_lifecycle_events_are_whole_and_items_have_their_status": _SUMMARY,
+    "test_nor_in_the_summary_of_a_thought": _SUMMARY,
     "test_st_06_a_delta_with_only_the_tool_output_gives_each_item_once": _IDS,
     "test_the_model_never_reads_sealed_text_of_its_own_chain": _REASONING,
     "test_tl_03_an_open_custom_tool_call_is_named_with_its_kind": _SUMMARY,
