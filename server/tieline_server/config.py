@@ -199,7 +199,9 @@ class GuardSettings(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         foreign = _OF_PATTERN if self.kind == "remote" else _OF_REMOTE
-        if misplaced := sorted(foreign & self.model_fields_set):
+        fields = type(self).model_fields
+        # A worker is told every key, those that nobody wrote as well.
+        if misplaced := [n for n in sorted(foreign) if getattr(self, n) != fields[n].default]:
             raise ValueError(f"a {self.kind} guard has no '{misplaced[0]}'")
         if self.kind == "remote" and (self.url is None or "," in self.url):
             raise ValueError("a remote guard needs one 'url'")

@@ -26,6 +26,8 @@ from tieline_server.app import Signals, catalog_of, limits_of, opened, serve
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
 from tieline_server.engines.scripted import ScriptedEngine
+from tieline_server.guards.base import GuardError
+from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.keys import KeyFileError
 from tieline_server.ledger.sql import SqlLedger
 from tieline_server.runtime import Services
@@ -140,6 +142,24 @@ def test_a_table_that_nobody_can_serve_is_refused_at_the_start(
     config.write_text(text)
     with pytest.raises(TielineError, match=re.escape(said)):
         services(config=config)
+
+
+def test_models_without_guards_are_sampled_by_the_engine_itself(tmp_path: Path) -> None:
+    assert type(services().engines["scripted"]) is ScriptedEngine
+    patterns = tmp_path / "patterns"
+    patterns.write_text("bad\n")
+    guarded = services(guard_patterns=patterns)
+    assert type(guarded.engines["scripted"]) is GuardedEngine
+    assert guarded.engines["scripted"].name == "scripted"
+    config = tmp_path / "tieline.toml"
+    config.write_text("[models.free]\nguards = []\n")
+    free = services(config=config, guard_patterns=patterns)
+    assert type(free.engines["scripted"]) is ScriptedEngine
+
+
+def test_a_guard_that_cannot_be_had_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(GuardError, match=r"^guards\.patterns: cannot read"):
+        services(guard_patterns=tmp_path / "none")
 
 
 def test_the_key_file_decides_who_is_who(tmp_path: Path) -> None:

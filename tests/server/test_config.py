@@ -10,6 +10,7 @@ from tieline_server.config import (
     PREFIX,
     Config,
     ConfigError,
+    GuardSettings,
     flag,
     is_loopback,
     split_address,
@@ -309,3 +310,118 @@ class TestUpstreams:
     def test_a_file_of_a_key_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot read"):
             Config.load({"upstream_key_file": str(tmp_path / "none")}).key_of_upstream()
+
+
+class TestGuards:
+    def test_tables_and_short_settings_name_guards_and_models_choose_among_them(
+        self, tmp_path: Path
+    ) -> None:
+        path = write(
+            tmp_path,
+            """engine = "scripted"
+            moderation = "http://127.0.0.1:9000/v1"
+            moderation_model = "omni"
+
+            [guards.secrets]
+            kind = "pattern"
+            applies = ["output"]
+            patterns = ["bad"]
+
+            [models.a]
+
+            [models.b]
+            guards = ["secrets"]
+
+            [models.c]
+            guards = []
+            """,
+        )
+        config = Config.load({"config": str(path), "guard_patterns": tmp_path / "p"})
+        guards = config.all_guards
+        assert list(guards) == ["patterns", "moderation", "secrets"]
+        assert guards["patterns"].file == tmp_path / "p"
+        assert (guards["moderation"].url, guards["moderation"].model) == (
+            "http://127.0.0.1:9000/v1",
+            "omni",
+        )
+        chosen = [config.guards_of(table) for table in config.models.values()]
+        assert chosen == [tuple(guards), ("secrets",), ()]
+        assert Config.load({}).all_guards == {}
+
+    def test_a_worker_is_told_the_same(self, tmp_path: Path) -> None:
+        text = '[guards.g]\nkind = "pattern"\npatterns = ["bad"]\n'
+        remote = '[guards.r]\nkind = "remote"\nurl = "http://gpu/v1"\n'
+        config = Config.load({"config": str(write(tmp_path, text + remote))})
+        told = config.model_dump(mode="json", exclude={"config"})
+        assert Config.load(told).all_guards == config.all_guards
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[guards.g]", "guards.g.kind: Field required"),
+            ('[guards.g]\nkind = "other"', "guards.g.kind: Input should be"),
+            ('[guards.g]\nkind = "pattern"', "guards.g: a pattern guard needs 'patterns' or a"),
+            ('[guards.g]\nkind = "remote"', "guards.g: a remote guard needs one 'url'"),
+            (
+                '[guards.g]\nkind = "remote"\nurl = "http://a/v1,http://b/v1"',
+                "guards.g: a remote guard needs one 'url'",
+            ),
+            (
+                '[guards.g]\nkind = "remote"\nurl = "http://ann:hush@a/v1"',
+                "guards.g.url: it is no URL",
+            ),
+            (
+                '[guards.g]\nkind = "pattern"\npatterns = ["a"]\ntimeout = 1.0',
+                "guards.g: a pattern guard has no 'timeout'",
+            ),
+            (
+                '[guards.g]\nkind = "remote"\nurl = "http://a/v1"\nfile = "f"',
+                "guards.g: a remote guard has no 'file'",
+            ),
+            (
+                '[guards.g]\nkind = "pattern"\npatterns = ["a"]\napplies = []',
+                "guards.g.applies: ",
+            ),
+            (
+                '[guards.g]\nkind = "pattern"\npatterns = ["a"]\nsize = 1',
+                "guards.g.size: Extra inputs are not permitted",
+            ),
+            ('[models.m]\nguards = ["g"]', "models.m.guards: there is no guard 'g'"),
+            (
+                'guard_patterns = "p"\n[guards.patterns]\nkind = "pattern"\npatterns = ["a"]',
+                "guards.patterns is what a setting of its own stands for already",
+            ),
+        ],
+    )
+    def test_what_is_wrong_with_a_guard_is_one_line(
+        self, text: str, said: str, tmp_path: Path
+    ) -> None:
+        message = refusal(config=str(write(tmp_path, text)))
+        assert said in message
+        assert "hush" not in message
+
+    def test_the_key_of_a_guard_is_its_own_or_that_of_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, common = tmp_path / "own", tmp_path / "common"
+        own.write_text("sk-own\n")
+        common.write_text("sk-common\n")
+        url = "http://127.0.0.1:9000/v1"
+        with_own = GuardSettings(kind="remote", url=url, key_file=own)
+        without = GuardSettings(kind="remote", url=url)
+        assert Config.load({}).key_of_guard(without) is None
+        monkeypatch.setenv("TIELINE_MODERATION_KEY", "sk-variable")
+        config = Config.load({})
+        assert "sk-" not in repr(config)
+        assert [config.key_of_guard(each) for each in (with_own, without)] == [
+            "sk-own",
+            "sk-variable",
+        ]
+        config = Config.load({"moderation_key_file": common})
+        assert [config.key_of_guard(each) for each in (with_own, without)] == [
+            "sk-own",
+            "sk-common",
+        ]
+        monkeypatch.setenv("TIELINE_MODERATION_KEY", "hush hush")
+        with pytest.raises(ConfigError, match=r"^TIELINE_MODERATION_KEY: it holds no key"):
+            Config.load({}).key_of_guard(without)

@@ -1,8 +1,9 @@
 """A local server with OpenAI's ``POST /v1/moderations`` that plays what a test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from aiohttp import web
@@ -118,3 +119,21 @@ async def moderation(key: str | None = None) -> AsyncIterator[ModerationServer]:
         yield server
     finally:
         await runner.cleanup()
+
+
+@contextmanager
+def moderation_beside(key: str | None = None) -> Iterator[ModerationServer]:
+    """A server on a loop of its own, for tests that block."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    running = moderation(key)
+    try:
+        server = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(20)
+        yield server
+    finally:
+        leave = running.__aexit__(None, None, None)
+        asyncio.run_coroutine_threadsafe(leave, loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
