@@ -25,7 +25,10 @@ COUNTED: Final = TEXTS | {CallStart, ItemEnd}
 
 
 class Held:
-    """Deltas in order, each let go whole: boundaries and logprobs stay as the engine made them."""
+    """Deltas in order, each let go whole: boundaries and logprobs stay as the engine made them.
+
+    Their tokens are counted elsewhere.
+    """
 
     __slots__ = ("_deltas", "_end")
 
@@ -42,7 +45,7 @@ class Held:
         """Lets go what ends at or before this character of the part."""
         deltas = self._deltas
         while deltas and deltas[0][1] <= upto:
-            into.append(deltas.popleft()[0])
+            into.append(bare(deltas.popleft()[0]))
 
     def cut(self, at: int, into: list[Delta]) -> None:
         """Lets go what stands before this character; the rest never leaves."""

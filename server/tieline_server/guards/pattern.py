@@ -48,16 +48,20 @@ class Finder:
     def find(self, text: str, start: int, end: int) -> int | None:
         """Where the first match between ``start`` and ``end`` begins."""
         self.characters += end - start
-        if self.asserts:
-            found = self._search(text, start, end)
+        data = text.encode()
+        if not self.asserts:
+            found = self._search(data)
+        elif len(data) == len(text):
+            found = self._search(data, start, end)
         else:
-            found = self._search(text)
-        return None if found is None else found.start()
+            after = len(data) - len(text[end:].encode())
+            found = self._search(data, len(text[:start].encode()), after)
+        return None if found is None else len(data[: found.start()].decode())
 
     def holds(self, text: str) -> bool:
         """Whether a whole text has a match."""
         self.characters += len(text)
-        return self._search(text) is not None
+        return self._search(text.encode()) is not None
 
 
 class PatternGuard:
@@ -218,7 +222,8 @@ def _options() -> Any:
 
 def _compiled(where: str, pattern: str) -> Any:
     try:
-        return re2.compile(pattern, options=_options())
+        # Of bytes, which it takes as they are; strings it encodes and counts its way back.
+        return re2.compile(pattern.encode(), options=_options())
     except UnicodeEncodeError:
         raise GuardError(f"{where}: it is no text") from None
     except re2.error as error:

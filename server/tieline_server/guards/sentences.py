@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish
 from tieline_server.guards.base import Counts, Guard, Piece, Spent, Unchecked, unchecked
 from tieline_server.guards.escapes import Unescaper, unescaped
-from tieline_server.guards.held import TEXTS, Held, Text, bare, bare_mark, counts_of
+from tieline_server.guards.held import TEXTS, Held, Text, bare_mark, counts_of
 from tieline_server.guards.verdicts import ask
 
 LONGEST: Final = 400
@@ -167,7 +167,7 @@ class Sentences:
             self._end_part()
             part = self._open = _Part(kind, escaped=kind is CallDelta and self._escaped)
             self._queue.append(part)
-        part.held.add(bare(delta))
+        part.held.add(delta)
         part.text += delta.text
         self._waiting += len(delta.text)
 

@@ -30,16 +30,16 @@ def test_deltas_leave_whole_and_with_their_logprobs() -> None:
     some.release(2, out)
     assert out == []
     some.release(7, out)
-    assert out == [TextDelta("one"), TextDelta("two", 1, (LOGPROB,))]
+    assert out == [TextDelta("one", 0), TextDelta("two", 0, (LOGPROB,))]
     some.release(11, out)
-    assert out[2:] == [TextDelta("three")]
+    assert out[2:] == [TextDelta("three", 0)]
 
 
 def test_a_cut_lets_go_what_stands_before_it_and_nothing_later() -> None:
     out: list[Delta] = []
     some = held()
     some.cut(5, out)
-    assert out == [TextDelta("one"), TextDelta("tw", 0)]
+    assert out == [TextDelta("one", 0), TextDelta("tw", 0)]
     some.release(100, out)
     assert len(out) == 2
 
@@ -47,7 +47,7 @@ def test_a_cut_lets_go_what_stands_before_it_and_nothing_later() -> None:
 def test_a_cut_between_two_deltas_splits_none() -> None:
     out: list[Delta] = []
     held().cut(3, out)
-    assert out == [TextDelta("one")]
+    assert out == [TextDelta("one", 0)]
 
 
 def test_the_tokens_of_a_step_are_counted_once_and_by_kind() -> None:
