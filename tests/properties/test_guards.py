@@ -26,7 +26,7 @@ from tieline_server.core.deltas import (
 from tieline_server.core.effects import Prompt
 from tieline_server.core.tally import Tally
 from tieline_server.guards.base import Counts, Guard, Piece, Stage
-from tieline_server.guards.escapes import unescaped
+from tieline_server.guards.escapes import Unescaper, unescaped
 from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.guards.pattern import PatternGuard
 
@@ -149,9 +149,23 @@ def test_a_phrase_never_leaves_and_all_before_it_does(
     assert part.text.startswith(last)
     for view in part._replace(text=last).views:
         assert not any(phrase in view for phrase in wanted)
+    begins = starts_of(part, wanted)
+    assert len(last) in begins
     if len(part.views) == 1:
-        assert last == part.text[: min(part.text.find(p) for p in wanted if p in part.text)]
+        assert len(last) == min(begins)
     assert used(out) == used([each for step in until_hit(steps, hit, out) for each in step])
+
+
+def starts_of(part: Part, wanted: Sequence[str]) -> set[int]:
+    """Where in the text of a part each phrase begins that a client could read there."""
+    _, places = Unescaper().feed(part.text, last=True)
+    every = (range(len(part.text)), places)[: len(part.views)]
+    return {
+        where[view.find(phrase)]
+        for view, where in zip(part.views, every, strict=True)
+        for phrase in wanted
+        if phrase in view
+    }
 
 
 def until_hit(

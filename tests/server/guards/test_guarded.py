@@ -208,6 +208,21 @@ def test_the_engine_has_ended_when_a_hit_in_its_answer_is_told() -> None:
     run(main())
 
 
+def test_a_hit_ends_an_engine_that_is_just_being_listened_to() -> None:
+    async def main() -> None:
+        async def answer(_prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
+            yield [Accepted()]
+            yield [TextDelta("bad. ")]
+            await asyncio.Event().wait()
+
+        engine = Speaker(answer)
+        out = await deltas_of(around(engine, Reader()), ask())
+        assert finish_of(out).reason == "content_filter"
+        assert engine.stopped == 1
+
+    run(main())
+
+
 def test_patterns_and_guards_that_are_asked_read_the_same_answer() -> None:
     async def main() -> None:
         words = [[TextDelta(word)] for word in ("One. ", "Two", " worse. ", "b", "ad")]

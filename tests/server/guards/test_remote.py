@@ -115,7 +115,7 @@ WRONG: list[Answer] = [
     replying(500),
     replying(429),
     replying(401),
-    replying(302, Location="/elsewhere"),
+    replying(307, Location="/v1/moderations"),
     replying(body=b""),
     replying(body=b"<html>"),
     replying(body=b'{"results":[{"flagged":"no"}]}'),

@@ -65,6 +65,20 @@ def test_an_appended_output_is_read_and_the_answers_around_it_are_not() -> None:
     run(main())
 
 
+def test_an_appended_output_is_read_where_a_fork_had_passed_the_answer_before_it() -> None:
+    async def main() -> None:
+        reader = Reader()
+        verdicts = Verdicts(reader, Counts())
+        tip = link("ask")
+        assert await verdicts.flagged(ending(tip)) is None
+        answer = link(said("answer"), tip, output=True)
+        assert await verdicts.flagged(ending(link("fork", answer))) is None
+        appended = link(output("bad"), answer, output=True)
+        assert await verdicts.flagged(ending(appended)) == "input"
+
+    run(main())
+
+
 def test_an_answer_that_no_guard_saw_on_its_way_out_is_read() -> None:
     async def main() -> None:
         reader = Reader()
