@@ -199,7 +199,8 @@ def prepare(config: Config) -> None:
         engines.prepare(engine)
     telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
     stores = (STORES[kind], JOURNALS[kind], LEDGERS[kind], *DATABASES.get(kind, ()))
-    for name in (*stores, *telemetries):
+    kinds = (guards.GUARDS[table.kind] for table in config.all_guards.values())
+    for name in (*stores, *telemetries, *kinds):
         with suppress(ModuleNotFoundError):  # Whoever serves says what is missing.
             import_module(name.partition(":")[0])
 

@@ -187,6 +187,7 @@ class Asking:
     name = "asking"
     applies: frozenset[Stage] = frozenset({"output"})
     message: str | None = None
+    lenient = False
 
     def __init__(self, phrase: str) -> None:
         self._phrase = phrase

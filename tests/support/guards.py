@@ -14,6 +14,7 @@ class Reader:
     """Has to be asked; flags what has ``phrase`` in it, once its gate is open."""
 
     message: str | None = None
+    lenient = False
 
     def __init__(
         self, phrase: str = "bad", *, applies: frozenset[Stage] = BOTH, name: str = "reader"

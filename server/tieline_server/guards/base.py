@@ -29,7 +29,7 @@ class GuardError(TielineError):
 
 
 class Unchecked(Exception):
-    """A guard could not be asked, and its policy is to let nothing pass that was not read."""
+    """A guard could not be asked."""
 
 
 class Piece(Struct, frozen=True):
@@ -47,6 +47,8 @@ class Guard(Protocol):
     """What it reads."""
     message: str | None
     """What a client hears of a refusal, where that is not the usual sentence."""
+    lenient: bool
+    """Whether what it could not be asked about passes."""
 
     async def first_flagged(self, pieces: Sequence[Piece]) -> int | None:
         """Which of the pieces is the first that is flagged, or None.

@@ -78,6 +78,7 @@ class PatternGuard:
         self.name = name
         self.applies: frozenset[Stage] = frozenset(applies)
         self.message = message
+        self.lenient = False
         self.finder = Finder(name, patterns)
         if "output" in self.applies:
             _check_span(name, patterns, self.finder.span)

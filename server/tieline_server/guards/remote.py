@@ -59,7 +59,7 @@ class RemoteGuard:
 
     ``key`` goes as a bearer token, and nowhere else. With ``categories`` only these count. Where
     the server does not answer within ``timeout`` seconds, or answers nonsense, ``on_error`` says
-    whether all passes (open) or nothing does (closed). To be made on a running loop.
+    whether what it was asked about passes (open) or not (closed). To be made on a running loop.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class RemoteGuard:
         self.name = name
         self.applies: frozenset[Stage] = frozenset(applies)
         self.message = message
+        self.lenient = on_error == "open"
         self._url = _endpoint(url)
         self._head: dict[str, Any] = {} if model is None else {"model": model}
         self._timeout = timeout
-        self._open = on_error == "open"
         self._categories = frozenset(categories)
         self._images = images
         self._places = asyncio.Semaphore(requests)
@@ -124,8 +124,11 @@ class RemoteGuard:
             try:
                 results = await self._results(asked, len(places))
             except (Wrong, TimeoutError, *BROKEN) as error:
-                self._failed(error)
-                continue
+                # What it does not answer now it will not answer for the rest.
+                self._log(error)
+                if found is None:
+                    raise Unchecked from None
+                break
             flagged = (at for at, each in zip(places, results, strict=True) if self._counts(each))
             first = min(flagged, default=None)
             if first is not None:
@@ -186,12 +189,9 @@ class RemoteGuard:
                     raise Wrong("a large answer")
             return bytes(raw)
 
-    def _failed(self, error: Exception) -> None:
-        """It could not be asked: what that means is the policy's."""
+    def _log(self, error: Exception) -> None:
         said = str(error) if isinstance(error, Wrong) else type(error).__name__
         logger.warning("guard '%s' could not be asked: %s", self.name, said)
-        if not self._open:
-            raise Unchecked from None
 
     def _counts(self, result: _Result) -> bool:
         if not self._categories:

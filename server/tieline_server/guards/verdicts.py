@@ -157,7 +157,10 @@ class Verdicts:
 async def ask(
     guard: Guard, pieces: Sequence[Piece], counts: Counts, label: tuple[str, str]
 ) -> int | None:
-    """Has a guard read some pieces and counts it; raises :class:`Unchecked`."""
+    """Has a guard read some pieces, and counts it.
+
+    Raises :class:`Unchecked` where it could not be asked and is not lenient.
+    """
     if not pieces:
         return None
     began = time.perf_counter()
@@ -166,7 +169,9 @@ async def ask(
         at = await guard.first_flagged(pieces)
     except Unchecked:
         counts.failures[label] += 1
-        raise
+        if not guard.lenient:
+            raise
+        return None
     finally:
         counts.seconds[label] += time.perf_counter() - began
     if at is not None:

@@ -129,39 +129,50 @@ WRONG: list[Answer] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_without_an_answer_the_policy_decides_and_the_next_one_is_right_again(
+def test_what_is_no_answer_is_told_and_the_next_one_is_right_again(
     wrong: Answer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with moderation() as server:
-            async with opened(server, timeout=0.3, key="s3cret") as closed:
-                server.answers += [wrong, wrong]
-                with pytest.raises(Unchecked) as caught:
-                    await closed.first_flagged(pieces("bad"))
-                assert str(caught.value) == ""
-                server.answers.clear()
-                assert await closed.first_flagged(pieces("bad")) == 0
-            async with opened(server, timeout=0.3, on_error="open") as lenient:
-                server.answers += [wrong, wrong]
-                assert await lenient.first_flagged(pieces("bad")) is None
-                server.answers.clear()
-                assert await lenient.first_flagged(pieces("bad")) == 0
+        async with moderation() as server, opened(server, timeout=0.3, key="s3cret") as guard:
+            server.answers += [wrong, wrong]
+            with pytest.raises(Unchecked) as caught:
+                await guard.first_flagged(pieces("bad"))
+            assert str(caught.value) == ""
+            server.answers.clear()
+            assert await guard.first_flagged(pieces("bad")) == 0
 
     with caplog.at_level(logging.WARNING, logger="tieline.guards"):
         run(main())
-    assert len(caplog.messages) == 2
+    assert len(caplog.messages) == 1
     assert not any("s3cret" in line or "bad" in line for line in caplog.messages)
 
 
-def test_where_nobody_listens_the_policy_decides() -> None:
+def test_after_a_request_without_an_answer_none_is_made_and_a_hit_before_it_counts() -> None:
+    async def main() -> None:
+        many = pieces(*(f"text {number}" for number in range(3 * BATCH)))
+        async with moderation() as server, opened(server) as guard:
+            server.answers.append(replying(500))
+            with pytest.raises(Unchecked):
+                await guard.first_flagged(many)
+            assert len(server.bodies) == 1
+            seen = Piece("fine", ("https://example.com/good.png",))
+            fine = b'{"results":[{"flagged":false},{"flagged":true}]}'
+            server.answers += [replying(body=fine), replying(500)]
+            assert await guard.first_flagged([seen, Piece("bad")]) == 1
+
+    run(main())
+
+
+def test_where_nobody_listens_it_cannot_be_asked() -> None:
     async def main() -> None:
         async with moderation() as server:
             url = server.url
-        async with opened(server, url=url) as closed:
+        async with opened(server, url=url, on_error="open") as guard:
+            assert guard.lenient
             with pytest.raises(Unchecked):
-                await closed.first_flagged(pieces("bad"))
-        async with opened(server, url=url, on_error="open") as lenient:
-            assert await lenient.first_flagged(pieces("bad")) is None
+                await guard.first_flagged(pieces("bad"))
+        async with opened(server, url=url) as guard:
+            assert not guard.lenient
 
     run(main())
 

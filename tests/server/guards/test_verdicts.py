@@ -176,6 +176,21 @@ def test_what_could_not_be_read_has_no_verdict_and_is_read_next_time() -> None:
     run(main())
 
 
+def test_what_a_lenient_guard_could_not_be_asked_about_passes_for_good_and_is_counted() -> None:
+    async def main() -> None:
+        reader, counts = Reader(), Counts()
+        reader.lenient = reader.fails = True
+        verdicts = Verdicts(reader, counts)
+        tip = link("bad")
+        assert await verdicts.flagged(ending(tip)) is None
+        reader.fails = False
+        assert await verdicts.flagged(ending(link("good", tip))) is None
+        assert counts.failures == {("reader", "input"): 1}
+        assert reader.read == ["bad", "good"]
+
+    run(main())
+
+
 def test_what_stands_before_a_compaction_is_not_read_and_what_it_holds_is() -> None:
     async def main() -> None:
         reader = Reader()
