@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import grpc
 import pytest
 
 from tests.conformance.server import Served, run, serve
@@ -25,6 +26,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.guards.base import REFUSED
 from tieline_server.guards.pattern import PatternGuard
 from tieline_server.guards.remote import RemoteGuard
+from tieline_server.summaries import INSTRUCTION
 
 PHRASE: Final = "bad zebra crossing"
 """Of several tokens; the first word alone is what the server of moderation flags."""
@@ -278,5 +280,57 @@ def test_each_item_of_200_turns_is_read_once(wire: Wire, kind: str) -> None:
             assert served.counts.checks["g", "output"] == 200
             assert not served.counts.hits
             assert all(record.phases["guard"] > 0 for record in served.records)
+
+    run(case())
+
+
+def test_input_that_is_compacted_is_read_first(wire: Wire) -> None:
+    async def case() -> None:
+        async with guarded() as served, wire(served) as peer:
+            # What a peer of each transport makes of an answer that is no window.
+            with pytest.raises((AssertionError, grpc.aio.AioRpcError), match=REFUSED):
+                await peer.compact(model="scripted", input=f"so {PHRASE}")
+            assert [row.kind for row in served.rows] == []
+            window = await peer.compact(model="scripted", input="fine")
+            after = await ask(peer, input=[*window["output"], {"role": "user", "content": "fine"}])
+            assert response(after)["status"] == "completed"
+
+    run(case())
+
+
+@pytest.mark.apart("nothing is sealed twice the same")
+@pytest.mark.needs("context_management")
+@pytest.mark.parametrize("store", [True, False])
+def test_a_history_that_is_folded_into_a_summary_is_read_as_any_answer(
+    wire: Wire, store: bool
+) -> None:
+    async def case() -> None:
+        rules = [
+            {
+                "id": "folded",
+                "when": {"user_contains": INSTRUCTION[:40]},
+                "emit": {"type": "message", "text": TEXT},
+            },
+            *SCRIPT["rules"],
+        ]
+        script = {**SCRIPT, "rules": rules}
+        guard = PatternGuard("g", [PHRASE])
+        async with (
+            serve(script, guards=[guard], compaction="summary") as served,
+            wire(served) as peer,
+        ):
+            first = response(await ask(peer, input="fine " * 1200, store=True))
+            events = await ask(
+                peer,
+                previous_response_id=first["id"],
+                input="fine context",
+                context_management=[{"type": "compaction", "compact_threshold": 1000}],
+                store=store or not peer.remembers,
+            )
+            assert response(events)["status"] == "completed"
+            assert response(events)["output"][0]["type"] == "compaction"
+            assert "It is said." in json.dumps(context(events))
+            assert not leaked(events)
+            assert served.counts.hits == {("g", "output"): 1}
 
     run(case())
