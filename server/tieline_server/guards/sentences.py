@@ -99,10 +99,14 @@ class Sentences:
                     yield out
                     if type(out[-1]) is Finish:
                         return
+                if self._step is None and self._verdict is None:
+                    if self._over:
+                        return
+                    # Nothing else to wait for: without a task, which costs as much as a token.
+                    self._hear(await anext(steps, None))
+                    continue
                 if self._step is None and not self._over and self._waiting < MOST:
                     self._step = asyncio.ensure_future(next_of(steps))
-                if self._step is None and self._verdict is None:
-                    return
                 await self._wait()
         finally:
             await self._end()
@@ -116,9 +120,7 @@ class Sentences:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if (step := self._step) is not None and step.done():
             self._step = None
-            said = step.result()
-            self._over = said is None
-            self._take(said or ())
+            self._hear(step.result())
         if (verdict := self._verdict) is not None and verdict.done():
             self._verdict = None
             self._judge(verdict)
@@ -143,7 +145,11 @@ class Sentences:
         self._waiting -= size
         part.held.release(part.read, self._out)
 
-    def _take(self, step: Sequence[Delta]) -> None:
+    def _hear(self, step: Sequence[Delta] | None) -> None:
+        """The engine said this, or has nothing more to say."""
+        if step is None:
+            self._over = True
+            return
         self._out += [delta for delta in step if type(delta) is Accepted]
         self._out += counts_of(step)
         for delta in step:
