@@ -38,6 +38,10 @@ It is also what :meth:`Vocabulary.pieces` does in one go, on the loop: some 20 m
 """
 
 
+SPLIT: Final = 8
+"""Tokens of a sampled text that are told apart: a code point has no more than four."""
+
+
 class Sizes(dict[str, int]):
     """Word -> how many tokens it is, encoded when it is first asked for: words come again."""
 
@@ -60,7 +64,7 @@ class Vocabulary:
     ``ranks`` holds the bytes of each token by its id; all 256 single bytes must be in it.
     """
 
-    __slots__ = ("_bytes", "_encoding", "_sizes", "_texts")
+    __slots__ = ("_bytes", "_encoding", "_ids", "_sizes", "_texts")
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         # Here, not above: the client's half of an installation does without it.
@@ -69,6 +73,7 @@ class Vocabulary:
         self._encoding: tiktoken.Encoding = tiktoken.Encoding(
             "tieline", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={}
         )
+        self._ids = ranks
         self._bytes = {rank: token for token, rank in ranks.items()}
         self._texts = {rank: _whole(token) for token, rank in ranks.items()}
         self._sizes = Sizes(self._encoding.encode_ordinary)
@@ -100,6 +105,30 @@ class Vocabulary:
                 piece = decoder.decode(self._bytes[rank])
                 whole = not decoder.getstate()[0]
             yield piece
+
+    def split(self, text: str, count: int, last: int) -> list[int] | None:
+        """The ids of a text of ``count`` tokens whose last one is known; None where it has none.
+
+        For a text that was sampled, not encoded: its tokens need not be those of ``encode``.
+        """
+        ids = self.encode(text)
+        if len(ids) == count and ids[-1] == last:
+            return ids
+        data, end = text.encode(), self._bytes.get(last, b"")
+        if count > SPLIT or not end or not data.endswith(end):
+            return None
+        found = self._cut(data[: -len(end)], count - 1)
+        return None if found is None else [*found, last]
+
+    def _cut(self, data: bytes, count: int) -> list[int] | None:
+        if count == 0 or not data:
+            return None if data or count else []
+        for size in range(len(data) - count + 1, 0, -1):
+            first = self._ids.get(data[:size])
+            rest = None if first is None else self._cut(data[size:], count - 1)
+            if first is not None and rest is not None:
+                return [first, *rest]
+        return None
 
     def _ranks(self, text: str) -> Iterator[int]:
         """The ids of ``text``, made as they are taken: a long answer costs nothing beforehand."""

@@ -114,3 +114,15 @@ def test_a_long_text_is_encoded_as_its_pieces_are_taken(monkeypatch: pytest.Monk
     pieces = shipped().pieces("word " * SLICE)
     assert next(pieces) == "word"
     assert encoded == [SLICE]
+
+
+def test_a_sampled_text_is_split_into_the_tokens_that_it_has() -> None:
+    words = shipped()
+    for text in ("🦊", " 𒀀", "hello"):
+        ids = words.encode(text)
+        assert words.split(text, len(ids), ids[-1]) == ids
+    single = [words.encode(letter)[0] for letter in "hello"]
+    assert words.split("hello", 5, single[-1]) == single
+    assert words.split("hello", 5, words.encode("l")[0]) is None
+    assert words.split("hello", 6, single[-1]) is None
+    assert words.split("hello" * 9, 45, single[-1]) is None

@@ -2,8 +2,9 @@
 
 Each item becomes a message of its own: ``<|im_start|>role``, its text, ``<|im_end|>``. Tokens
 never merge across those two, so that the ids of a chain are the ids of its links one after the
-other, and a turn renders only its new links. Text is never searched for special tokens: what a
-user writes as ``<|im_end|>`` stays ordinary tokens.
+other, and a turn renders only its new links. What the model said stays the very ids that it
+sampled (``engines.llama.sampled_ids``), so that they are still in its KV cache. Text is never
+searched for special tokens: what a user writes as ``<|im_end|>`` stays ordinary tokens.
 
 A function call is an assistant's message that holds the JSON which the model was made to write
 (``engines.constrain``), a tool's output is a user's message between two tags. Reasoning and items
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from tieline.errors import ApiError
 from tieline.items import (
@@ -32,10 +33,11 @@ from tieline.items import (
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Tool, parse_tools
-from tieline_server.engines.base import EngineError
 from tieline_server.engines.bpe import Vocabulary
 from tieline_server.engines.llama.constrain import call_text
+from tieline_server.engines.llama.content import text_of
 from tieline_server.engines.llama.gguf_metadata import Metadata
+from tieline_server.engines.llama.sampled_ids import Memory
 from tieline_server.engines.llama.tool_text import describe
 from tieline_server.models import ModelError
 
@@ -63,17 +65,6 @@ class Rendered(Struct, frozen=True, kw_only=True):
 EMPTY: Final = Rendered()
 
 
-class ContentPart(Struct, frozen=True):
-    """The members of a content part that decide whether it can be read."""
-
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-
-
-_part: Final = msgspec.json.Decoder(ContentPart)
-
-
 class ChatTemplate:
     """Renders for one model. Raises :class:`ModelError` when the model does not speak ChatML."""
 
@@ -85,7 +76,8 @@ class ChatTemplate:
         self._vocabulary = Vocabulary(_all_bytes(metadata.ranks, self._size))
         self._start = metadata.special[START]
         self._end = metadata.special[END]
-        self._newline = self.encode("\n")
+        self._close = [self._end, *self.encode("\n")]
+        self.memory: Final = Memory()
         self.opening: Final = [self._start, *self.encode("assistant\n")]
         """The ids that ask for an answer."""
 
@@ -99,7 +91,7 @@ class ChatTemplate:
 
     def message(self, role: str, text: str) -> list[int]:
         """The ids of one message."""
-        return [self._start, *self.encode(f"{role}\n{text}"), self._end, *self._newline]
+        return [self._start, *self.encode(f"{role}\n{text}"), *self._close]
 
     def chain(self, tip: Segment, work: Work) -> Rendered:
         """The chain that ends in ``tip``; only links that were never rendered cost anything.
@@ -109,11 +101,10 @@ class ChatTemplate:
         """
 
         def step(before: Rendered, link: Segment) -> Rendered:
-            work.render += link.size
-            ids = array("i")
-            for item in link.shown:
-                for role, text in messages_of(item):
-                    ids.extend(self.message(role, text))
+            ids = self._sampled(link)
+            if ids is None:
+                work.render += link.size
+                ids = self._tokenised(link)
             return Rendered(
                 ids=ids,
                 before=before,
@@ -122,6 +113,26 @@ class ChatTemplate:
             )
 
         return tip.derive(self, EMPTY, step)
+
+    def split(self, text: str, count: int, last: int) -> list[int] | None:
+        """The ids of text that was sampled as so many, of which the last one is known."""
+        return self._vocabulary.split(text, count, last)
+
+    def _sampled(self, link: Segment) -> "array[int] | None":
+        """The link as it was sampled, from the opening that it was asked for with."""
+        sampled = self.memory.find(link)
+        if sampled is None:
+            return None
+        # What ends a message was sampled with it, unless something else ended it.
+        ended = sampled[-1] == self._end
+        return array("i", [*self.opening, *sampled, *self._close[1 if ended else 0 :]])
+
+    def _tokenised(self, link: Segment) -> "array[int]":
+        ids = array("i")
+        for item in link.shown:
+            for role, text in messages_of(item):
+                ids.extend(self.message(role, text))
+        return ids
 
     def unrendered(self, tip: Segment) -> int:
         """Bytes of the links of ``tip``'s chain that :meth:`chain` would have to render."""
@@ -157,33 +168,16 @@ def messages_of(item: Item) -> Iterator[tuple[str, str]]:
     """The messages (role, text) that show ``item`` to the model."""
     view = item.view
     if isinstance(view, Message):
-        yield ROLES.get(view.role, view.role), _text_of(view.content)
+        yield ROLES.get(view.role, view.role), text_of(view.content)
     elif isinstance(view, FunctionCall):
         yield "assistant", call_text(view.name, view.arguments, namespace=view.namespace)
     elif isinstance(view, CustomToolCall):
         text = msgspec.json.encode(view.input).decode()
         yield "assistant", call_text(view.name, text, namespace=view.namespace, custom=True)
     elif isinstance(view, FunctionCallOutput | CustomToolCallOutput):
-        yield "user", f"<tool_response>\n{_text_of(view.output)}\n</tool_response>"
+        yield "user", f"<tool_response>\n{text_of(view.output)}\n</tool_response>"
     elif isinstance(view, AdditionalTools) and (tools := describe(_offered(view))):
         yield "system", tools
-
-
-def _text_of(content: str | list[Raw]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(_text_of_part(_part.decode(part)) for part in content)
-
-
-def _text_of_part(part: ContentPart) -> str:
-    text = part.text if part.text is not None else part.refusal
-    if text is None:
-        raise EngineError(
-            "unsupported_value",
-            f"This model reads text only: content of type '{part.type[:64]}' is not supported.",
-            param="input",
-        )
-    return text
 
 
 def _tools_of(link: Segment) -> tuple[Tool, ...]:

@@ -2,8 +2,10 @@
 
 A turn renders its new links to token ids, waits for one of the slots, and samples in a thread of
 the engine's own. What the thread reports goes to the event loop in one wake for all that has
-gathered. Slots keep their KV cache, so that a turn whose prompt begins like an earlier one
-computes only the rest (``cached_tokens``).
+gathered. A lane goes back to its own slot, whose KV cache has its past (``engines.llama.slots``),
+and what was sampled stays the very ids, so that a turn computes what is new in it and no more:
+the token that ended the last answer (llama.cpp never computes the last one sampled), what ends a
+message, the new items, and what asks for an answer.
 
 ``tool_choice`` required, a named tool, or ``allowed_tools`` in that mode always give one call,
 valid by its schema; with ``auto`` the model's first letter decides between a call and text, and a
@@ -20,8 +22,12 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
@@ -38,12 +44,17 @@ from tieline_server.engines.llama.runtime import (
     Runtime,
     Text,
 )
+from tieline_server.engines.llama.sampled_ids import Sampled
 from tieline_server.engines.llama.sampled_text import Piece
+from tieline_server.engines.llama.slots import Seat, Slots, Want
 from tieline_server.models import find
 
 logger: Final = logging.getLogger("tieline.llama")
 
 T = TypeVar("T")
+
+Split = Callable[[str, int, int], Sequence[int] | None]
+"""``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
 
 SLOTS: Final = 4
 """Answers that are sampled side by side; further ones wait for a slot."""
@@ -78,8 +89,11 @@ class LlamaEngine:
         context = min(context, metadata.context_length)
         self._builder = PromptBuilder(ChatTemplate(metadata), context=context)
         self._runtime = Runtime(path, slots=slots, context=context)
-        # As many workers as slots: an answer that waits for one can be withdrawn.
         self._sampling = ThreadPoolExecutor(slots, "tieline-llama")
+        self._slots = Slots(slots)
+        self._waiting: dict[Want, _Job] = {}
+        self._seating = Lock()
+        """Held by whoever asks or frees a slot: the loop, and the threads that sample."""
         self._rendering = ThreadPoolExecutor(RENDER_THREADS, "tieline-render")
         self._jobs: set[_Job] = set()
         self._closed = False
@@ -99,11 +113,13 @@ class LlamaEngine:
         """Samples one answer (:meth:`tieline_server.engines.base.Engine.sample`)."""
         begun = time.perf_counter_ns()
         ready = await self._beside(self._builder.build, prompt)
-        answer = _Answer(ready, render=_microseconds(begun))
         if not prompt.settings.generate:
             yield [Accepted(input_tokens=len(ready.completion.ids)), Finish(output_tokens=0)]
             return
-        job = self._start(ready.completion)
+        answer = _Answer(
+            ready, self._builder.template.memory.begin(prompt.tip), render=_microseconds(begun)
+        )
+        job = self._start(prompt, ready.completion)
         try:
             while not job.drained:
                 reports = await job.take()
@@ -115,6 +131,7 @@ class LlamaEngine:
                 raise _unavailable()
         finally:
             self._jobs.discard(job)
+            self._withdraw(job)
             await job.stop()
 
     async def close(self) -> None:
@@ -122,6 +139,7 @@ class LlamaEngine:
         self._closed = True
         for job in list(self._jobs):
             job.cancelled = True
+            self._withdraw(job)
         await asyncio.to_thread(self._free)
 
     def _free(self) -> None:
@@ -129,12 +147,39 @@ class LlamaEngine:
         self._sampling.shutdown(cancel_futures=True)
         self._runtime.close()
 
-    def _start(self, completion: Completion) -> "_Job":
+    def _start(self, prompt: Prompt, completion: Completion) -> "_Job":
         if self._closed:
             raise _unavailable()
-        job = _Job(self._sampling, self._runtime, completion)
+        want = Want(lane=prompt.session, owner=prompt.owner, ids=completion.ids)
+        job = _Job(want, self._runtime, completion, split=self._builder.template.split)
         self._jobs.add(job)
+        with self._seating:
+            self._waiting[want] = job
+            self._slots.wait(want)
+            self._seat()
         return job
+
+    def _withdraw(self, job: "_Job") -> None:
+        """A job that still waits for a slot will never run."""
+        with self._seating:
+            if self._slots.leave(job.want):
+                del self._waiting[job.want]
+                job.over()
+
+    def _seat(self) -> None:
+        """Whoever is next gets a free slot, as long as there are both."""
+        while (next_in_line := self._slots.seat()) is not None:
+            want, seat = next_in_line
+            job = self._waiting.pop(want)
+            future = self._sampling.submit(job.run, seat)
+            future.add_done_callback(partial(self._leave, job, seat))
+
+    def _leave(self, job: "_Job", seat: Seat, _: "Future[None]") -> None:
+        with self._seating:
+            self._slots.free(seat.number, job.kept)
+            if not self._closed:
+                self._seat()
+        job.over()
 
     async def _beside(self, render: Callable[[Prompt], T], prompt: Prompt) -> T:
         """``render(prompt)``, in a thread where it may take long."""
@@ -150,22 +195,28 @@ class _Job:
     """One answer on its way from the thread that samples it to the loop that asked."""
 
     def __init__(
-        self, executor: ThreadPoolExecutor, runtime: Runtime, completion: Completion
+        self, want: Want, runtime: Runtime, completion: Completion, *, split: Split
     ) -> None:
+        self.want = want
         self.cancelled = False
         """Set by the loop; the thread sees it at its next report."""
         self.waited = 0
         """Microseconds until the thread began."""
+        self.kept: list[int] = []
+        """What its slot's cache holds of it."""
         self.drained = False
         """Whether the thread is done and all that it said was taken."""
+        self._runtime = runtime
+        self._completion = completion
+        self._split = split
         self._loop = asyncio.get_running_loop()
         self._reports: deque[Report] = deque()
         self._woken = False
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
         self._asked = time.perf_counter_ns()
-        self._future: Future[None] = executor.submit(self._run, runtime, completion)
-        self._future.add_done_callback(self._end)
+        self._sampled = 0
+        self._newest: tuple[int, ...] = ()
 
     async def take(self) -> list[Report]:
         """What the thread has said since the last time; waits until there is something."""
@@ -177,32 +228,50 @@ class _Job:
         return [self._reports.popleft() for _ in range(len(self._reports))]
 
     async def stop(self) -> None:
-        """Cancels what still runs; returns when the thread is free again."""
+        """Cancels what still runs; returns when its slot is free again."""
         self.cancelled = True
-        self._future.cancel()
         await self._over.wait()
+
+    def over(self) -> None:
+        """Nothing more will be said; called from any thread."""
+        self._wake(self._over, self._ready)
 
     # In the thread.
 
-    def _run(self, runtime: Runtime, completion: Completion) -> None:
+    def run(self, seat: Seat) -> None:
+        """Samples in this slot."""
         if self.cancelled:
             return
         self.waited = _microseconds(self._asked)
+        completion = replace(self._completion, slot=seat.number, fresh=seat.fresh)
         try:
-            runtime.complete(completion, self._report)
+            self._runtime.complete(completion, self._report)
         except Exception as error:
             logger.exception("llama.cpp failed")
             self._report(Failure(type(error).__name__))
 
     def _report(self, report: Report) -> bool:
+        if isinstance(report, Progress):
+            self.kept = self._completion.ids[: report.done]
+        elif isinstance(report, Text):
+            report = self._whole(report)
         self._reports.append(report)
         if not self._woken:
             self._woken = True
             self._wake(self._ready)
         return self.cancelled
 
-    def _end(self, _: "Future[None]") -> None:
-        self._wake(self._over, self._ready)
+    def _whole(self, report: Text) -> Text:
+        """The same with all its ids, and keeps book of what is in the cache."""
+        count, self._sampled = report.sampled - self._sampled, report.sampled
+        if count != 1 and report.ids:
+            ids = self._split(report.text, count, report.ids[-1])
+            report = replace(report, ids=None if ids is None else tuple(ids))
+        if report.ids:
+            # The newest token was sampled, not computed.
+            self.kept += [*self._newest, *report.ids[:-1]]
+            self._newest = report.ids[-1:]
+        return report
 
     def _wake(self, *wakened: asyncio.Event) -> None:
         try:
@@ -216,8 +285,9 @@ class _Job:
 class _Answer:
     """Turns the reports of one answer into deltas."""
 
-    def __init__(self, ready: Ready, *, render: int) -> None:
+    def __init__(self, ready: Ready, said: Sampled, *, render: int) -> None:
         self._reader = ready.constraint.reader()
+        self._said = said
         self._accepted = False
         self._sampled = 0
         self._render = render
@@ -227,11 +297,11 @@ class _Answer:
     def read(self, report: Report) -> list[Delta]:
         """The deltas of one report; raises :class:`EngineError` for a failure."""
         if isinstance(report, Text):
-            if not report.text:
-                return []
             piece = Piece(report.text, report.sampled - self._sampled, report.logprobs)
             self._sampled = report.sampled
-            return self._reader.feed(piece)
+            deltas = self._reader.feed(piece) if report.text else []
+            self._said.add(report.ids, deltas)
+            return deltas
         if isinstance(report, Progress):
             # The first one, when the prompt has a slot and is compared with what the slot keeps.
             if self._accepted:
@@ -250,7 +320,7 @@ class _Answer:
         return Finish(
             reason=self._reader.end("stop" if end.reason == "stop" else "length"),
             input_tokens=end.input_tokens,
-            cached_tokens=end.cached_tokens,
+            cached_tokens=end.input_tokens - end.prefilled_tokens,
             output_tokens=end.output_tokens,
             phases={
                 "render": self._render,

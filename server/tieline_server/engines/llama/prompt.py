@@ -72,7 +72,7 @@ class PromptBuilder:
     """Builds for one model with ``context`` tokens of prompt and answer together."""
 
     def __init__(self, template: ChatTemplate, *, context: int) -> None:
-        self._template = template
+        self.template: Final = template
         self._context = context
         self._prefaces: OrderedDict[str, Preface] = OrderedDict()
 
@@ -81,13 +81,13 @@ class PromptBuilder:
         kept = self._prefaces.get(prompt.session)
         settings = prompt.settings
         known = kept is not None and kept.made_of(settings)
-        return self._template.unrendered(prompt.tip) + (0 if known else _size(settings))
+        return self.template.unrendered(prompt.tip) + (0 if known else _size(settings))
 
     def count(self, prompt: Prompt) -> int:
         """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
-        chain = self._template.chain(prompt.tip, prompt.work)
+        chain = self.template.chain(prompt.tip, prompt.work)
         head = self._preface(prompt, chain).ids
-        return len(head) + chain.total + len(self._template.opening)
+        return len(head) + chain.total + len(self.template.opening)
 
     def build(self, prompt: Prompt) -> Ready:
         """The prompt's ids and limits.
@@ -96,17 +96,17 @@ class PromptBuilder:
         ``truncation: auto``, when not even its newest part does.
         """
         settings = prompt.settings
-        chain = self._template.chain(prompt.tip, prompt.work)
+        chain = self.template.chain(prompt.tip, prompt.work)
         preface = self._preface(prompt, chain)
         limit = prompt.max_output_tokens
         least = 1
         if settings.truncation == "auto":
             least = min(limit or RESERVE, self._context // 2)
         room = self._context - least
-        size = len(preface.ids) + chain.total + len(self._template.opening)
+        size = len(preface.ids) + chain.total + len(self.template.opening)
         if size > room and settings.truncation != "auto":
             raise self._too_long(size)
-        ids = assemble(preface.ids, chain, self._template.opening, room=room)
+        ids = assemble(preface.ids, chain, self.template.opening, room=room)
         if ids is None:
             raise self._too_long(size)
         free = self._context - len(ids)
@@ -140,7 +140,7 @@ class PromptBuilder:
         return Preface(
             settings=settings,
             extra=chain.tools,
-            ids=self._template.message("system", text) if text else [],
+            ids=self.template.message("system", text) if text else [],
             constraint=constraint_of(
                 (*settings.tools.offered, *chain.tools),
                 settings.tool_choice,

@@ -1,8 +1,7 @@
 """The typed boundary to ``xllamacpp``: llama.cpp's server inside this process.
 
-``Runtime.complete`` blocks the thread that calls it and reports through a callback; any number
-of threads may call it, each answer has a slot of its own, and llama.cpp batches them. The
-settings here were measured on two cores:
+``Runtime.complete`` blocks the thread that calls it and reports through a callback; a thread for
+each slot may call it, and llama.cpp batches them. The settings here were measured on two cores:
 
 * one thread decodes, two prefill, and OpenMP does not spin (``GOMP_SPINCOUNT``): spinning made
   decoding up to five times slower next to other work;
@@ -35,26 +34,36 @@ PREFILL_THREADS: Final = 2
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """So many tokens of the prompt are done; ``cached`` of them were there already."""
+    """Of the prompt's ``total`` tokens, ``cached`` were there already and ``done`` are now."""
 
     total: int
     cached: int
+    done: int
 
 
 class Text(Struct, frozen=True, gc=False):
-    """The next text, and how many tokens have been sampled so far. Whole code points only."""
+    """The next text, and how many tokens have been sampled so far. Whole code points only.
+
+    ``ids`` ends with the newest token; where a code point took several, the library does not tell
+    the others. None: nobody knows.
+    """
 
     text: str
     sampled: int
+    ids: tuple[int, ...] | None
     logprobs: tuple[Raw, ...] = ()
 
 
 class End(Struct, frozen=True, kw_only=True, gc=False):
-    """The answer is over: by itself (``stop``) or by its limit (``length``). Counts are final."""
+    """The answer is over: by itself (``stop``) or by its limit (``length``). Counts are final.
+
+    ``prefilled_tokens`` are those of the prompt that were computed: all but what was in the
+    cache, and never none: llama.cpp computes the last one again even where all of them were.
+    """
 
     reason: str
     input_tokens: int
-    cached_tokens: int
+    prefilled_tokens: int
     output_tokens: int
     prefill_ms: float
     decode_ms: float
@@ -70,9 +79,11 @@ Report = Progress | Text | End | Failure
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """One answer to be sampled."""
+    """One answer to be sampled, in slot ``slot``; ``fresh`` empties the slot's cache first."""
 
     ids: list[int]
+    slot: int = 0
+    fresh: bool = False
     max_tokens: int
     temperature: float
     top_p: float
@@ -96,9 +107,14 @@ class Completion(Struct, frozen=True, kw_only=True):
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
             "stream": True,
-            "cache_prompt": True,
+            "id_slot": self.slot,
+            "cache_prompt": not self.fresh,
             "return_progress": True,
             "timings_per_token": True,
+            # The ids of what is sampled, which otherwise come only with probabilities; those
+            # cost a sort of the vocabulary a token.
+            "verbose": True,
+            "return_tokens": True,
         }
         if self.grammar is not None:
             body["grammar"] = self.grammar
@@ -209,7 +225,7 @@ def _read(chunk: dict[str, Any], asked: int | None) -> Report:
     if "error" in chunk:
         return Failure(str(chunk["error"].get("type", "unknown")))
     if progress := chunk.get("prompt_progress"):
-        return Progress(progress["total"], progress["cache"])
+        return Progress(progress["total"], progress["cache"], progress["processed"])
     choice = chunk["choices"][0]
     timings = chunk["timings"]
     if choice["finish_reason"]:
@@ -217,7 +233,7 @@ def _read(chunk: dict[str, Any], asked: int | None) -> Report:
         return End(
             reason=choice["finish_reason"],
             input_tokens=usage["prompt_tokens"],
-            cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            prefilled_tokens=timings["prompt_n"],
             output_tokens=usage["completion_tokens"],
             prefill_ms=timings["prompt_ms"],
             decode_ms=timings["predicted_ms"],
@@ -225,7 +241,8 @@ def _read(chunk: dict[str, Any], asked: int | None) -> Report:
     probabilities = choice["logprobs"] if asked is not None else None
     tokens = probabilities["content"] if probabilities else ()
     logprobs = tuple(_logprob(token, cast(int, asked)) for token in tokens)
-    return Text(choice["text"], timings["predicted_n"], logprobs)
+    ids = tuple(chunk["__verbose"]["tokens"])
+    return Text(choice["text"], timings["predicted_n"], ids, logprobs)
 
 
 def _logprob(token: dict[str, Any], asked: int) -> Raw:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.engine_contract import (
     WEATHER,
@@ -21,9 +22,13 @@ from tests.support.engine_contract import (
 )
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, TextDelta
 from tieline_server.core.effects import Prompt
+from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
+from tieline_server.engines.llama import gguf_metadata
+from tieline_server.engines.llama.chat_template import ChatTemplate
 from tieline_server.engines.llama.engine import INLINE_BYTES, LlamaEngine
 from tieline_server.engines.llama.runtime import Completion, Failure, Progress, Report
+from tieline_server.models import find
 
 MODEL = "smollm2-135m-instruct"
 SLOTS = 2
@@ -147,16 +152,103 @@ def test_counts_are_the_runtimes_and_deltas_add_up_to_them(engine: LlamaEngine) 
     assert finish.phases["decode"] > 0
 
 
-def test_a_continued_turn_computes_only_what_is_new(engine: LlamaEngine) -> None:
-    first = link("Here are some words to remember: " + "apple pear plum " * 20)
-    before = answer(engine, ask(tip=first))
-    said = {"role": "assistant", "content": text_in(before)}
-    after = answer(engine, ask(tip=link("Thanks.", link([said], first, output=True))))
-    accepted = after[0]
-    assert isinstance(accepted, Accepted)
-    assert isinstance(before[0], Accepted)
-    assert accepted.cached_tokens >= before[0].input_tokens
-    assert accepted.input_tokens - accepted.cached_tokens < 50
+class Chat:
+    """A lane that goes on turn by turn, and what each turn had to compute."""
+
+    def __init__(self, engine: LlamaEngine, lane: str, *, owner: str = "local") -> None:
+        self.engine = engine
+        self.lane = lane
+        self.owner = owner
+        self.tip: Segment | None = None
+        self.held = 0
+        """Tokens that its slot must have: prompt and answer, less the last one sampled."""
+
+    async def say(self, words: str, **members: Any) -> tuple[int, int]:
+        """One turn: how many tokens were computed, and how many of the prompt are new."""
+        tip = link(words, self.tip)
+        given = replace(ask(tip=tip, **members), session=self.lane, owner=self.owner)
+        deltas = await deltas_of(self.engine, given)
+        done = finish_of(deltas)
+        assert done.input_tokens is not None
+        assert done.cached_tokens is not None
+        assert done.output_tokens is not None
+        new, self.held = done.input_tokens - self.held, done.input_tokens + done.output_tokens - 1
+        self.tip = link([{"role": "assistant", "content": text_in(deltas)}], tip, output=True)
+        return done.input_tokens - done.cached_tokens, new
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[LlamaEngine]:
+    engine = LlamaEngine(slots=4, context=512)
+    yield engine
+    asyncio.run(engine.close())
+
+
+def test_each_turn_of_up_to_four_lanes_computes_what_is_new_and_no_more(four: LlamaEngine) -> None:
+    async def main() -> list[list[tuple[int, int]]]:
+        lanes = [Chat(four, f"lane {at}") for at in range(4)]
+        return [
+            list(await asyncio.gather(*(lane.say(f"Say {at}.", max_output_tokens=6 + at)
+                                        for at, lane in enumerate(lanes))))
+            for _ in range(3)
+        ]  # fmt: skip
+
+    first, *others = asyncio.run(main())
+    template = ChatTemplate(gguf_metadata.read(find()))
+    asked = [len(template.message("user", f"Say {at}.")) + len(template.opening) for at in range(4)]
+    assert [new for _, new in first] == asked
+    for turn in others:
+        for (computed, new), size in zip(turn, asked, strict=True):
+            # Where the limit ended the answer, its last token and the two that end a message;
+            # where the model did, its last token is the first of those two.
+            assert computed == new
+            assert new - size in (2, 3)
+
+
+def test_more_lanes_than_slots_are_all_answered_and_lose_only_what_they_had_kept(
+    four: LlamaEngine,
+) -> None:
+    async def main() -> list[tuple[int, int]]:
+        lanes = [Chat(four, f"of six {at}") for at in range(6)]
+        return [
+            each
+            for _ in range(2)
+            for each in await asyncio.gather(
+                *(lane.say(f"I am {at}.", max_output_tokens=4) for at, lane in enumerate(lanes))
+            )
+        ]
+
+    turns = asyncio.run(main())
+    assert len(turns) == 12
+    assert all(computed >= new for computed, new in turns[6:])
+
+
+def test_ids_of_what_was_sampled_are_kept_even_where_text_would_become_others(
+    four: LlamaEngine,
+) -> None:
+    async def main() -> tuple[int, int]:
+        chat = Chat(four, "odd")
+        # Sampled letter by letter, and with code points of several tokens.
+        odd = {"type": "json_schema", "name": "x", "schema": {"pattern": "^(u🦊n){3}$"}}
+        await chat.say("Go.", text={"format": odd}, max_output_tokens=40)
+        return await chat.say("And?", max_output_tokens=2)
+
+    computed, new = asyncio.run(main())
+    assert computed == new
+
+
+def test_what_one_owner_said_is_not_in_the_cache_for_another(four: LlamaEngine) -> None:
+    async def main() -> list[tuple[int, int]]:
+        words = "The same words of everybody. " * 3
+        mine = [Chat(four, f"mine {at}") for at in range(4)]
+        for each in mine:
+            await each.say(words, max_output_tokens=2)
+        yours = Chat(four, "yours", owner="you")
+        return [await yours.say(words, max_output_tokens=2) for _ in range(2)]
+
+    (cold, first), (warm, second) = asyncio.run(main())
+    assert cold == first
+    assert warm == second
 
 
 def test_code_points_that_tokens_split_come_whole(engine: LlamaEngine) -> None:

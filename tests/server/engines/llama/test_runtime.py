@@ -48,7 +48,7 @@ def reports_of(runtime: Runtime, given: Completion) -> list[Report]:
 
 def test_an_answer_is_progress_then_text_then_its_end(runtime: Runtime) -> None:
     reports = reports_of(runtime, completion(IDS))
-    assert reports[0] == Progress(total=len(IDS), cached=0)
+    assert reports[0] == Progress(total=len(IDS), cached=0, done=0)
     texts = [report for report in reports if isinstance(report, Text)]
     assert [report.sampled for report in texts] == [1, 2]
     end = reports[-1]
@@ -59,9 +59,9 @@ def test_an_answer_is_progress_then_text_then_its_end(runtime: Runtime) -> None:
 def test_a_prompt_that_was_there_is_not_computed_again(runtime: Runtime) -> None:
     reports_of(runtime, completion(IDS))
     [first, *_, last] = reports_of(runtime, completion([*IDS, 198]))
-    assert first == Progress(total=len(IDS) + 1, cached=len(IDS))
+    assert first == Progress(total=len(IDS) + 1, cached=len(IDS), done=len(IDS))
     assert isinstance(last, End)
-    assert last.cached_tokens == len(IDS)
+    assert last.prefilled_tokens == 1
 
 
 def test_a_true_answer_of_the_callback_cancels(runtime: Runtime) -> None:
