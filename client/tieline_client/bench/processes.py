@@ -55,6 +55,15 @@ def product(files: Files, *, merge: str) -> Iterator[Server]:
 
 
 @contextmanager
+def embedded() -> Iterator[Server]:
+    """``tieline-server`` with the embedded engine and its packaged model, on both doors."""
+    command = [sys.executable, "-m", "tieline_server", "--engine", "llama"]
+    command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
+    with _running(command, (GRPC, HTTP)) as server:
+        yield server
+
+
+@contextmanager
 def bare(transport: str, folder: Path, *, mode: str, tokens: int, rate: int) -> Iterator[Server]:
     """The bare server of a transport; ``folder`` holds the bytes that it sends."""
     module = f"tieline_client.bench.bare.{transport}"

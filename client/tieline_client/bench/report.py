@@ -67,10 +67,11 @@ def report(bars: Sequence[Bar], bare: Sequence[Bare], figures: Mapping[str, Any]
     return Report(bars=list(bars), bare=list(bare), figures=dict(figures))
 
 
-def as_json(result: Report) -> str:
-    """The report as one JSON object: ``bars``, ``bare``, ``figures``."""
+def as_json(result: Report, *first: str) -> str:
+    """The report as one JSON object: figures named ``first``, ``bars``, ``bare``, ``figures``."""
     rows = [{**msgspec.to_builtins(each), "suspect": each.suspect} for each in result.bare]
-    whole = {"bars": result.bars, "bare": rows, "figures": result.figures}
+    named = {name: result.figures[name] for name in first}
+    whole = {**named, "bars": result.bars, "bare": rows, "figures": result.figures}
     return msgspec.json.format(msgspec.json.encode(whole)).decode()
 
 

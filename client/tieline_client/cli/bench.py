@@ -23,3 +23,11 @@ def limits(
 ) -> int:
     """The product beside bare servers of the same stacks. Exit status 1: a bar is not met."""
     return command.limits(as_json=as_json)
+
+
+@app.command()
+def warm(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> int:
+    """Turns that the embedded engine's KV cache knows. Exit status 1: a bar is not met."""
+    return command.warm(as_json=as_json)

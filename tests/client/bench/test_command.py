@@ -6,22 +6,23 @@ from typing import Any
 
 import pytest
 
-from tieline_client.bench import __main__, command, limits
+from tieline_client.bench import __main__, command, limits, warm
+from tieline_client.bench.clients import LoadError
 from tieline_client.bench.processes import StartError
 from tieline_client.bench.report import Report, bar, report
 from tieline_client.cli.app import app, run
 
 
-def outcome(result: Report | StartError) -> type:
-    class Limits:
+def outcome(result: Report | Exception) -> type:
+    class Benchmark:
         def __init__(self, **_: Any) -> None: ...
 
         def run(self) -> Report:
-            if isinstance(result, StartError):
+            if isinstance(result, Exception):
                 raise result
             return result
 
-    return Limits
+    return Benchmark
 
 
 MET = report([bar("turn.grpc", 2.0, 3.0)], [], {})
@@ -48,6 +49,28 @@ def test_both_commands_print_the_report_as_json(
     assert (__main__.main() if entry == "make" else run()) == 1
     assert json.loads(capsys.readouterr().out)["bars"][0]["name"] == "turn.grpc"
     assert app.registered_groups
+
+
+@pytest.mark.parametrize("entry", ["make", "cli"])
+def test_the_ratio_of_warm_turns_stands_first_in_their_json(
+    entry: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {"warm_over_cold": 0.02}
+    monkeypatch.setattr(warm, "Warm", outcome(report([bar("warm", 0.02, 0.05)], [], figures)))
+    words = ["warm", "--json"] if entry == "make" else ["bench", "warm", "--json"]
+    monkeypatch.setattr(sys, "argv", ["tieline", *words])
+    assert (__main__.main() if entry == "make" else run()) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert next(iter(printed.items())) == ("warm_over_cold", 0.02)
+    assert printed["bars"][0]["met"]
+
+
+def test_a_server_that_answers_wrongly_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warm, "Warm", outcome(LoadError("a turn said nothing")))
+    assert command.warm(as_json=True) == 2
+    assert capsys.readouterr() == ("", "bench: a turn said nothing\n")
 
 
 def test_without_the_extra_one_line_names_it(

@@ -16,7 +16,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_help_names_the_benchmark_and_both_options() -> None:
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("limits", "--quick", "--json"):
+    for word in ("limits", "warm", "--quick", "--json"):
         assert word in done.stdout
 
 

@@ -32,6 +32,7 @@ def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 def test_without_a_name_it_says_which_benchmarks_there_are(bench: Command) -> None:
     assert bench() == 2
     assert "limits" in bench.out
+    assert "warm" in bench.out
 
 
 def test_the_help_of_the_benchmark_says_what_its_exit_status_means(bench: Command) -> None:
@@ -63,6 +64,14 @@ def test_what_was_measured_is_the_exit_status(
     assert bench("limits", *arguments) == status
     assert asked == [as_json]
     assert (bench.out, bench.err) == ("", "")
+
+
+@pytest.mark.parametrize(("arguments", "as_json"), [((), False), (("--json",), True)])
+def test_warm_turns_are_measured_by_their_own_name(
+    bench: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], as_json: bool
+) -> None:
+    monkeypatch.setattr(command, "warm", lambda *, as_json: 3 + as_json)
+    assert bench("warm", *arguments) == 3 + as_json
 
 
 @pytest.mark.parametrize(
