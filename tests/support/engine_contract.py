@@ -207,6 +207,7 @@ class EngineContract:
                     "Weather in Oslo?",
                     tools=[WEATHER],
                     tool_choice="required",
+                    parallel_tool_calls=False,
                     max_output_tokens=128,
                 )
                 return await deltas_of(engine, given)

@@ -13,9 +13,11 @@ from clients, so what one costs here and in the runtime has an end.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
+
+from tieline_server.engines.base import EngineError
 
 MAX_STRING: Final = 256
 """Characters of a string without ``maxLength``."""
@@ -62,6 +64,19 @@ SCALARS: Final[Mapping[str, dict[str, Any]]] = {
 _encode: Final = msgspec.json.Encoder().encode
 TYPES: Final = (*SCALARS, "array", "object")
 
+PASSED_OVER: Final = (
+    "not", "if", "contains", "patternProperties", "propertyNames", "uniqueItems",
+    "dependentRequired", "dependentSchemas", "minProperties",
+)  # fmt: skip
+"""Words that nothing stands for in what is made of a schema."""
+
+BOUNDS: Final = (
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+)
+
 ANY: Final[dict[str, Any]] = {
     "anyOf": [
         {"type": "string", "maxLength": MAX_FREE_STRING},
@@ -71,32 +86,58 @@ ANY: Final[dict[str, Any]] = {
 """Stands for a schema that admits anything, or that cannot be read."""
 
 
-def bounded(schema: Any) -> dict[str, Any]:
+def bounded(schema: Any, *, strict: bool = False, param: str | None = None) -> dict[str, Any]:
     """``schema`` with a bound on everything, in words that the runtime knows.
+
+    Raises :class:`EngineError` for a schema that nothing satisfies, and, where it is ``strict``,
+    for one of which something would have to be passed over; ``param`` is where it stands.
 
     >>> bounded({"type": "array", "items": {"const": 1}})
     {'type': 'array', 'items': {'const': 1}, 'minItems': 0, 'maxItems': 8}
     """
-    return _Bounds(schema).of(schema, 0)
+    bounds = _Bounds(schema)
+    result = bounds.of(schema, 0)
+    problem = bounds.empty or (bounds.passed_over if strict else None)
+    if problem is None:
+        return result
+    why = "nothing satisfies" if bounds.empty else "the model cannot be held to"
+    raise EngineError(
+        "invalid_function_parameters", f"Invalid schema: {why} {problem}.", param=param
+    )
 
 
 class _Bounds:
     """One schema being rebuilt."""
 
-    __slots__ = ("_copies", "_items", "_left", "_root", "_values")
+    __slots__ = (
+        "_copies", "_items", "_left", "_refers", "_root", "_values", "empty", "passed_over",
+    )  # fmt: skip
 
     def __init__(self, root: Any) -> None:
+        self.empty: str | None = None
+        """The first thing that nothing satisfies."""
+        self.passed_over: str | None = None
+        """The first thing of the schema that is not in the result."""
         self._root = root
         self._left = MAX_NODES
         self._items = ALL_ITEMS
         self._copies = MAX_COPIES
         self._values = MAX_VALUES
+        self._refers = False
 
     def of(self, schema: Any, depth: int) -> dict[str, Any]:
         self._left -= 1
         if not isinstance(schema, dict) or depth > MAX_DEPTH or self._left < 0:
+            # A schema that refers to itself has no end; how deep an answer goes is up to the model.
+            if isinstance(schema, dict) and not self._refers:
+                self._pass_over("what is nested so deeply, or is so large")
             return ANY
         schema = self._flat(schema)
+        for word in PASSED_OVER:
+            if word in schema:
+                self._pass_over(f"'{word}'")
+        if self._empty(schema):
+            return ANY
         if "const" in schema:
             return {"const": schema["const"]} if self._afford([schema["const"]]) else ANY
         choices = schema.get("enum")
@@ -111,6 +152,18 @@ class _Bounds:
         if len(kinds) > 1:
             return self._any_of([{**schema, "type": kind} for kind in kinds], depth)
         return self._of_type(kinds[0], schema, depth) if kinds else ANY
+
+    def _pass_over(self, what: str) -> None:
+        self.passed_over = self.passed_over or what
+
+    def _empty(self, schema: dict[str, Any]) -> bool:
+        """Whether the bounds of ``schema`` leave nothing."""
+        for least, most in BOUNDS:
+            low, high = schema.get(least), schema.get(most)
+            if _is_number(low) and _is_number(high) and low > high:
+                self.empty = self.empty or f"a '{least}' of {low} with a '{most}' of {high}"
+                return True
+        return False
 
     def _flat(self, schema: dict[str, Any]) -> dict[str, Any]:
         """``schema`` with references and ``allOf`` resolved, and ``oneOf`` as ``anyOf``."""
@@ -149,7 +202,9 @@ class _Bounds:
     def _target(self, reference: Any) -> Any:
         """What a JSON pointer into the same document points at (RFC 6901), or None."""
         if not isinstance(reference, str) or not reference.startswith("#"):
+            self._pass_over("a '$ref' to another document")
             return None
+        self._refers = True
         target = self._root
         for step in reference[1:].split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
@@ -159,7 +214,17 @@ class _Bounds:
         return target
 
     def _any_of(self, branches: list[Any], depth: int) -> dict[str, Any]:
-        return {"anyOf": [self.of(branch, depth + 1) for branch in branches]}
+        before, self.empty = self.empty, None
+        made: list[dict[str, Any]] = []
+        why: str | None = None
+        for branch in branches:
+            found = self.of(branch, depth + 1)
+            if self.empty is None:
+                made.append(found)
+            why, self.empty = why or self.empty, None
+        # What nothing satisfies is no choice; without any other there is none.
+        self.empty = before or (None if made else why)
+        return {"anyOf": made} if made else ANY
 
     def _kinds(self, schema: dict[str, Any]) -> list[str]:
         kind = schema.get("type")
@@ -174,6 +239,8 @@ class _Bounds:
         if kind == "array":
             return self._array(schema, depth)
         if kind == "string":
+            if not _simple(schema.get("pattern", "")):
+                self._pass_over("such a 'pattern'")
             return _string(schema)
         return _number(kind, schema) if kind in ("number", "integer") else SCALARS[kind]
 
@@ -262,9 +329,9 @@ def _string(schema: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _simple(pattern: str) -> bool:
+def _simple(pattern: Any) -> bool:
     """Whether the runtime can follow ``pattern``."""
-    if len(pattern) > MAX_PATTERN:
+    if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
         return False
     try:
         re.compile(pattern)
@@ -278,7 +345,7 @@ def _number(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {"type": kind}
     for word in words:
         value = schema.get(word)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if _is_number(value):
             result[word] = value
     if result.get("multipleOf", 1) <= 0:
         del result["multipleOf"]
@@ -289,6 +356,10 @@ def _number(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
         least = result.get("minimum", result.get("exclusiveMinimum", 0))
         result["maximum"] = max(MAX_NUMBER, least + MAX_NUMBER)
     return result
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(value: Any) -> int | None:

@@ -1,127 +1,255 @@
 """Tool calls and structured outputs: the grammar that the runtime follows.
 
-llama.cpp's own ``tool_choice: required`` lets a small model answer with prose. Here a call is
-sampled under a schema of ours, ``{"name": one of the tools, "arguments": its schema}``, written
-without white space, so that what is to come first is known to the byte. Where the model may
-choose, its first letter does: a text never begins with a brace. What was written
-is read by ``engines.sampled_text``.
+llama.cpp's own ``tool_choice: required`` lets a small model answer with prose. Here calls are
+sampled under a grammar of ours, in the form that the model knows (``engines.llama.syntax``): what
+is around the arguments is known to the letter, and the arguments follow the tool's schema,
+written without white space. Where the model may choose, what it writes first does, or a tag that
+no text contains. What was written is read by ``engines.llama.sampled_text``.
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final, Literal
 
-import msgspec
 from msgspec import Struct
 
-from tieline_server.core.settings import Format, Tool, ToolChoice
+from tieline_server.core.settings import Format, Settings, Tool
 from tieline_server.engines.llama.bounded_schema import SCALARS, bounded
+from tieline_server.engines.llama.json_scan import quoted
 from tieline_server.engines.llama.sampled_text import (
-    CallReader,
+    Calls,
+    CallsReader,
     EitherReader,
-    Heads,
+    Frame,
     JsonReader,
+    OptionalReader,
     PlainReader,
     Reader,
+    UntilReader,
+    thinking,
 )
+from tieline_server.engines.llama.syntax import PLAIN, Syntax
 from tieline_server.engines.llama.tool_text import CALLABLE, read_schema, wire_name
 
 TEXT: Final = r"/[^{\s](.|\n)*/"
-"""An answer that cannot be mistaken for a call."""
+"""An answer that cannot be mistaken for a call that begins with a brace."""
+
+ANYTHING: Final = r"/(.|\n)+/"
 
 COMPACT: Final = {"whitespace_flexible": False}
 """LLGuidance's option for JSON without white space (``x-guidance``)."""
 
-_encode: Final = msgspec.json.Encoder().encode
+MAX_CALLS: Final = 4
+"""Calls of one answer, where several are allowed: a small model does not stop by itself."""
+
+
+class Speech(Struct, frozen=True, kw_only=True, dict=True):
+    """How one model writes: its syntax, and its special tokens."""
+
+    syntax: Syntax = PLAIN
+    special: Mapping[str, int]
+    end: str
+    """The special token that ends a message."""
+    inside: bool = False
+    """Whether what asks for an answer has begun a thought already."""
+
+    @cached_property
+    def told(self) -> tuple[str, ...]:
+        """The special tokens that are to be seen in what is sampled."""
+        texts = "".join(self.syntax.texts)
+        return tuple(token for token in self.special if token in texts)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """Ids of all tokens that end an answer."""
+        names = (self.end, self.syntax.text_ends, self.syntax.call_ends)
+        return frozenset(self.special[name] for name in names if name and name in self.special)
+
+    def literal(self, text: str) -> str:
+        """``text`` in a grammar: special tokens by their ids, the rest as strings."""
+        if not self.told:
+            return quoted(text)
+        parts = re.split("(" + "|".join(map(re.escape, self.told)) + ")", text)
+        return " ".join(
+            f"<[{self.special[part]}]>" if part in self.special else quoted(part)
+            for part in parts
+            if part
+        )
+
+    def ending(self, token: str | None) -> str:
+        """What ends an answer, in a grammar."""
+        return f"<[{self.special.get(token or self.end, self.special[self.end])}]>"
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """What an answer must look like: a call of one of some tools, JSON, text, or one of two."""
+    """What an answer must look like: calls of some tools, JSON, text, or one of two."""
 
     grammar: str | None = None
     """In LLGuidance's form of Lark, or None for an answer without constraint."""
-    heads: Heads = ()
+    calls: Calls | None = None
     """Of the tools that may be called."""
     answer: Literal["text", "json"] | None = "text"
-    """What may be written instead of a call."""
+    """What may be written instead of calls."""
+    speech: Speech | None = None
 
     def reader(self) -> Reader:
         """A reader for one answer."""
-        if self.answer is None:
-            return CallReader(self.heads)
+        speech = self.speech
+        if speech is None or speech.syntax.thought is None:
+            return self._spoken()
+        # A reader is for one answer: what may be read by either of two needs one of each.
+        then, other = self._spoken(), self._spoken()
+        return thinking(speech.syntax.thought, then, other, inside=speech.inside)
+
+    def _spoken(self) -> Reader:
+        """Reads what is said, thoughts apart."""
+        if self.answer is None and self.calls is not None:
+            return CallsReader(self.calls)
         answer: Reader = PlainReader() if self.answer == "text" else JsonReader()
-        return EitherReader(self.heads, answer) if self.heads else answer
+        says = self.speech.syntax.says if self.speech else ""
+        if self.calls is None:
+            return OptionalReader(says, answer, PlainReader()) if says else answer
+        if self.calls.begins is not None and self.answer == "text":
+            return UntilReader(self.calls.begins, answer, CallsReader(self.calls), kept=True)
+        if says:
+            answer = OptionalReader(says, answer, PlainReader())
+        return EitherReader(self.calls, answer)
 
 
-FREE: Final = Constraint()
-
-
-def constraint_of(
-    tools: Iterable[Tool], choice: ToolChoice, form: Format, *, end: str
-) -> Constraint:
-    """The constraint that a create's settings put on its answer; ``end`` ends a message.
+def constraint_of(tools: Iterable[Tool], settings: Settings, speech: Speech) -> Constraint:
+    """The constraint that a create's settings put on its answer.
 
     A required tool goes before a text format. A choice that requires a tool which is not ours to
-    call (a hosted one) constrains nothing.
+    call (a hosted one) constrains nothing. Raises :class:`EngineError` for a schema that no
+    grammar can express.
     """
-    offered = {call_head(tool): tool for tool in tools if tool.type in CALLABLE}
-    admitted = {head: tool for head, tool in offered.items() if choice.admits(tool)}
+    choice, form = settings.tool_choice, settings.format
+    offered = [tool for tool in tools if tool.type in CALLABLE]
+    admitted = [tool for tool in offered if choice.admits(tool)]
     rules: dict[str, str] = {}
-    if admitted:
-        branches = [_call_schema(tool) for tool in admitted.values()]
-        rules["call"] = _json_rule({"anyOf": branches})
+    calls = _calls(admitted, speech.syntax, many=_many(settings)) if admitted else None
+    if calls is not None:
+        rules |= _call_rules(calls, speech)
+    answer: Literal["text", "json"] | None = None
     if not (admitted and choice.mode == "required"):
-        if form.type != "text":
-            schema = read_schema(form.schema) if form.schema else {"type": "object"}
-            rules["json"] = _json_rule(bounded(schema))
-        elif offered:
-            rules["text"] = TEXT
+        answer = "text" if form.type == "text" else "json"
+        if answer == "json" or offered or speech.syntax.says:
+            rules |= _answer_rules(form, speech)
     if not rules:
-        return FREE
-    start = " | ".join(f"{name} {end}" for name in rules)
+        return Constraint(speech=speech)
+    return Constraint(grammar=_grammar(rules, speech), calls=calls, answer=answer, speech=speech)
+
+
+def _many(settings: Settings) -> bool:
+    """Whether an answer may have several calls: not where one tool is named."""
+    choice = settings.tool_choice
+    named = choice.mode == "required" and choice.allowed is not None and len(choice.allowed) == 1
+    return settings.parallel_tool_calls and not named
+
+
+def _calls(tools: Iterable[Tool], syntax: Syntax, *, many: bool) -> Calls:
+    frames = {}
+    for tool in tools:
+        name = wire_name(tool.name or "", tool.namespace)
+        head, tail = syntax.frame(name, custom=tool.type == "custom")
+        # Of two tools with one name the last one counts.
+        frames[head] = Frame(tool=tool, head=head, tail=tail)
+    return Calls(
+        frames=tuple(frames.values()),
+        opens=syntax.opens,
+        may_open=syntax.may_open,
+        between=syntax.between if many else None,
+        closes=syntax.closes,
+        begins=syntax.begins,
+    )
+
+
+def _call_rules(calls: Calls, speech: Speech) -> dict[str, str]:
+    names = [f"call_{at}" for at in range(len(calls.frames))]
+    rules = {"call": " | ".join(names)}
+    for at, frame in enumerate(calls.frames):
+        head, tail = speech.literal(frame.head), speech.literal(frame.tail) if frame.tail else ""
+        rules[names[at]] = f"{head} value_{at} {tail}".rstrip()
+        rules[f"value_{at}"] = _json_rule(_value_schema(frame.tool))
+    more = ""
+    if calls.between is not None:
+        between = speech.literal(calls.between) + " " if calls.between else ""
+        more = f" ({between}call){{0,{MAX_CALLS - 1}}}"
+    opens = speech.literal(calls.opens) + " " if calls.opens else ""
+    may_open = ""
+    if calls.may_open in speech.special:
+        may_open = f"({speech.literal(calls.may_open)})? "
+    closes = " " + speech.literal(calls.closes) if calls.closes else ""
+    rules["calls"] = f"{may_open}{opens}call{more}{closes}"
+    return rules
+
+
+def _answer_rules(form: Format, speech: Speech) -> dict[str, str]:
+    says = speech.literal(speech.syntax.says) + " " if speech.syntax.says else ""
+    if form.type != "text":
+        schema = read_schema(form.schema) if form.schema else {"type": "object"}
+        rule = _json_rule(bounded(schema, strict=form.strict is True, param="text.format.schema"))
+        return {"answer": f"{says}json", "json": rule}
+    begins = speech.syntax.begins
+    text = TEXT if begins is None and not says else ANYTHING
+    without = [*speech.told, *([begins] if begins else ())]
+    return {"answer": f"{says}TEXT", "TEXT": _lacking(text, without)}
+
+
+def _grammar(rules: dict[str, str], speech: Speech) -> str:
+    syntax = speech.syntax
+    call_ends, text_ends = speech.ending(syntax.call_ends), speech.ending(syntax.text_ends)
+    starts = [f"calls {call_ends}"] if "calls" in rules else []
+    if "answer" in rules:
+        starts.append(f"answer {text_ends}")
+    if len(starts) == 2 and syntax.begins is not None and "TEXT" in rules:
+        starts.append(f"TEXT calls {call_ends}")
+    start = " | ".join(starts)
+    if syntax.thought is not None:
+        opens, closes = map(speech.literal, syntax.thought)
+        space = r"/\s*/"
+        thought = rf"THOUGHT {closes} SPACE"
+        start = f"thought ({start})" if speech.inside else f"thought? ({start})"
+        rules = {
+            **rules,
+            "thought": thought if speech.inside else f"{opens} {thought}",
+            "THOUGHT": _lacking(r"/(.|\n)*/", [syntax.thought[1], *speech.told]),
+            "SPACE": space,
+        }
     lines = [
         "%llguidance {}",
         f"start: {start}",
         *(f"{key}: {rule}" for key, rule in rules.items()),
     ]
-    answer: Literal["text", "json"] | None = "json" if "json" in rules else "text"
-    return Constraint(
-        grammar="\n".join(lines) + "\n",
-        heads=tuple(admitted.items()),
-        answer=None if rules.keys() == {"call"} else answer,
-    )
+    return "\n".join(lines) + "\n"
+
+
+def _lacking(text: str, words: Iterable[str]) -> str:
+    """A pattern less all that has one of ``words`` in it.
+
+    To the runtime a special token is also the letters of its name.
+    """
+    found = "|".join(map(_pattern, dict.fromkeys(words)))
+    return rf"{text} & ~/(.|\n)*({found})(.|\n)*/" if found else text
+
+
+def _pattern(text: str) -> str:
+    """``text`` within a pattern of a grammar."""
+    return re.escape(text).replace("/", "\\/")
 
 
 def _json_rule(schema: dict[str, Any]) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": COMPACT})
 
 
-def call_head(tool: Tool) -> str:
-    """What a call of ``tool`` begins with: all before its arguments or input."""
-    name = wire_name(tool.name or "", tool.namespace)
-    return call_text(name, "", custom=tool.type == "custom")[:-1]
-
-
-def call_text(name: str, value: str, *, namespace: str | None = None, custom: bool = False) -> str:
-    """A call as the model writes it; ``value`` is JSON text.
-
-    >>> call_text("look", '{"at":1}')
-    '{"name":"look","arguments":{"at":1}}'
-    """
-    quoted = _encode(wire_name(name, namespace)).decode()
-    return f'{{"name":{quoted},"{"input" if custom else "arguments"}":{value}}}'
-
-
-def _call_schema(tool: Tool) -> dict[str, Any]:
-    custom = tool.type == "custom"
+def _value_schema(tool: Tool) -> dict[str, Any]:
+    if tool.type == "custom":
+        return SCALARS["string"]
     # The schema of a function without parameters admits only an empty object.
     schema = read_schema(tool.parameters) or {"type": "object", "additionalProperties": False}
-    value = SCALARS["string"] if custom else bounded({"type": "object", **schema})
-    member = "input" if custom else "arguments"
     name = wire_name(tool.name or "", tool.namespace)
-    return {
-        "type": "object",
-        "properties": {"name": {"const": name}, member: value},
-        "required": ["name", member],
-        "additionalProperties": False,
-    }
+    return bounded(
+        {"type": "object", **schema}, strict=tool.strict is True, param=f"tools ('{name[:64]}')"
+    )

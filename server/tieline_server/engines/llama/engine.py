@@ -7,10 +7,11 @@ and what was sampled stays the very ids, so that a turn computes what is new in 
 the token that ended the last answer (llama.cpp never computes the last one sampled), what ends a
 message, the new items, and what asks for an answer.
 
-``tool_choice`` required, a named tool, or ``allowed_tools`` in that mode always give one call,
-valid by its schema; with ``auto`` the model's first letter decides between a call and text, and a
-model this small mostly picks text; ``text.format`` always gives JSON of its shape
-(``engines.constrain``). One call a turn, never several. Grammars of custom tools are not enforced.
+``tool_choice`` required, a named tool, or ``allowed_tools`` in that mode always give calls, valid
+by their schemas: one where a tool is named or ``parallel_tool_calls`` is false, else up to four.
+With ``auto`` the model decides between calls and text, and a model this small mostly picks text;
+``text.format`` always gives JSON of its shape (``engines.llama.constrain``). Grammars of custom
+tools are not enforced.
 Without ``temperature`` and ``top_p`` it samples at 1.0, as the response says, but only among the
 likely tokens: the API has no name for that, and a model this small needs it.
 """
@@ -47,7 +48,7 @@ from tieline_server.engines.llama.runtime import (
 from tieline_server.engines.llama.sampled_ids import Sampled
 from tieline_server.engines.llama.sampled_text import Piece
 from tieline_server.engines.llama.slots import Seat, Slots, Want
-from tieline_server.models import find
+from tieline_server.models import ModelError, find
 
 logger: Final = logging.getLogger("tieline.llama")
 
@@ -87,8 +88,13 @@ class LlamaEngine:
         path = find(path)
         metadata = gguf_metadata.read(path)
         context = min(context, metadata.context_length)
-        self._builder = PromptBuilder(ChatTemplate(metadata), context=context)
         self._runtime = Runtime(path, slots=slots, context=context)
+        try:
+            template = ChatTemplate(metadata, self._runtime.tokenise)
+        except ModelError:
+            self._runtime.close()
+            raise
+        self._builder = PromptBuilder(template, context=context)
         self._sampling = ThreadPoolExecutor(slots, "tieline-llama")
         self._slots = Slots(slots)
         self._waiting: dict[Want, _Job] = {}
@@ -151,7 +157,7 @@ class LlamaEngine:
         if self._closed:
             raise _unavailable()
         want = Want(lane=prompt.session, owner=prompt.owner, ids=completion.ids)
-        job = _Job(want, self._runtime, completion, split=self._builder.template.split)
+        job = _Job(want, self._runtime, completion, split=self._builder.template.tokens.split)
         self._jobs.add(job)
         with self._seating:
             self._waiting[want] = job
@@ -185,7 +191,8 @@ class LlamaEngine:
         """``render(prompt)``, in a thread where it may take long."""
         if self._closed:
             raise _unavailable()
-        if self._builder.new_bytes(prompt) <= INLINE_BYTES:
+        builder = self._builder
+        if builder.template.quick and builder.new_bytes(prompt) <= INLINE_BYTES:
             return render(prompt)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._rendering, render, prompt)
@@ -309,16 +316,18 @@ class _Answer:
             self._accepted = True
             return [Accepted(input_tokens=report.total, cached_tokens=report.cached)]
         if isinstance(report, End):
-            return [self._finish(report)]
+            return self._finish(report)
         logger.error("llama.cpp failed: %s", report.kind)
         if report.kind == "exceed_context_size_error":
             raise EngineError("context_length_exceeded", "The input is too long for the model.")
         raise EngineError("server_error", FAILED)
 
-    def _finish(self, end: End) -> Finish:
+    def _finish(self, end: End) -> list[Delta]:
         self.finished = True
-        return Finish(
-            reason=self._reader.end("stop" if end.reason == "stop" else "length"),
+        rest, reason = self._reader.end("stop" if end.reason == "stop" else "length")
+        self._said.add((), rest)
+        finish = Finish(
+            reason=reason,
             input_tokens=end.input_tokens,
             cached_tokens=end.input_tokens - end.prefilled_tokens,
             output_tokens=end.output_tokens,
@@ -329,6 +338,7 @@ class _Answer:
                 "decode": round(end.decode_ms * 1000),
             },
         )
+        return [*rest, finish]
 
 
 def _microseconds(since: int) -> int:

@@ -25,9 +25,12 @@ SCALARS: Final = {
 }  # fmt: skip
 """Type of a value -> its ``struct`` format, little-endian."""
 
+NORMAL: Final = 1
 CONTROL: Final = 3
-"""Token type of a special token (``LLAMA_TOKEN_TYPE_CONTROL``); 1 is a normal one."""
+ADDED: Final = 4
+"""Token types: ordinary, special (``LLAMA_TOKEN_TYPE_CONTROL``), added by who made the model."""
 
+BYTE_PAIRS: Final = "gpt2"
 PRETOKENIZERS: Final = ("smollm",)
 """Values of ``tokenizer.ggml.pre`` whose text is cut as ``engines.bpe`` does."""
 
@@ -35,12 +38,19 @@ PRETOKENIZERS: Final = ("smollm",)
 class Metadata(Struct, frozen=True, kw_only=True):
     """What the engine needs to know of a model."""
 
-    ranks: dict[bytes, int]
-    """Bytes of each normal token -> its id."""
+    ranks: dict[bytes, int] | None
+    """Bytes of each normal token -> its id; None where ``engines.bpe`` cuts text otherwise."""
     special: dict[str, int]
     """Text of each special token -> its id."""
+    added: dict[str, int]
+    """Text of each token that is one wherever a template writes it, without being special."""
     template: str
     """The chat template, in Jinja."""
+    bos: str
+    eos: str
+    """Text of the tokens that begin and end everything; empty where there is none."""
+    begins: bool
+    """Whether the model wants the first of them before everything."""
     context_length: int
     """Tokens of context that the model was trained with."""
 
@@ -48,7 +58,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 def read(path: Path) -> Metadata:
     """Reads the head of the GGUF file at ``path``.
 
-    Raises :class:`ModelError` for a file that is no GGUF or whose tokenizer is not supported.
+    Raises :class:`ModelError` for a file that is no GGUF or has no chat template.
     """
     try:
         pairs = _pairs(path)
@@ -58,28 +68,36 @@ def read(path: Path) -> Metadata:
 
 
 def _metadata(pairs: dict[str, Any]) -> Metadata:
-    kind = pairs["tokenizer.ggml.model"], pairs.get("tokenizer.ggml.pre", "default")
-    if kind[0] != "gpt2" or kind[1] not in PRETOKENIZERS:
-        known = ", ".join(PRETOKENIZERS)
-        raise ModelError(f"the tokenizer {kind[0]}/{kind[1]} is not supported (known: {known})")
-    letters = _letters()
-    ranks: dict[bytes, int] = {}
-    special: dict[str, int] = {}
-    types = pairs["tokenizer.ggml.token_type"]
-    for token_id, (token, kind_of) in enumerate(
-        zip(pairs["tokenizer.ggml.tokens"], types, strict=True)
-    ):
-        if kind_of == CONTROL:
-            special[token] = token_id
-        else:
-            ranks[bytes(letters[letter] for letter in token)] = token_id
-    architecture = pairs["general.architecture"]
+    if "tokenizer.chat_template" not in pairs:
+        raise ModelError("the model has no chat template: it was not made to follow instructions")
+    tokens, types = pairs["tokenizer.ggml.tokens"], pairs["tokenizer.ggml.token_type"]
+    kinds: dict[int, dict[str, int]] = {NORMAL: {}, CONTROL: {}, ADDED: {}}
+    for token_id, (token, kind) in enumerate(zip(tokens, types, strict=True)):
+        if kind in kinds:
+            kinds[kind][token] = token_id
+    kind_of_words = pairs["tokenizer.ggml.model"], pairs.get("tokenizer.ggml.pre", "default")
+    known = kind_of_words[0] == BYTE_PAIRS and kind_of_words[1] in PRETOKENIZERS
     return Metadata(
-        ranks=ranks,
-        special=special,
+        ranks=_ranks(kinds[NORMAL]) if known else None,
+        special=kinds[CONTROL],
+        added=kinds[ADDED],
         template=pairs["tokenizer.chat_template"],
-        context_length=int(pairs[f"{architecture}.context_length"]),
+        bos=_token(pairs, "bos"),
+        eos=_token(pairs, "eos"),
+        begins=bool(pairs.get("tokenizer.ggml.add_bos_token", False)),
+        context_length=int(pairs[f"{pairs['general.architecture']}.context_length"]),
     )
+
+
+def _ranks(tokens: dict[str, int]) -> dict[bytes, int]:
+    letters = _letters()
+    return {bytes(map(letters.__getitem__, token)): rank for token, rank in tokens.items()}
+
+
+def _token(pairs: dict[str, Any], name: str) -> str:
+    token_id = pairs.get(f"tokenizer.ggml.{name}_token_id")
+    tokens: list[str] = pairs["tokenizer.ggml.tokens"]
+    return tokens[token_id] if token_id is not None else ""
 
 
 def _letters() -> dict[str, int]:

@@ -12,21 +12,15 @@ from msgspec import Struct
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.settings import Settings, Tool
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.chat_template import END, ChatTemplate, Rendered, assemble
+from tieline_server.engines.llama.chat_template import ChatTemplate, Rendered, assemble
 from tieline_server.engines.llama.constrain import Constraint, constraint_of
 from tieline_server.engines.llama.runtime import Completion
-from tieline_server.engines.llama.tool_text import CALLABLE, describe
 
 LANES: Final = 256
 """Lanes whose preface is kept."""
 
 RESERVE: Final = 512
 """Tokens kept free for the answer where ``truncation`` may cut and nobody set a limit."""
-
-CALL_FORM: Final = (
-    "You have these tools:\n{tools}\n"
-    'To use one, answer only with JSON: {{"name": its name, "arguments": {{...}}}}'
-)
 
 LIKELY: Final = 0.2
 """Where nobody sets how to sample: tokens less likely than this part of the likeliest are out."""
@@ -58,6 +52,7 @@ class Preface(Struct, frozen=True, kw_only=True):
             and mine.tool_choice is settings.tool_choice
             and mine.format is settings.format
             and mine.instructions is settings.instructions
+            and mine.parallel_tool_calls is settings.parallel_tool_calls
         )
 
 
@@ -135,18 +130,13 @@ class PromptBuilder:
         return made
 
     def _make(self, settings: Settings, chain: Rendered, work: Work) -> Preface:
-        text = _system(settings)
-        work.render += len(text)
+        offered = settings.tools.offered
+        work.render += _size(settings)
         return Preface(
             settings=settings,
             extra=chain.tools,
-            ids=self.template.message("system", text) if text else [],
-            constraint=constraint_of(
-                (*settings.tools.offered, *chain.tools),
-                settings.tool_choice,
-                settings.format,
-                end=END,
-            ),
+            ids=self.template.head(settings.instructions, offered),
+            constraint=constraint_of((*offered, *chain.tools), settings, self.template.speech),
         )
 
 
@@ -154,14 +144,6 @@ def _size(settings: Settings) -> int:
     """Bytes, about, that a preface is made of."""
     schema = settings.format.schema or b""
     return len(settings.instructions or "") + len(bytes(settings.tools.echo)) + len(schema)
-
-
-def _system(settings: Settings) -> str:
-    """The system message: the instructions, then the tools; empty where there are neither."""
-    parts = [settings.instructions] if settings.instructions else []
-    if any(tool.type in CALLABLE for tool in settings.tools.offered):
-        parts.append(CALL_FORM.format(tools=describe(settings.tools.offered)))
-    return "\n\n".join(parts)
 
 
 def _completion(
@@ -177,5 +159,6 @@ def _completion(
         presence_penalty=echo.get("presence_penalty") or 0.0,
         frequency_penalty=echo.get("frequency_penalty") or 0.0,
         grammar=constraint.grammar,
+        told=constraint.speech.told if constraint.speech else (),
         logprobs=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
     )

@@ -1,24 +1,55 @@
-"""Reads an answer as it is sampled: text, JSON, or a call whose arguments stream.
+"""Reads an answer as it is sampled: thoughts, text, JSON, and calls whose arguments stream.
 
-A call starts when its name is known. What does not follow the schema that it was sampled under is
-an error, never a call: the runtime constrains nothing, without a word, when it cannot compile a
-schema (``engines.bounded_schema``).
+A call starts when its name is known, and ends as an item of its own when it is whole. What does
+not follow the schema that it was sampled under is an error, never a call: the runtime constrains
+nothing, without a word, when it cannot compile a schema (``engines.llama.bounded_schema``).
+
+Readers are nested: what a thought, or a head that is always the same, leaves over goes to the
+next one. How the text is cut into pieces makes no difference to what is read.
 """
 
-import json
-import re
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
-from tieline_server.core.deltas import CallDelta, CallStart, Delta, FinishReason, TextDelta
+from tieline_server.core.deltas import (
+    CallDelta,
+    CallStart,
+    Delta,
+    FinishReason,
+    ItemEnd,
+    ReasoningDelta,
+    TextDelta,
+)
 from tieline_server.core.settings import Tool
-from tieline_server.engines.base import EngineError
+from tieline_server.engines.llama.json_scan import JsonScan, StringText, check_json, off_schema
 
-Heads = Sequence[tuple[str, Tool]]
-"""What a call of each tool begins with, up to its arguments."""
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """What a call of one tool looks like around its arguments or input."""
+
+    tool: Tool
+    head: str
+    tail: str
+
+
+class Calls(Struct, frozen=True, kw_only=True):
+    """What the calls of an answer look like; see ``engines.llama.syntax``."""
+
+    frames: Sequence[Frame]
+    opens: str = ""
+    may_open: str = ""
+    between: str | None = None
+    closes: str = ""
+    begins: str | None = None
+
+    @property
+    def heads(self) -> list[str]:
+        """All that the first call may begin with."""
+        opens = [self.opens, *([self.may_open + self.opens] if self.may_open else ())]
+        return [each + frame.head for each in opens for frame in self.frames]
 
 
 class Piece(Struct, frozen=True, gc=False):
@@ -28,6 +59,14 @@ class Piece(Struct, frozen=True, gc=False):
     tokens: int
     logprobs: tuple[msgspec.Raw, ...] = ()
 
+    def cut(self, at: int) -> tuple["Piece | None", "Piece | None"]:
+        """What is before and behind a place in the text; the tokens go with the first part."""
+        if at >= len(self.text):
+            return self, None
+        if at <= 0:
+            return None, self
+        return Piece(self.text[:at], self.tokens, self.logprobs), Piece(self.text[at:], 0)
+
 
 class Reader(Protocol):
     """Turns sampled text into deltas."""
@@ -36,8 +75,8 @@ class Reader(Protocol):
         """The deltas that ``piece`` completes. Raises :class:`EngineError` off the schema."""
         ...
 
-    def end(self, reason: FinishReason) -> FinishReason:
-        """Why the answer ended, told why the model stopped.
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        """What was held back, and why the answer ended, told why the model stopped.
 
         What is whole has ended by itself, even when its last token was the last one allowed.
         Raises :class:`EngineError` when the model stopped by itself and something is missing.
@@ -51,8 +90,8 @@ class PlainReader:
     def feed(self, piece: Piece) -> list[Delta]:
         return [TextDelta(piece.text, tokens=piece.tokens, logprobs=piece.logprobs)]
 
-    def end(self, reason: FinishReason) -> FinishReason:
-        return reason
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        return [], reason
 
 
 class JsonReader:
@@ -71,77 +110,109 @@ class JsonReader:
         self._text.append(piece.text)
         return [TextDelta(piece.text, tokens=piece.tokens, logprobs=piece.logprobs)]
 
-    def end(self, reason: FinishReason) -> FinishReason:
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
         if reason == "length" and self._rest is None:
-            return reason
-        _check_json("".join(self._text))
-        return "stop"
+            return [], reason
+        check_json("".join(self._text))
+        return [], "stop"
 
 
-class CallReader:
-    """One call: its head, then its arguments (as they are) or its input (un-escaped)."""
+class CallsReader:
+    """Calls, one after the other: of each its head, then its arguments (or its input, un-escaped),
+    then its tail."""
 
-    def __init__(self, heads: Heads) -> None:
-        self._heads = heads
-        self._head = ""
-        self._tool: Tool | None = None
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._text = ""
+        """What has come of a head, a tail, or what ends the answer."""
+        self._number = 0
+        self._frame: Frame | None = None
+        """The call that is being written."""
         self._value: list[str] = []
-        self._scan = JsonScan()
+        self._scan: JsonScan | None = None
         self._string = StringText()
         self._tokens = 0
-        self._over: str | None = None
-        """What came behind the arguments, or None while they run."""
 
     def feed(self, piece: Piece) -> list[Delta]:
         self._tokens += piece.tokens
         deltas: list[Delta] = []
-        text = piece.text
-        if self._tool is None:
-            self._head += text
-            text = self._begin(deltas)
-        if self._tool is not None and text:
-            self._go_on(text, deltas)
+        self._text += piece.text
+        while self._step(deltas):
+            pass
         return deltas
 
-    def end(self, reason: FinishReason) -> FinishReason:
-        if self._over != "}":
-            if reason == "stop":
-                raise off_schema()
-            return reason
-        _check_json("".join(self._value))
-        return "stop"
-
-    def _begin(self, deltas: list[Delta]) -> str:
-        """Looks for a whole head; returns what is behind it."""
-        for head, tool in self._heads:
-            if self._head.startswith(head):
-                self._tool = tool
-                start = CallStart(
-                    kind="custom_tool_call" if tool.type == "custom" else "function_call",
-                    name=tool.name or "",
-                    namespace=tool.namespace,
-                    tokens=self._take_tokens(),
-                )
-                deltas.append(start)
-                return self._head[len(head) :]
-        if not any(head.startswith(self._head) for head, _ in self._heads):
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        if self._number and self._frame is None and self._text == self._calls.closes:
+            return [], "stop"
+        if reason == "stop":
             raise off_schema()
-        return ""
+        return [], reason
 
-    def _go_on(self, text: str, deltas: list[Delta]) -> None:
-        if self._over is None:
-            rest = self._scan.feed(text)
-            inside = text if rest is None else text[: len(text) - len(rest)]
-            self._over = rest
-            self._value.append(inside)
-            custom = self._tool is not None and self._tool.type == "custom"
-            shown = self._string.feed(inside) if custom else inside
-            if shown:
-                deltas.append(CallDelta(shown, tokens=self._take_tokens()))
+    def _step(self, deltas: list[Delta]) -> bool:
+        """Takes what it can of the text; whether there may be more to take."""
+        if self._frame is None:
+            return self._begin(deltas)
+        if self._scan is not None:
+            return self._go_on(self._scan, deltas)
+        return self._finish(self._frame, deltas)
+
+    def _begin(self, deltas: list[Delta]) -> bool:
+        calls = self._calls
+        if self._number == 0:
+            heads = calls.heads
+        elif calls.between is None:
+            heads = []
         else:
-            self._over += text
-        if self._over is not None and not "}".startswith(self._over):
+            heads = [calls.between + frame.head for frame in calls.frames]
+        for at, head in enumerate(heads):
+            if self._text.startswith(head):
+                self._text = self._text[len(head) :]
+                self._start(calls.frames[at % len(calls.frames)], deltas)
+                return True
+        # Nothing may follow the last call but what closes them.
+        ends = [*heads, *([calls.closes] if self._number else ())]
+        if self._text and not any(each.startswith(self._text) for each in ends):
             raise off_schema()
+        return False
+
+    def _start(self, frame: Frame, deltas: list[Delta]) -> None:
+        self._frame, self._number = frame, self._number + 1
+        self._value, self._scan, self._string = [], JsonScan(), StringText()
+        tool = frame.tool
+        start = CallStart(
+            kind="custom_tool_call" if tool.type == "custom" else "function_call",
+            name=tool.name or "",
+            namespace=tool.namespace,
+            tokens=self._take_tokens(),
+        )
+        deltas.append(start)
+
+    def _go_on(self, scan: JsonScan, deltas: list[Delta]) -> bool:
+        text, self._text = self._text, ""
+        if not text:
+            return False
+        rest = scan.feed(text)
+        inside = text if rest is None else text[: len(text) - len(rest)]
+        self._value.append(inside)
+        custom = self._frame is not None and self._frame.tool.type == "custom"
+        shown = self._string.feed(inside) if custom else inside
+        if shown:
+            deltas.append(CallDelta(shown, tokens=self._take_tokens()))
+        if rest is None:
+            return False
+        check_json("".join(self._value))
+        self._scan, self._text = None, rest
+        return True
+
+    def _finish(self, frame: Frame, deltas: list[Delta]) -> bool:
+        if self._text.startswith(frame.tail):
+            self._text = self._text[len(frame.tail) :]
+            self._frame = None
+            deltas.append(ItemEnd(tokens=self._take_tokens()))
+            return True
+        if not frame.tail.startswith(self._text):
+            raise off_schema()
+        return False
 
     def _take_tokens(self) -> int:
         tokens, self._tokens = self._tokens, 0
@@ -149,10 +220,11 @@ class CallReader:
 
 
 class EitherReader:
-    """A call, or another answer: whichever it turns out to be."""
+    """Calls, or another answer: whichever its beginning turns out to be."""
 
-    def __init__(self, heads: Heads, other: Reader) -> None:
-        self._heads = heads
+    def __init__(self, calls: Calls, other: Reader) -> None:
+        self._calls = calls
+        self._heads = calls.heads
         self._other = other
         self._reader: Reader | None = None
         self._held: list[Piece] = []
@@ -166,105 +238,162 @@ class EitherReader:
             return []
         return [delta for each in self._held for delta in reader.feed(each)]
 
-    def end(self, reason: FinishReason) -> FinishReason:
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
         return (self._reader or self._other).end(reason)
 
     def _decide(self, text: str) -> Reader | None:
-        if any(text.startswith(head) for head, _ in self._heads):
-            return CallReader(self._heads)
-        undecided = any(head.startswith(text) for head, _ in self._heads)
+        if any(text.startswith(head) for head in self._heads):
+            return CallsReader(self._calls)
+        undecided = any(head.startswith(text) for head in self._heads)
         return None if undecided else self._other
 
 
-class JsonScan:
-    """Finds the end of one JSON value, piece by piece. Numbers and words end with the text."""
-
-    __slots__ = ("_depth", "_done", "_escaped", "_string")
-
-    OUTSIDE: Final = frozenset(' \t\r\n,:-+.0123456789eEtrufalsn"[]{}')
-    """All that JSON has outside strings."""
+class Held:
+    """Pieces that wait until it is known what they belong to."""
 
     def __init__(self) -> None:
-        self._depth = 0
-        self._string = False
-        self._escaped = False
-        self._done = False
+        self._pieces: list[Piece] = []
 
-    def feed(self, text: str) -> str | None:
-        """What of ``text`` is behind the value's end, or None while the value runs.
+    @property
+    def text(self) -> str:
+        """All of their text."""
+        return "".join(piece.text for piece in self._pieces)
 
-        Raises :class:`EngineError` at a character that no JSON has there.
-        """
-        if self._done:
-            return text
-        for index, letter in enumerate(text):
-            if self._string and (self._escaped or letter != '"'):
-                self._escaped = letter == "\\" and not self._escaped
-                continue
-            if letter not in self.OUTSIDE:
-                raise off_schema()
-            self._step(letter)
-            if self._done:
-                return text[index + 1 :]
-        return None
+    def add(self, piece: Piece) -> None:
+        """One piece more."""
+        self._pieces.append(piece)
 
-    def _step(self, letter: str) -> None:
-        if letter == '"':
-            self._string = not self._string
-        elif letter in "[{":
-            self._depth += 1
-        elif letter in "]}":
-            self._depth -= 1
-        self._done = letter in ']}"' and self._depth <= 0 and not self._string
+    def take(self, size: int) -> list[Piece]:
+        """The first ``size`` characters, which wait no longer."""
+        taken: list[Piece] = []
+        while size > 0 and self._pieces:
+            piece = self._pieces.pop(0)
+            first, rest = piece.cut(size)
+            if first is not None:
+                taken.append(first)
+                size -= len(first.text)
+            if rest is not None:
+                self._pieces.insert(0, rest)
+        return taken
 
 
-class StringText:
-    """The text of a JSON string, piece by piece: quotes dropped, escapes resolved."""
+class UntilReader:
+    """One reader until some text comes, another one behind it.
 
-    __slots__ = ("_held", "_open")
+    The text itself goes to the second one where ``kept``, and to nobody otherwise.
+    """
 
-    WHOLE: Final = re.compile(
-        r'[^\\"]+|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
-        r"|\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[0-9a-fA-F]{4}|(?=[^\\]|\\[^u]))"
-    )
-    """Text, or an escape that is whole: a high surrogate only with what follows it."""
+    def __init__(self, until: str, first: Reader, then: Reader, *, kept: bool) -> None:
+        self._until = until
+        self._first = first
+        self._then = then
+        self._kept = kept
+        self._held = Held()
+        self._over = False
 
-    def __init__(self) -> None:
-        self._held = ""
-        """The beginning of an escape that is not whole yet."""
-        self._open = False
+    def feed(self, piece: Piece) -> list[Delta]:
+        if self._over:
+            return self._then.feed(piece)
+        self._held.add(piece)
+        text = self._held.text
+        at = text.find(self._until)
+        if at < 0:
+            return _fed(self._first, self._held.take(len(text) - _overlap(text, self._until)))
+        self._over = True
+        deltas = _fed(self._first, self._held.take(at))
+        if not self._kept:
+            skipped = self._held.take(len(self._until))
+            tokens = sum(each.tokens for each in skipped)
+            # What is left of a piece has no tokens of its own; those of the tag end the item.
+            deltas.append(ItemEnd(tokens=tokens))
+        return deltas + _fed(self._then, self._held.take(len(text)))
 
-    def feed(self, text: str) -> str:
-        """The text that ``text``, the next part of the string's JSON, adds."""
-        if not self._open and text:
-            self._open, text = True, text[1:]
-        text = self._held + text
-        at = 0
-        while match := self.WHOLE.match(text, at):
-            at = match.end()
-        self._held = text[at:]
-        return _unescape(text[:at])
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    loose: str = json.loads(f'"{text}"', strict=False)
-    # Half a surrogate pair is no text: it becomes U+FFFD.
-    return loose.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _check_json(text: str) -> None:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        raise off_schema() from None
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        if self._over:
+            return self._then.end(reason)
+        deltas = _fed(self._first, self._held.take(len(self._until)))
+        more, reason = self._first.end(reason)
+        return deltas + more, reason
 
 
-def off_schema() -> EngineError:
-    """The error of an answer that does not follow its schema."""
-    return EngineError(
-        "invalid_function_parameters",
-        "The model cannot follow the schema of a tool or of 'text.format': "
-        "simplify its patterns and check that its bounds leave something.",
-    )
+class ThoughtReader:
+    """Reasoning as it comes."""
+
+    def feed(self, piece: Piece) -> list[Delta]:
+        return [ReasoningDelta(piece.text, tokens=piece.tokens)]
+
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        return [], reason
+
+
+class OptionalReader:
+    """What comes behind a text that may be there; with ``then`` where it is, ``other`` else."""
+
+    def __init__(self, text: str, then: Reader, other: Reader) -> None:
+        self._text = text
+        self._then = then
+        self._other = other
+        self._held = Held()
+        self._reader: Reader | None = None
+
+    def feed(self, piece: Piece) -> list[Delta]:
+        if self._reader is not None:
+            return self._reader.feed(piece)
+        self._held.add(piece)
+        text = self._held.text
+        if text.startswith(self._text):
+            self._reader = self._then
+            tokens = sum(each.tokens for each in self._held.take(len(self._text)))
+            rest = self._held.take(len(text))
+            return [ItemEnd(tokens=tokens), *_fed(self._then, rest)]
+        if self._text.startswith(text):
+            return []
+        self._reader = self._other
+        return _fed(self._other, self._held.take(len(text)))
+
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        if self._reader is not None:
+            return self._reader.end(reason)
+        deltas = _fed(self._other, self._held.take(len(self._text)))
+        more, reason = self._other.end(reason)
+        return deltas + more, reason
+
+
+class Skipper:
+    """Passes over white space at the beginning."""
+
+    def __init__(self, then: Reader) -> None:
+        self._then = then
+        self._begun = False
+
+    def feed(self, piece: Piece) -> list[Delta]:
+        if self._begun:
+            return self._then.feed(piece)
+        at = len(piece.text) - len(piece.text.lstrip())
+        self._begun = at < len(piece.text)
+        skipped, rest = piece.cut(at)
+        deltas: list[Delta] = [ItemEnd(tokens=skipped.tokens)] if skipped is not None else []
+        return deltas + (self._then.feed(rest) if rest is not None else [])
+
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        return self._then.end(reason)
+
+
+def thinking(thought: tuple[str, str], then: Reader, other: Reader, *, inside: bool) -> Reader:
+    """Reads a thought, then whatever comes behind it.
+
+    ``inside``: the prompt has begun the thought. ``other`` reads an answer without one.
+    """
+    opens, closes = thought
+    rest = UntilReader(closes, ThoughtReader(), Skipper(then), kept=False)
+    return Skipper(rest) if inside else OptionalReader(opens, Skipper(rest), other)
+
+
+def _fed(reader: Reader, pieces: Sequence[Piece]) -> list[Delta]:
+    return [delta for piece in pieces for delta in reader.feed(piece)]
+
+
+def _overlap(text: str, until: str) -> int:
+    """How much of the end of ``text`` may be the beginning of ``until``."""
+    sizes = range(min(len(text), len(until) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(until[:size])), 0)

@@ -31,6 +31,25 @@ def describe(tools: Iterable[Tool]) -> str:
     return "\n".join(line for tool in tools if tool.type in CALLABLE for line in _lines(tool))
 
 
+def as_function(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates take it; a custom one is a function of one text."""
+    parameters = read_schema(tool.parameters)
+    if tool.type == "custom":
+        parameters = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+        }
+    return {
+        "type": "function",
+        "function": {
+            "name": wire_name(tool.name or "", tool.namespace),
+            "description": tool.description or "",
+            "parameters": parameters or {"type": "object", "properties": {}},
+        },
+    }
+
+
 def _lines(tool: Tool) -> Iterator[str]:
     name = wire_name(tool.name or "", tool.namespace)
     about = f": {tool.description.strip()}" if tool.description else ""

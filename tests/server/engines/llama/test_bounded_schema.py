@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from tieline_server.engines.base import EngineError
 from tieline_server.engines.llama.bounded_schema import (
     ALL_ITEMS,
     ANY,
+    MAX_DEPTH,
     MAX_ITEMS,
     MAX_NUMBER,
     MAX_STRING,
@@ -180,7 +182,11 @@ schemas = st.recursive(
 
 @given(schemas)
 def test_whatever_comes_in_what_goes_out_is_known_and_bounded(schema: Any) -> None:
-    result = bounded(schema)
+    try:
+        result = bounded(schema)
+    except EngineError:
+        # Only where nothing satisfies it, which other tests look at.
+        return
     Draft202012Validator.check_schema(result)
     for each in subschemas(result):
         assert each.keys() <= KNOWN
@@ -262,3 +268,53 @@ def test_values_are_kept_for_as_long_as_there_is_room() -> None:
     assert bounded({"enum": [*range(10_000)]}) == {"enum": [*range(10_000)]}
     assert bounded({"const": "x" * MAX_VALUES}) == ANY
     assert bounded({"enum": ["a", "x" * MAX_VALUES, "b"]}) == {"enum": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": 5, "maximum": 3},
+        {"type": "string", "minLength": 2, "maxLength": 1},
+        {"type": "array", "minItems": 2, "maxItems": 1},
+        {"properties": {"a": {"minimum": 1, "maximum": 0}}},
+        {"anyOf": [{"minimum": 1, "maximum": 0}, {"minLength": 1, "maxLength": 0}]},
+    ],
+)
+def test_a_schema_that_nothing_satisfies_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match="nothing satisfies a 'm") as caught:
+        bounded(schema, param="here")
+    assert (caught.value.code, caught.value.param) == ("invalid_function_parameters", "here")
+
+
+def test_a_branch_that_nothing_satisfies_is_no_choice() -> None:
+    schema = {"anyOf": [{"minimum": 1, "maximum": 0}, {"const": 1}]}
+    assert bounded(schema) == {"anyOf": [{"const": 1}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": {"type": "string"}},
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        {"properties": {"a": {"$ref": "https://example.com/a"}}},
+        {"type": "string", "pattern": "(?=a)b"},
+        {"type": "string", "pattern": 1},
+    ],
+)
+def test_what_would_be_passed_over_is_refused_where_the_schema_is_strict(
+    schema: dict[str, Any],
+) -> None:
+    assert bounded(schema)
+    with pytest.raises(EngineError, match="cannot be held to"):
+        bounded(schema, strict=True)
+
+
+def test_a_strict_schema_may_not_be_nested_without_end() -> None:
+    schema: dict[str, Any] = {"const": 1}
+    for _ in range(MAX_DEPTH + 1):
+        schema = {"type": "array", "items": schema}
+    assert bounded(schema)
+    with pytest.raises(EngineError, match="so deeply"):
+        bounded(schema, strict=True)
+    tree: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    assert bounded(tree, strict=True)

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,12 +21,20 @@ from tests.support.engine_contract import (
     text_in,
     tokens_in,
 )
-from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, TextDelta
+from tieline_server.core.deltas import (
+    Accepted,
+    CallDelta,
+    CallStart,
+    Delta,
+    ItemEnd,
+    TextDelta,
+)
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.llama import gguf_metadata
 from tieline_server.engines.llama.chat_template import ChatTemplate
+from tieline_server.engines.llama.constrain import MAX_CALLS
 from tieline_server.engines.llama.engine import INLINE_BYTES, LlamaEngine
 from tieline_server.engines.llama.runtime import Completion, Failure, Progress, Report
 from tieline_server.models import find
@@ -273,10 +282,36 @@ def test_a_named_tool_is_called_with_arguments_that_stream(engine: LlamaEngine) 
 
 def test_a_custom_tool_gets_text_and_a_namespace_is_kept(engine: LlamaEngine) -> None:
     tools = [{"type": "namespace", "name": "os", "tools": [{"type": "custom", "name": "shell"}]}]
-    given = ask("List files.", tools=tools, tool_choice="required", max_output_tokens=300)
+    asked = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    given = ask("List files.", max_output_tokens=300, **asked)
     start = start_of(deltas := answer(engine, given))
     assert (start.kind, start.name, start.namespace) == ("custom_tool_call", "shell", "os")
     assert isinstance(arguments_in(deltas), str)
+    assert finish_of(deltas).reason == "stop"
+
+
+def called(city: str, *, output: str | None = None) -> dict[str, Any]:
+    """A call of the weather tool, or its output."""
+    if output is not None:
+        return {"type": "function_call_output", "call_id": city, "output": output}
+    arguments = json.dumps({"city": city, "unit": "celsius"}, separators=(",", ":"))
+    name = WEATHER["name"]
+    return {"type": "function_call", "call_id": city, "name": name, "arguments": arguments}
+
+
+def test_calls_side_by_side_are_items_each_up_to_a_bound(engine: LlamaEngine) -> None:
+    asked = link("Weather in Oslo and Rome?")
+    outputs = [called(city, output="Rain.") for city in ("Oslo", "Rome")]
+    tip = link(outputs, link([called(city) for city in ("Oslo", "Rome")], asked, output=True))
+    tip = link("Weather in Lima and Cairo?", tip)
+    given = ask(tip=tip, tools=[WEATHER], tool_choice="required", max_output_tokens=250)
+    deltas = answer(engine, given)
+    kinds = [type(delta) for delta in deltas]
+    assert kinds.count(CallStart) == kinds.count(ItemEnd)
+    assert 1 < kinds.count(CallStart) <= MAX_CALLS
+    ends = [at for at, kind in enumerate(kinds) if kind is ItemEnd]
+    for begin, end in pairwise([0, *ends]):
+        assert json.loads(arguments_in(deltas[begin:end])).keys() == {"city", "unit"}
     assert finish_of(deltas).reason == "stop"
 
 
@@ -327,8 +362,9 @@ def test_a_text_format_gives_json_of_its_shape(
 
 def test_a_schema_that_cannot_be_followed_is_an_error_and_no_prose(engine: LlamaEngine) -> None:
     form = {"type": "json_schema", "name": "x", "schema": {"minimum": 5, "maximum": 3}}
-    with pytest.raises(EngineError, match="cannot follow the schema"):
+    with pytest.raises(EngineError, match="nothing satisfies a 'minimum' of 5") as caught:
         answer(engine, ask(text={"format": form}))
+    assert (caught.value.status, caught.value.param) == (400, "text.format.schema")
     assert text_in(answer(engine, ask()))
 
 
