@@ -35,6 +35,10 @@ MAX_MEMBERS: Final = 8
 """Members of an object whose schema names none."""
 MAX_NUMBER: Final = 1_000_000_000
 """Size of a number without ``minimum`` or ``maximum``."""
+STEP: Final = 0.000001
+"""Of a number without ``multipleOf``: to the runtime its digits else have no end."""
+NARROW: Final = 1000 * STEP
+"""Bounds nearer than this to each other may leave no step between them."""
 MAX_DEPTH: Final = 12
 """Nesting at which whatever is left of a schema becomes a scalar."""
 MAX_NODES: Final = 1_000
@@ -56,7 +60,12 @@ HARD_PATTERN: Final = re.compile(r"\(\?(?!:|P<)|\\[bBAZzG1-9k]|[+*?}]\+")
 
 SCALARS: Final[Mapping[str, dict[str, Any]]] = {
     "string": {"type": "string", "maxLength": MAX_STRING},
-    "number": {"type": "number", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER},
+    "number": {
+        "type": "number",
+        "minimum": -MAX_NUMBER,
+        "maximum": MAX_NUMBER,
+        "multipleOf": STEP,
+    },
     "integer": {"type": "integer", "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER},
     "boolean": {"type": "boolean"},
     "null": {"type": "null"},
@@ -355,7 +364,15 @@ def _number(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     if not result.keys() & {"maximum", "exclusiveMaximum"}:
         least = result.get("minimum", result.get("exclusiveMinimum", 0))
         result["maximum"] = max(MAX_NUMBER, least + MAX_NUMBER)
+    if kind == "number" and "multipleOf" not in result and _width(result) >= NARROW:
+        result["multipleOf"] = STEP
     return result
+
+
+def _width(schema: dict[str, Any]) -> float:
+    least = max(schema[word] for word in ("minimum", "exclusiveMinimum") if word in schema)
+    most = min(schema[word] for word in ("maximum", "exclusiveMaximum") if word in schema)
+    return float(most - least)
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

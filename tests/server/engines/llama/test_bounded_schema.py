@@ -20,6 +20,7 @@ from tieline_server.engines.llama.bounded_schema import (
     MAX_STRING,
     MAX_VALUES,
     MOST_ITEMS,
+    STEP,
     bounded,
 )
 
@@ -76,7 +77,15 @@ def is_bounded(schema: dict[str, Any]) -> bool:
         ),
         (
             {"type": "number", "exclusiveMinimum": 5e9},
-            {"type": "number", "exclusiveMinimum": 5e9, "maximum": 6e9},
+            {"type": "number", "exclusiveMinimum": 5e9, "maximum": 6e9, "multipleOf": STEP},
+        ),
+        (
+            {"type": "number", "minimum": 0, "maximum": 1e-5},
+            {"type": "number", "minimum": 0, "maximum": 1e-5},
+        ),
+        (
+            {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
+            {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
         ),
         ({"type": "string", "format": "date"}, {"type": "string", "format": "date"}),
         ({"type": "string", "format": "uri"}, {"type": "string", "maxLength": MAX_STRING}),

@@ -1,0 +1,162 @@
+"""Forced calls and structured outputs with the packaged model: each parses and fits its schema.
+
+20 of each under --soak, a tenth in CI; `make soak ARGS="-s -k forced"` prints how many fit, and
+how long a cancel takes.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.engine_contract import deltas_of, finish_of, prompt, text_in
+from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, TextDelta
+from tieline_server.core.effects import Prompt
+from tieline_server.engines.llama.engine import LlamaEngine
+from tieline_server.engines.llama.runtime import Progress, Report
+
+SLOTS = 2
+
+WORDS = ("weather", "order", "invoice", "book", "flight", "hotel", "song", "route", "recipe")
+CITIES = ("Oslo", "Lima", "Cairo", "Hanoi", "Quito")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LlamaEngine]:
+    engine = LlamaEngine(slots=SLOTS, context=1024)
+    yield engine
+    asyncio.run(engine.close())
+
+
+def schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    """An object with some members of every kind."""
+    kinds: list[Callable[[], dict[str, Any]]] = [
+        lambda: {"type": "string", "maxLength": rng.randint(5, 30)},
+        lambda: {"type": "integer", "minimum": 0, "maximum": rng.randint(5, 500)},
+        lambda: {"type": "boolean"},
+        lambda: {"enum": rng.sample(CITIES, 3)},
+        lambda: {"type": "array", "items": {"type": "number"}, "maxItems": 3},
+        lambda: {"type": "string", "format": "date"},
+        lambda: {"type": ["string", "null"], "maxLength": 10},
+    ]
+    if depth < 2:
+        kinds.append(lambda: schema(rng, depth + 1))
+    names = rng.sample(WORDS, rng.randint(1, 4))
+    return {
+        "type": "object",
+        "properties": {name: rng.choice(kinds)() for name in names},
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
+def fits(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        return not list(Draft202012Validator(wanted).iter_errors(json.loads(text)))
+    except ValueError:
+        return False
+
+
+def ask(words: str, **members: Any) -> Prompt:
+    return prompt(words, model="x", max_output_tokens=500, **members)
+
+
+def test_every_forced_call_parses_and_fits_its_tools_schema(
+    engine: LlamaEngine, repeats: Callable[[int], int]
+) -> None:
+    good, tries = 0, repeats(20)
+    for seed in range(tries):
+        rng = random.Random(seed)
+        tools = {f"{verb}_{noun}": schema(rng) for verb, noun in (("get", "it"), ("set", "that"))}
+        given = ask(
+            f"Please take care of my {rng.choice(WORDS)} in {rng.choice(CITIES)}.",
+            tools=[
+                {"type": "function", "name": name, "parameters": wanted, "strict": True}
+                for name, wanted in tools.items()
+            ],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        )
+        deltas = asyncio.run(deltas_of(engine, given))
+        [start] = [delta for delta in deltas if isinstance(delta, CallStart)]
+        arguments = "".join(delta.text for delta in deltas if isinstance(delta, CallDelta))
+        good += fits(arguments, tools[start.name]) and finish_of(deltas).reason == "stop"
+    print(f"\nforced calls that fit: {good} of {tries}")
+    assert good == tries
+
+
+def test_every_structured_output_parses_and_fits_its_schema(
+    engine: LlamaEngine, repeats: Callable[[int], int]
+) -> None:
+    good, tries = 0, repeats(20)
+    for seed in range(tries):
+        rng = random.Random(1000 + seed)
+        wanted = schema(rng)
+        form = {"type": "json_schema", "name": "x", "schema": wanted, "strict": True}
+        words = f"Describe a {rng.choice(WORDS)} in {rng.choice(CITIES)} as JSON."
+        deltas = asyncio.run(deltas_of(engine, ask(words, text={"format": form})))
+        good += fits(text_in(deltas), wanted) and finish_of(deltas).reason == "stop"
+    print(f"\nstructured outputs that fit: {good} of {tries}")
+    assert good == tries
+
+
+def test_a_cancel_frees_the_slot_within_a_step_or_a_batch(
+    engine: LlamaEngine, repeats: Callable[[int], int], pytestconfig: pytest.Config
+) -> None:
+    """Times are looked at under --soak alone: there medians, against this machine's own batch."""
+    tries = repeats(20)
+    reports: list[tuple[float, Report]] = []
+    decode: list[float] = []
+    prefill: list[float] = []
+    for at in range(tries):
+        reports.clear()
+        decode.append(asyncio.run(cancel(engine, reports, f"Count to ten, {at}.", TextDelta)))
+        words = f"{at} is where it begins. " + "A long story of many words. " * 110
+        prefill.append(asyncio.run(cancel(engine, reports, words, Accepted)))
+    batches = [
+        later - earlier
+        for (earlier, first), (later, second) in pairwise(reports)
+        if isinstance(first, Progress) and isinstance(second, Progress)
+    ]
+    batch = median(batches) if batches else 0.0
+    print(
+        f"\ncancel: in decode {median(decode) * 1000:.0f} ms, in prefill "
+        f"{median(prefill) * 1000:.0f} ms, a batch of 128 {batch * 1000:.0f} ms"
+    )
+    assert all(slot.guest is None for slot in engine._slots._slots)
+    if pytestconfig.getoption("--soak"):
+        assert median(decode) <= 0.1
+        assert median(prefill) <= batch + 0.05
+
+
+async def cancel(
+    engine: LlamaEngine, reports: list[tuple[float, Report]], words: str, at: type[Delta]
+) -> float:
+    """Seconds from the cancel of an answer, once such a delta has come, until its slot is free."""
+    complete = engine._runtime.complete
+
+    def watched(completion: Any, report: Callable[[Report], bool]) -> None:
+        def hear(what: Report) -> bool:
+            reports.append((time.perf_counter(), what))
+            return report(what)
+
+        complete(completion, hear)
+
+    engine._runtime.complete = watched  # type: ignore[method-assign]
+    try:
+        sampling = engine.sample(ask(words))
+        async for step in sampling:
+            if any(isinstance(delta, at) for delta in step):
+                break
+        begun = time.perf_counter()
+        await sampling.aclose()
+        return time.perf_counter() - begun
+    finally:
+        engine._runtime.complete = complete  # type: ignore[method-assign]
