@@ -86,7 +86,7 @@ _chunk: Final = msgspec.json.Decoder(_Chunk)
 _anything: Final = msgspec.json.Decoder()
 
 
-class Answer:
+class ChatAnswer:
     """Reads one answer. ``tools`` are those that were sent."""
 
     __slots__ = ("_calls", "_reason", "_usage", "done")
@@ -146,12 +146,12 @@ class Answer:
         delta = choice.delta
         if delta is not None:
             if thought := delta.reasoning_content or delta.reasoning:
-                deltas.append(ReasoningDelta(thought, _tokens(thought)))
+                deltas.append(ReasoningDelta(thought, tokens_of(thought)))
             if text := delta.content:
                 logprobs = choice.logprobs.content if choice.logprobs is not None else None
-                deltas.append(TextDelta(text, _tokens(text), tuple(logprobs or ())))
+                deltas.append(TextDelta(text, tokens_of(text), tuple(logprobs or ())))
             if delta.refusal:
-                deltas.append(RefusalDelta(delta.refusal, _tokens(delta.refusal)))
+                deltas.append(RefusalDelta(delta.refusal, tokens_of(delta.refusal)))
             if delta.tool_calls:
                 deltas += self._calls.feed(delta.tool_calls)
         if choice.finish_reason is not None:
@@ -160,5 +160,6 @@ class Answer:
             self._reason = choice.finish_reason
 
 
-def _tokens(text: str) -> int:
+def tokens_of(text: str) -> int:
+    """How many tokens a piece of an answer counts as."""
     return 1 if len(text) <= ONE_TOKEN else len(text) // 4

@@ -1,11 +1,6 @@
-"""From a create to the body of a chat completion.
+"""From a create to the body of a chat completion."""
 
-What comes again with every create (instructions, tools, the text format) is encoded once for a
-lane and used again for as long as the lane sends the same.
-"""
-
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,14 +8,14 @@ from msgspec import Raw, Struct
 
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Settings, Tool
+from tieline_server.engines.upstream.answer import ChatAnswer
+from tieline_server.engines.upstream.faults import NEWER_LIMIT, Failure
 from tieline_server.engines.upstream.fragments import Rendered, messages_of
+from tieline_server.engines.upstream.modes import Request, Sent
+from tieline_server.engines.upstream.prefaces import Preface, Prefaces
+from tieline_server.engines.upstream.replicas import Replica
 from tieline_server.engines.upstream.tool_names import by_name, declared
-
-LANES: Final = 1024
-"""Lanes whose preface is kept."""
-
-BYTES_PER_TOKEN: Final = 4
-"""What the estimate of a prompt's size goes by."""
+from tieline_server.engines.upstream.truncation import SHORTER, room_of, start_of, tokens_in
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The member of ``include`` that asks for log probabilities."""
@@ -30,21 +25,7 @@ STREAMED: Final = b',"stream":true,"stream_options":{"include_usage":true}}'
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Preface(Struct, frozen=True, kw_only=True):
-    """What a lane's settings come to. ``head`` ends where the messages begin."""
-
-    settings: Settings
-    model: str
-    extra: tuple[Tool, ...]
-    head: bytes
-    told: bool
-    """Whether the head has a message already."""
-    tail: bytes
-    tools: Mapping[str, Tool]
-    """The tools that the model may call, by their names upstream."""
-
-
-class Request(Struct, frozen=True, kw_only=True):
+class ChatRequest(Struct, frozen=True, kw_only=True):
     """A create, ready to be sent."""
 
     body: bytes
@@ -52,22 +33,33 @@ class Request(Struct, frozen=True, kw_only=True):
     tokens: int
     """How many tokens the prompt has, about."""
 
+    def to(self, replica: Replica) -> Sent:
+        """The same for every replica."""
+        return Sent(self.body, ChatAnswer(self.tools))
 
-class ChatRequests:
-    """Builds the bodies of chat completions."""
 
-    def __init__(self) -> None:
+class ChatMode:
+    """Chat completions. ``contexts`` are the models' contexts, where they are known."""
+
+    path = "chat/completions"
+    counts: Sequence[str] = ("tokenize", "apply-template")
+
+    def __init__(self, contexts: Mapping[str, int | None] | None = None) -> None:
         self.limit = "max_tokens"
         """The name of the limit: the one that every server knows, until one wants another."""
-        self._prefaces: OrderedDict[str, Preface] = OrderedDict()
+        self._contexts = {} if contexts is None else contexts
+        self._prefaces = Prefaces(_make, _options)
 
-    def build(self, prompt: Prompt) -> Request:
+    def heavy(self, prompt: Prompt) -> bool:
+        """Never: to join bytes takes no time."""
+        return False
+
+    def build(self, prompt: Prompt, *, room: int | None = None) -> ChatRequest:
         """The request; raises :class:`EngineError` for content that has no form upstream."""
-        chain = messages_of(prompt.tip, prompt.work)
-        preface = self._preface(prompt, chain)
+        preface, chain = self._parts(prompt, room)
         most = prompt.max_output_tokens
         limit = b"" if most is None else b',"%b":%d' % (self.limit.encode(), most)
-        return Request(
+        return ChatRequest(
             body=b"".join((*_messages(preface, chain), preface.tail, limit, STREAMED)),
             tools=preface.tools,
             tokens=_estimate(preface, chain),
@@ -75,24 +67,30 @@ class ChatRequests:
 
     def estimate(self, prompt: Prompt) -> int:
         """About how many tokens the prompt has."""
-        chain = messages_of(prompt.tip, prompt.work)
-        return _estimate(self._preface(prompt, chain), chain)
+        return _estimate(*self._parts(prompt))
 
     def counted(self, prompt: Prompt) -> bytes:
         """The body that asks what the messages come to: no limit, no stream."""
-        chain = messages_of(prompt.tip, prompt.work)
-        preface = self._preface(prompt, chain)
+        preface, chain = self._parts(prompt)
         return b"".join((*_messages(preface, chain), preface.tail, b"}"))
 
-    def _preface(self, prompt: Prompt, chain: Rendered) -> Preface:
-        kept = self._prefaces.get(prompt.session)
-        if kept is None or not _serves(kept, prompt, chain):
-            kept = self._prefaces[prompt.session] = _make(prompt, chain.tools)
-            prompt.work.render += len(kept.head) + len(kept.tail)
-            if len(self._prefaces) > LANES:
-                self._prefaces.popitem(last=False)
-        self._prefaces.move_to_end(prompt.session)
-        return kept
+    def again(
+        self, prompt: Prompt, request: Request, replica: Replica, failure: Failure
+    ) -> Request | None:
+        """With the newer name of the limit, or with less of the history."""
+        if failure.other_limit and self.limit != NEWER_LIMIT:
+            self.limit = NEWER_LIMIT
+            return self.build(prompt)
+        if failure.too_long and prompt.settings.truncation == "auto":
+            shorter = self.build(prompt, room=int(request.tokens * SHORTER))
+            return shorter if shorter.tokens < request.tokens else None
+        return None
+
+    def _parts(self, prompt: Prompt, room: int | None = None) -> tuple[Preface, Rendered]:
+        if room is None:
+            room = room_of(prompt, self._contexts.get(prompt.model))
+        chain = messages_of(prompt.tip, prompt.work, start=start_of(prompt, room))
+        return self._prefaces.of(prompt, chain.tools), chain
 
 
 def _messages(preface: Preface, chain: Rendered) -> "list[bytes | memoryview]":
@@ -107,23 +105,7 @@ def _messages(preface: Preface, chain: Rendered) -> "list[bytes | memoryview]":
 
 
 def _estimate(preface: Preface, chain: Rendered) -> int:
-    return -(-(len(preface.head) + len(preface.tail) + chain.size) // BYTES_PER_TOKEN)
-
-
-def _serves(kept: Preface, prompt: Prompt, chain: Rendered) -> bool:
-    """Whether it would come out the same.
-
-    A lane that sends the same bytes again gets the same objects (``settings.Recall``).
-    """
-    mine, theirs = kept.settings, prompt.settings
-    if kept.extra is not chain.tools or kept.model != prompt.model:
-        return False
-    return mine is theirs or (
-        mine.instructions is theirs.instructions
-        and mine.tools is theirs.tools
-        and mine.tool_choice is theirs.tool_choice
-        and _options(mine) == _options(theirs)
-    )
+    return tokens_in(len(preface.head) + len(preface.tail) + chain.size)
 
 
 def _make(prompt: Prompt, extra: tuple[Tool, ...]) -> Preface:

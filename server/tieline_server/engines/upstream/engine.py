@@ -1,27 +1,30 @@
 """An OpenAI-compatible server as the engine: vLLM, SGLang, llama.cpp, Ollama, Ray Serve.
 
-A turn is one ``POST /v1/chat/completions`` over a pooled connection. Closing the generator closes
-that request at once. Until the first token a request that failed is tried again, at another
-replica where there is one; after it a failure is the turn's, with what was used. What the
-upstream says about itself (models, counting) is asked once, before the server listens.
+A turn is one ``POST`` over a pooled connection; a mode says to which path of the API, with what
+in it, and how the answer is read (``modes``). Closing the generator closes that request at once.
+Until the first token a request that failed is tried again, at another replica where there is
+one; after it a failure is the turn's, with what was used. What the upstream says about itself
+(models, counting) is asked once, before the server listens.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
-from tieline_server.engines.upstream.answer import Answer
-from tieline_server.engines.upstream.chat import ChatRequests, Request
+from tieline_server.engines.upstream.chat import ChatMode
 from tieline_server.engines.upstream.exchange import Exchange, Patience
-from tieline_server.engines.upstream.faults import NEWER_LIMIT, UNREACHABLE, Failure, cut
+from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
+from tieline_server.engines.upstream.modes import Mode
 from tieline_server.engines.upstream.probe import Counter, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
+
+T = TypeVar("T")
 
 AFFINITY: Final = "upstream.affinity"
 """The memo of a link that names where its chain belongs."""
@@ -64,7 +67,8 @@ class UpstreamEngine:
         self._key = key
         self._wanted = model
         self._patience = patience or Patience()
-        self._chat = ChatRequests()
+        self._contexts: dict[str, int | None] = {}
+        self._mode: Mode = ChatMode(self._contexts)
         self._models: list[Model] = []
         self._session: aiohttp.ClientSession | None = None
         self._counter: Counter | None = None
@@ -76,9 +80,10 @@ class UpstreamEngine:
         self._session = session = self._connect()
         replicas = self._replicas.all
         self._models = await models_of(session, replicas, wanted=self._wanted)
+        self._contexts |= {model.id: model.context_window for model in self._models}
         self._counter = counter = Counter(session)
         for replica in replicas:
-            if await counter.probe(replica, self._models[0].id):
+            if await counter.probe(replica, self._models[0].id, self._mode.counts):
                 break
 
     def models(self) -> Sequence[Model]:
@@ -87,11 +92,11 @@ class UpstreamEngine:
 
     async def count(self, prompt: Prompt) -> int:
         """How many input tokens the prompt has: the upstream's own count, else an estimate."""
-        estimate = self._chat.estimate(prompt)
+        estimate = await self._beside(self._mode.estimate, prompt)
         assert self._counter is not None
         if self._counter.way is None:
             return estimate
-        body = self._chat.counted(prompt)
+        body = self._mode.counted(prompt)
         for replica in self._replicas.course(_affinity(prompt), tries=1):
             counted = await self._counter.count(replica, body)
             if counted is not None:
@@ -103,16 +108,19 @@ class UpstreamEngine:
         if not prompt.settings.generate:
             yield [Accepted(input_tokens=await self.count(prompt)), Finish(output_tokens=0)]
             return
-        request, timing = self._build(prompt)
+        timing = _Timing()
+        request = await self._beside(self._mode.build, prompt)
+        timing.built()
         course = _Course(self._replicas, _affinity(prompt))
+        replica = await course.next()
         accepted = False
         while True:
-            replica = await course.next()
             exchange = self._exchange(replica)
-            answer = Answer(request.tools)
+            sent = request.to(replica)
+            answer = sent.answer
             begun = False
             try:
-                await exchange.open(request.body)
+                await exchange.open(self._mode.path, sent.body)
                 timing.opened(exchange)
                 if not accepted:
                     accepted = True
@@ -131,15 +139,19 @@ class UpstreamEngine:
                 yield last
                 return
             except Failure as failure:
-                if failure.other_limit and not begun and self._chat.limit != NEWER_LIMIT:
-                    self._chat.limit = NEWER_LIMIT
-                    request = self._chat.build(prompt)
+                if begun:
+                    course.failed(replica, failure)
+                    raise failure.error from None
+                other = self._mode.again(prompt, request, replica, failure)
+                if other is not None:
+                    request = other
                     continue
                 course.failed(replica, failure)
-                if begun or not failure.retryable:
+                if not failure.retryable:
                     raise failure.error from None
             finally:
                 exchange.close()
+            replica = await course.next()
 
     async def close(self) -> None:
         """Ends what runs: every sampling fails, every connection closes."""
@@ -165,11 +177,11 @@ class UpstreamEngine:
             raise EngineError("engine_unavailable", "The engine is shutting down.")
         return Exchange(self._session, replica, patience=self._patience)
 
-    def _build(self, prompt: Prompt) -> tuple[Request, "_Timing"]:
-        timing = _Timing()
-        request = self._chat.build(prompt)
-        timing.built()
-        return request, timing
+    async def _beside(self, make: Callable[[Prompt], T], prompt: Prompt) -> T:
+        """``make(prompt)``, in a thread where that may take long."""
+        if not self._mode.heavy(prompt):
+            return make(prompt)
+        return await asyncio.get_running_loop().run_in_executor(None, make, prompt)
 
     def _keep(self, exchange: Exchange) -> None:
         """Leaves the rest of an answer that has ended to a task, so that its turn need not wait."""

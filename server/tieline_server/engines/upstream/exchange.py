@@ -81,13 +81,13 @@ class Exchange:
         self.waited = 0
         """Nanoseconds until there was a place."""
 
-    async def open(self, body: bytes) -> None:
+    async def open(self, path: str, body: bytes) -> None:
         """Sends the request; returns at the head of a good answer. Raises :class:`Failure`."""
         asked = time.perf_counter_ns()
         await self._replica.places.acquire()
         self.waited = time.perf_counter_ns() - asked
         try:
-            self._response = await self._post(body)
+            self._response = await self._post(path, body)
         finally:
             if self._response is None:
                 self._replica.places.release()
@@ -164,13 +164,13 @@ class Exchange:
             response.close()
         self._replica.places.release()
 
-    async def _post(self, body: bytes) -> aiohttp.ClientResponse:
+    async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         response: aiohttp.ClientResponse | None = None
         good = False
         try:
             async with asyncio.timeout(self._patience.first):
                 response = await self._session.post(
-                    f"{self._replica.url}/chat/completions",
+                    f"{self._replica.url}/{path}",
                     data=Body(body),
                     allow_redirects=False,
                 )

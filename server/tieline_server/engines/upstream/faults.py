@@ -56,7 +56,7 @@ class Failure(Exception):
 
     ``error`` is for the client. ``retryable``: the same request may succeed elsewhere or later.
     ``down`` speaks against the replica. ``busy``: this replica said when to come again.
-    ``other_limit``: it wants the limit under its newer name.
+    ``other_limit``: it wants the limit under its newer name. ``status`` is what it answered with.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Failure(Exception):
         down: bool = False,
         busy: bool = False,
         other_limit: bool = False,
+        status: int | None = None,
     ) -> None:
         super().__init__(error.message)
         self.error = error
@@ -74,6 +75,12 @@ class Failure(Exception):
         self.down = down
         self.busy = busy
         self.other_limit = other_limit
+        self.status = status
+
+    @property
+    def too_long(self) -> bool:
+        """Whether less of a prompt might do."""
+        return self.error.code == "context_length_exceeded"
 
 
 def unreachable() -> Failure:
@@ -156,6 +163,7 @@ def refused(status: int, said: Said, *, retry_after: float | None = None) -> Fai
         down=status in DOWN,
         busy=retry_after is not None or status == 429,
         other_limit=status == 400 and NEWER_LIMIT in said.message,
+        status=status,
     )
 
 

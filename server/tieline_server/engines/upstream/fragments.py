@@ -23,6 +23,7 @@ from tieline_server.core.history import Segment
 from tieline_server.core.settings import Tool, parse_tools
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream.tool_names import wire_name
+from tieline_server.engines.upstream.truncation import derived_from
 
 KEY: Final = "upstream.messages"
 
@@ -84,11 +85,12 @@ class Rendered(Struct, frozen=True, kw_only=True):
         return self.length + rest + sum(map(len, self.held))
 
 
-def messages_of(tip: Segment, work: Work) -> Rendered:
+def messages_of(tip: Segment, work: Work, *, start: Segment | None = None) -> Rendered:
     """The messages of the chain that ends in ``tip``; only what is new costs anything.
 
-    Its bytes are added to ``work.render``. Raises :class:`EngineError` for content that chat
-    completions have no form for.
+    They begin at the link ``start``, by default at the first one. Bytes are added to
+    ``work.render``. Raises :class:`EngineError` for content that chat completions have no form
+    for.
     """
 
     def step(before: Rendered, link: Segment) -> Rendered:
@@ -98,7 +100,9 @@ def messages_of(tip: Segment, work: Work) -> Rendered:
             writer.add(item)
         return writer.rendered()
 
-    return tip.derive(KEY, Rendered(buffer=bytearray()), step)
+    if start is None:
+        return tip.derive(KEY, Rendered(buffer=bytearray()), step)
+    return derived_from(start, tip, KEY, step=step, initial=Rendered(buffer=bytearray()))
 
 
 class _Message(Struct, frozen=True):

@@ -125,12 +125,12 @@ class Counter:
         self.way: str | None = None
         """The path that counts: ``tokenize``, ``apply-template``, or None."""
 
-    async def probe(self, replica: Replica, model: str) -> bool:
-        """Finds out how; returns whether there is a way."""
+    async def probe(self, replica: Replica, model: str, ways: Sequence[str]) -> bool:
+        """Finds out which of these ways there is; returns whether there is one."""
         body = msgspec.json.encode(
             {"model": model, "messages": [{"role": "user", "content": "hello"}]}
         )
-        for way in ("tokenize", "apply-template"):
+        for way in ways:
             self.way = way
             # A /tokenize that knows no messages says that "" has no token, or that it is wrong.
             if await self.count(replica, body):

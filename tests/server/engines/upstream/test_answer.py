@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tieline_server.core.deltas import Finish, ReasoningDelta, RefusalDelta, TextDelta
-from tieline_server.engines.upstream.answer import DONE, Answer
+from tieline_server.engines.upstream.answer import DONE, ChatAnswer
 from tieline_server.engines.upstream.faults import Failure
 
 
@@ -16,7 +16,7 @@ def chunk(reason: str | None = None, usage: Any = None, **delta: Any) -> bytes:
 
 
 def finish(*events: bytes) -> Finish:
-    answer = Answer({})
+    answer = ChatAnswer({})
     answer.read(events)
     last = answer.end({})[-1]
     assert isinstance(last, Finish)
@@ -38,19 +38,19 @@ def finish(*events: bytes) -> Finish:
     ],
 )
 def test_deltas_of_every_shape_are_read(delta: dict[str, Any], expected: Any) -> None:
-    assert Answer({}).read([chunk(**delta)]) == expected
+    assert ChatAnswer({}).read([chunk(**delta)]) == expected
 
 
 def test_logprobs_come_with_their_text() -> None:
     entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
     choice = {"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [entry]}}
-    (delta,) = Answer({}).read([msgspec.json.encode({"choices": [choice]})])
+    (delta,) = ChatAnswer({}).read([msgspec.json.encode({"choices": [choice]})])
     assert isinstance(delta, TextDelta)
     assert [msgspec.json.decode(each) for each in delta.logprobs] == [entry]
 
 
 def test_only_the_first_choice_is_read_and_nothing_behind_the_end() -> None:
-    answer = Answer({})
+    answer = ChatAnswer({})
     other = msgspec.json.encode({"choices": [{"index": 1, "delta": {"content": "b"}}]})
     assert answer.read([other, chunk(content="a"), DONE, b"junk"]) == [TextDelta("a")]
     assert answer.done

@@ -8,7 +8,7 @@ import pytest
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline_server.core.effects import Work
 from tieline_server.core.settings import Recall
-from tieline_server.engines.upstream.chat import ChatRequests
+from tieline_server.engines.upstream.chat import ChatMode
 
 FUNCTION = {
     "name": "get_weather",
@@ -34,7 +34,7 @@ ALLOWED = [{"type": "function", "name": "get_weather"}, {"type": "function", "na
 
 def body(**members: Any) -> dict[str, Any]:
     """The body without what every one has."""
-    made: dict[str, Any] = json.loads(ChatRequests().build(prompt(model="m", **members)).body)
+    made: dict[str, Any] = json.loads(ChatMode().build(prompt(model="m", **members)).body)
     for name in ("model", "messages", "stream", "stream_options"):
         made.pop(name)
     return made
@@ -113,15 +113,15 @@ def test_settings_become_members(members: dict[str, Any], expected: dict[str, An
 
 
 def test_instructions_come_first_and_without_them_the_messages_begin_at_once() -> None:
-    with_them = json.loads(ChatRequests().build(prompt("a", instructions="b")).body)
+    with_them = json.loads(ChatMode().build(prompt("a", instructions="b")).body)
     assert [each["content"] for each in with_them["messages"]] == ["b", "a"]
-    without = json.loads(ChatRequests().build(prompt("a")).body)
+    without = json.loads(ChatMode().build(prompt("a")).body)
     assert [each["content"] for each in without["messages"]] == ["a"]
 
 
 def test_what_a_lane_sends_again_is_not_encoded_again() -> None:
     work = Work()
-    recall, requests = Recall(work), ChatRequests()
+    recall, requests = Recall(work), ChatMode()
     tip = link("hello")
     again: dict[str, Any] = {
         "tools": [WEATHER],
@@ -141,7 +141,7 @@ def test_what_a_lane_sends_again_is_not_encoded_again() -> None:
 
 
 def test_a_warm_up_and_its_turn_have_the_same_estimate() -> None:
-    requests = ChatRequests()
+    requests = ChatMode()
     given = prompt("word " * 100, tools=[WEATHER], instructions="Be brief.")
     assert requests.estimate(given) == requests.build(given).tokens
     assert "stream" not in json.loads(requests.counted(given))

@@ -1,0 +1,112 @@
+"""``truncation: auto``: which links of a chain are sent where not all of them fit.
+
+Whole links go, from the oldest on. What is sent begins where somebody speaks to the model, so
+that no tool's output stands there without its call. Once something has to go, a quarter more
+goes than has to: the turns after it then find the same beginning, which the upstream has cached.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tieline.items import Message
+from tieline_server.core.effects import Prompt
+from tieline_server.core.history import Segment
+
+T = TypeVar("T")
+
+BYTES_PER_TOKEN: Final = 4
+"""What the estimate of a prompt's size goes by."""
+
+RESERVE: Final = 512
+"""Tokens kept free for the answer where nobody set a limit."""
+
+SHORTER: Final = 0.7
+"""What is asked for of a prompt that an upstream found too long, again and again."""
+
+_SIZE: Final = "upstream.size"
+_START: Final = "upstream.start"
+
+
+def tokens_in(size: int) -> int:
+    """About how many tokens so many bytes of JSON are.
+
+    >>> tokens_in(9)
+    3
+    """
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def room_of(prompt: Prompt, context: int | None) -> int | None:
+    """Tokens that the input may have; None where nothing is to be left out."""
+    if prompt.settings.truncation != "auto" or context is None:
+        return None
+    return context - min(prompt.max_output_tokens or RESERVE, context // 2)
+
+
+def start_of(prompt: Prompt, room: int | None) -> Segment | None:
+    """The first link that is sent, or None for all: what follows is about ``room`` tokens."""
+    if room is None:
+        return None
+    tip, settings = prompt.tip, prompt.settings
+    head = len(settings.instructions or "") + len(bytes(settings.tools.echo))
+    most = room * BYTES_PER_TOKEN - head
+    if tip.derive(_SIZE, 0, lambda total, link: total + link.size) <= most:
+        return None
+    links, kept = _fitting(tip, most)
+    if kept is None:
+        slack = _fitting(tip, most * 3 // 4)[0]
+        kept = _oldest_start(slack) or _oldest_start(links) or _newest_start(tip)
+    if kept is not None:
+        tip.memo[_START] = kept
+    return kept
+
+
+def derived_from(
+    start: Segment, tip: Segment, key: str, *, step: Callable[[T, Segment], T], initial: T
+) -> T:
+    """As :meth:`Segment.derive`, as if nothing stood before ``start``."""
+    pending: list[Segment] = []
+    mine = (key, start)
+    link: Segment | None = tip
+    while link is not None and mine not in link.memo:
+        pending.append(link)
+        link = link.base if link is not start else None
+    value: T = link.memo[mine] if link is not None else initial
+    for each in reversed(pending):
+        value = each.memo[mine] = step(value, each)
+    return value
+
+
+def _fitting(tip: Segment, most: int) -> tuple[list[Segment], Segment | None]:
+    """The newest links of so many bytes; and the last start, where it is among them."""
+    links: list[Segment] = []
+    last: Segment | None = None
+    link: Segment | None = tip
+    while link is not None and link.size <= most:
+        most -= link.size
+        links.append(link)
+        last = last or link.memo.get(_START)
+        if link is last:
+            return links, last
+        link = link.base
+    return links, None
+
+
+def _oldest_start(links: list[Segment]) -> Segment | None:
+    return next(filter(_may_start, reversed(links)), None)
+
+
+def _newest_start(tip: Segment) -> Segment | None:
+    link: Segment | None = tip
+    while link is not None and not _may_start(link):
+        link = link.base
+    return link
+
+
+def _may_start(link: Segment) -> bool:
+    """Whether somebody but the model speaks first in it, and no call waits before it."""
+    before = link.base
+    if not link.shown or (before is not None and before.open_calls):
+        return False
+    view = link.shown[0].view
+    return isinstance(view, Message) and view.role != "assistant"
