@@ -47,8 +47,11 @@ class ScriptedChat:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        body = await request.json()
+        if "messages" not in body:
+            return web.json_response({"error": {"message": "no messages"}}, status=400)
         try:
-            given = prompt_of(await request.json())
+            given = prompt_of(body)
             async with aclosing(self._engine.sample(given)) as steps:
                 accepted: Accepted | None = None
                 writer = _Chunks()

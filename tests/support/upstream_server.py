@@ -15,6 +15,8 @@ from tests.support.signal import Signal
 
 MODEL = "upstream-model"
 DONE = b"data: [DONE]\n\n"
+ASKED = {"messages", "input", "prompt"}
+"""The members of requests that ask something."""
 
 
 class Hang(Struct):
@@ -141,13 +143,22 @@ async def talk(
 class UpstreamServer:
     """What runs: ``plans`` are played one after the other, then ``otherwise``."""
 
-    def __init__(self, *, models: Sequence[str] = (MODEL,), key: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        models: Sequence[str] = (MODEL,),
+        key: str | None = None,
+        paths: Sequence[str] = ("chat/completions", "completions", "responses"),
+    ) -> None:
         self.models = models
         self.key = key
+        self.paths = paths
         self.plans: deque[Handler] = deque()
         self.otherwise: Handler = talk
         self.bodies: list[dict[str, Any]] = []
         """The requests so far."""
+        self.sizes: list[int] = []
+        """Bytes of each."""
         self.running = 0
         self.gone = 0
         """Requests whose client went away before their end."""
@@ -156,6 +167,8 @@ class UpstreamServer:
         self.connections: set[object] = set()
         """Those that requests came over."""
         self.tokenizes = False
+        self.counts = False
+        """Whether it counts the input of a Responses request."""
         self.signal = Signal()
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -164,8 +177,10 @@ class UpstreamServer:
         """Listens on a free port."""
         app = web.Application(client_max_size=1 << 26)
         app.router.add_get("/v1/models", self._list)
-        app.router.add_post("/v1/chat/completions", self._complete)
+        for path in self.paths:
+            app.router.add_post(f"/v1/{path}", self._complete)
         app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/v1/responses/input_tokens", self._count)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.05)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -191,8 +206,18 @@ class UpstreamServer:
         text = json.dumps(body["messages"])
         return web.json_response({"count": len(text), "tokens": []})
 
+    async def _count(self, request: web.Request) -> web.Response:
+        if not self.counts:
+            return web.json_response({"error": "no such path"}, status=404)
+        body = await request.json()
+        return web.json_response({"input_tokens": len(json.dumps(body["input"]))})
+
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        self.bodies.append(await request.json())
+        body = await request.json()
+        if not body.keys() & ASKED:
+            return web.json_response({"error": {"message": "it asks nothing"}}, status=400)
+        self.bodies.append(body)
+        self.sizes.append(int(request.headers["Content-Length"]))
         self.connections.add(request.transport)
         plan = self.plans.popleft() if self.plans else self.otherwise
         self.running += 1

@@ -142,7 +142,7 @@ class Calls:
             raise malformed()
         tool = self._tools.get(call.name)
         if tool is not None and tool.type == "custom":
-            deltas += [CallDelta(_custom_input(call.text), max(1, len(call.pieces))), ItemEnd()]
+            deltas += [CallDelta(custom_input(call.text), max(1, len(call.pieces))), ItemEnd()]
             return
         if not call.text.strip():
             deltas.append(CallDelta("{}", tokens=0))
@@ -151,7 +151,8 @@ class Calls:
         deltas.append(ItemEnd())
 
 
-def _custom_input(text: str) -> str:
+def custom_input(text: str) -> str:
+    """The text of a custom tool, inside the JSON that a function has; raises :class:`Failure`."""
     try:
         return _input.decode(text).input
     except (msgspec.MsgspecError, RecursionError):

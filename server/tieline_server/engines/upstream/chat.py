@@ -13,6 +13,7 @@ from tieline_server.engines.upstream.faults import NEWER_LIMIT, Failure
 from tieline_server.engines.upstream.fragments import Rendered, messages_of
 from tieline_server.engines.upstream.modes import Request, Sent
 from tieline_server.engines.upstream.prefaces import Preface, Prefaces
+from tieline_server.engines.upstream.probe import Prober
 from tieline_server.engines.upstream.replicas import Replica
 from tieline_server.engines.upstream.tool_names import by_name, declared
 from tieline_server.engines.upstream.truncation import SHORTER, room_of, start_of, tokens_in
@@ -49,6 +50,9 @@ class ChatMode:
         """The name of the limit: the one that every server knows, until one wants another."""
         self._contexts = {} if contexts is None else contexts
         self._prefaces = Prefaces(_make, _options)
+
+    async def probe(self, prober: Prober) -> None:
+        """Nothing: what a server lacks, it refuses when it is asked for."""
 
     def heavy(self, prompt: Prompt) -> bool:
         """Never: to join bytes takes no time."""

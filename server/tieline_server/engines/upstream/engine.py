@@ -10,6 +10,7 @@ one; after it a failure is the turn's, with what was used. What the upstream say
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import aiohttp
@@ -17,11 +18,11 @@ import aiohttp
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
-from tieline_server.engines.upstream.chat import ChatMode
+from tieline_server.engines.upstream.choice import Wanted, chosen
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.modes import Mode
-from tieline_server.engines.upstream.probe import Counter, models_of
+from tieline_server.engines.upstream.probe import Counter, Prober, UpstreamError, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class UpstreamEngine:
     """Samples at ``urls``, base URLs such as ``http://host:8000/v1``, all serving the same models.
 
     ``key`` goes as a bearer token, and nowhere else. ``model`` is the default one of the
-    upstream's. Call :meth:`probe` before anything else.
+    upstream's, ``how`` it is asked. Call :meth:`probe` before anything else.
     """
 
     name = "upstream"
@@ -58,6 +59,7 @@ class UpstreamEngine:
         name: str | None = None,
         key: str | None = None,
         model: str | None = None,
+        how: Wanted | None = None,
         patience: Patience | None = None,
         places: int = PLACES,
         clock: Callable[[], float] = time.monotonic,
@@ -68,7 +70,8 @@ class UpstreamEngine:
         self._wanted = model
         self._patience = patience or Patience()
         self._contexts: dict[str, int | None] = {}
-        self._mode: Mode = ChatMode(self._contexts)
+        self._how = how or Wanted()
+        self._mode: Mode
         self._models: list[Model] = []
         self._session: aiohttp.ClientSession | None = None
         self._counter: Counter | None = None
@@ -81,10 +84,21 @@ class UpstreamEngine:
         replicas = self._replicas.all
         self._models = await models_of(session, replicas, wanted=self._wanted)
         self._contexts |= {model.id: model.context_window for model in self._models}
+        self._mode = await self._choose(session)
         self._counter = counter = Counter(session)
         for replica in replicas:
             if await counter.probe(replica, self._models[0].id, self._mode.counts):
                 break
+
+    async def _choose(self, session: aiohttp.ClientSession) -> Mode:
+        """How the upstream is asked; the first replica that answers says what there is."""
+        *others, last = self._replicas.all
+        for replica in others:
+            with suppress(UpstreamError):
+                return await chosen(
+                    self._how, Prober(session, replica, self._models[0].id), self._contexts
+                )
+        return await chosen(self._how, Prober(session, last, self._models[0].id), self._contexts)
 
     def models(self) -> Sequence[Model]:
         """What the upstream serves, the default model first."""

@@ -12,6 +12,7 @@ from msgspec import Struct
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.upstream.faults import Failure
+from tieline_server.engines.upstream.probe import Prober
 from tieline_server.engines.upstream.replicas import Replica
 
 
@@ -61,7 +62,11 @@ class Mode(Protocol):
     path: str
     """Of the API, behind its base URL."""
     counts: Sequence[str]
-    """Ways in which the upstream may count what :meth:`counted` makes (``probe.WAYS``)."""
+    """Ways in which the upstream may count what :meth:`counted` makes (``probe.Counter``)."""
+
+    async def probe(self, prober: Prober) -> None:
+        """Asks what it must know before it is used; raises :class:`UpstreamError` of one line."""
+        ...
 
     def heavy(self, prompt: Prompt) -> bool:
         """Whether it has so much to render that a thread should."""

@@ -2,7 +2,7 @@
 
 Its models come from ``/v1/models``. Whether it counts the tokens of a chat is tried once:
 vLLM's ``/tokenize`` takes messages; llama.cpp renders them (``/apply-template``), then counts
-the text. Where neither is there, counts are estimates.
+the text; the Responses API counts by itself. Where none is there, counts are estimates.
 """
 
 import asyncio
@@ -22,6 +22,18 @@ logger: Final = logging.getLogger("tieline.upstream")
 
 TIMEOUT: Final = 10.0
 """Seconds that one answer may take."""
+
+
+SAMPLING: Final = 60.0
+"""Seconds that an answer of a few tokens may take."""
+
+INPUT_TOKENS: Final = "responses/input_tokens"
+"""The path that counts the input of a Responses request."""
+
+ABSENT: Final = frozenset({404, 405, 501})
+"""Statuses of a path that a server does not have."""
+
+_JSON: Final = {"Content-Type": "application/json"}
 
 
 class UpstreamError(TielineError):
@@ -50,6 +62,7 @@ class _List(Struct, frozen=True):
 
 class _Tokens(Struct, frozen=True):
     count: int | None = None
+    input_tokens: int | None = None
     tokens: list[Any] | None = None
 
 
@@ -117,21 +130,57 @@ def _model(entry: _Entry) -> Model:
     )
 
 
+class Prober:
+    """Asks one replica about ``model`` what its API can do."""
+
+    def __init__(self, session: aiohttp.ClientSession, replica: Replica, model: str) -> None:
+        self._session = session
+        self._replica = replica
+        self.model = model
+
+    @property
+    def url(self) -> str:
+        """The base of its API."""
+        return self._replica.url
+
+    async def post(
+        self, path: str, body: bytes, *, seconds: float = SAMPLING
+    ) -> tuple[int | None, bytes]:
+        """Status and body of an answer; the status is None where nobody answers."""
+        url = f"{self.url}/{path}"
+        return await _request(self._session, "POST", url, data=body, headers=_JSON, seconds=seconds)
+
+    async def missing(self, path: str) -> str | None:
+        """Why nothing can be sampled at ``path``; None where it can.
+
+        The request lacks what there is to be answered: who knows the path refuses that.
+        """
+        asked = msgspec.json.encode({"model": self.model})
+        status, _ = await self.post(path, asked, seconds=TIMEOUT)
+        if status is None:
+            return f"no upstream answers at {self.url}/{path}"
+        if status in (401, 403):
+            return f"{self.url}/{path} answers with status {status}: it wants another key"
+        if status in ABSENT:
+            return f"{self.url}/{path} answers with status {status}: it has no such path"
+        return None
+
+
 class Counter:
     """Counts the tokens of a chat where the upstream can."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self.way: str | None = None
-        """The path that counts: ``tokenize``, ``apply-template``, or None."""
+        """The path that counts, one of a mode's, or None."""
 
     async def probe(self, replica: Replica, model: str, ways: Sequence[str]) -> bool:
         """Finds out which of these ways there is; returns whether there is one."""
-        body = msgspec.json.encode(
-            {"model": model, "messages": [{"role": "user", "content": "hello"}]}
-        )
+        said = [{"role": "user", "content": "hello"}]
         for way in ways:
             self.way = way
+            name = "input" if way == INPUT_TOKENS else "messages"
+            body = msgspec.json.encode({"model": model, name: said})
             # A /tokenize that knows no messages says that "" has no token, or that it is wrong.
             if await self.count(replica, body):
                 return True
@@ -142,6 +191,8 @@ class Counter:
         """The tokens of the messages in ``body``, or None where the upstream does not say."""
         if self.way == "tokenize":
             return _counted(await self._post(f"{replica.root}/tokenize", body))
+        if self.way == INPUT_TOKENS:
+            return _counted(await self._post(f"{replica.url}/{INPUT_TOKENS}", body))
         if self.way is None:
             return None
         try:
@@ -153,8 +204,7 @@ class Counter:
         return _counted(await self._post(f"{replica.root}/tokenize", asked))
 
     async def _post(self, url: str, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json"}
-        status, answer = await _request(self._session, "POST", url, data=body, headers=headers)
+        status, answer = await _request(self._session, "POST", url, data=body, headers=_JSON)
         return answer if status == 200 else b""
 
 
@@ -163,8 +213,8 @@ def _counted(answer: bytes) -> int | None:
         counted = _tokens.decode(answer)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    if counted.count is not None:
-        return counted.count
+    if (count := counted.count or counted.input_tokens) is not None:
+        return count
     return len(counted.tokens) if counted.tokens is not None else None
 
 
@@ -179,11 +229,12 @@ async def _request(
     *,
     data: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    seconds: float = TIMEOUT,
 ) -> tuple[int | None, bytes]:
     """Status and body; the status is None where nobody answers."""
     try:
         async with (
-            asyncio.timeout(TIMEOUT),
+            asyncio.timeout(seconds),
             session.request(
                 method, url, data=data, headers=headers, allow_redirects=False
             ) as response,

@@ -25,7 +25,7 @@ async def serving(routes: dict[str, Any]) -> AsyncIterator[str]:
 
         return handle
 
-    for path, body in routes.items():
+    for path, body in {"/v1/chat/completions": {}, **routes}.items():
         app.router.add_route("*", path, answer(body))
     runner = web.AppRunner(app)
     await runner.setup()

@@ -1,6 +1,7 @@
 """Which links are sent where not all fit, and what of that a turn pays for."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -95,7 +96,7 @@ def test_the_beginning_stays_where_it_is_until_something_has_to_go_again() -> No
         starts.append(start_of(ask(tip), 4000))
         said = [{"role": "assistant", "content": f"answer {at} {'y' * 400}"}]
         tip = link(f"question {at} {'x' * 400}", link(said, tip, output=True))
-    moved = sum(1 for a, b in zip(starts, starts[1:], strict=False) if a is not b)
+    moved = sum(1 for a, b in itertools.pairwise(starts) if a is not b)
     assert all(starts)
     assert 1 <= moved <= 12
 

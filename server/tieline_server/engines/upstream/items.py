@@ -1,0 +1,228 @@
+"""A chain of items as the ``input`` of a Responses request, each item encoded once.
+
+As in ``fragments``, the JSON of a chain stands in one buffer that grows with it, and a link
+remembers its own part: all of it is one copy of bytes, what came after a link as well.
+
+An item is written with the members that every server takes: ids are those of the upstream's own
+responses there, and a client's mean nothing to it. What the assistant said is plain text, since
+its parts want ids. Reasoning is sent where its text is known; what is sealed is sealed for us.
+Items that have no class in ``tieline.items`` are left out.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from tieline.errors import ApiError
+from tieline.items import Item
+from tieline_server.core.effects import Work
+from tieline_server.core.history import Segment
+from tieline_server.core.settings import Tool, parse_tools
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.upstream.tool_names import wire_name
+from tieline_server.engines.upstream.truncation import derived_from
+
+KEY: Final = "upstream.items"
+
+
+class Items(Struct, frozen=True, kw_only=True):
+    """The items of a chain: those before ``buffer``, those in it up to ``end``."""
+
+    before: "Items | None" = None
+    """Where a fork left the chain that it shares."""
+    buffer: bytearray
+    begin: int = 0
+    """Where the last link's own items begin."""
+    end: int = 0
+    size: int = 0
+    """Bytes up to here."""
+    tools: tuple[Tool, ...] = ()
+    """Tools that came with the input."""
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The items in order, each with a comma before it. To be joined at once."""
+        shared: list[Items] = []
+        each: Items | None = self
+        while each is not None:
+            shared.append(each)
+            each = each.before
+        return (memoryview(part.buffer)[: part.end] for part in reversed(shared))
+
+    @property
+    def own(self) -> memoryview:
+        """Those of the last link. To be joined at once."""
+        return memoryview(self.buffer)[self.begin : self.end]
+
+
+def items_of(
+    tip: Segment, work: Work, *, custom: bool = True, start: Segment | None = None
+) -> Items:
+    """The items of the chain that ends in ``tip``; only what is new costs anything.
+
+    They begin at the link ``start``, by default at the first one. Without ``custom`` the calls
+    of custom tools are written as calls of functions. Bytes are added to ``work.render``. Raises
+    :class:`EngineError` for content that cannot be read.
+    """
+
+    def step(before: Items, link: Segment) -> Items:
+        work.render += link.size
+        tools = before.tools
+        new = bytearray()
+        for item in link.shown:
+            if item.type == "additional_tools":
+                tools += _offered(item.raw)
+            elif (write := _WRITERS.get(item.type)) is not None:
+                new += _written(write, item, custom=custom)
+        # Who came first writes on in the shared buffer; who comes after it is a fork.
+        grows = len(before.buffer) == before.end
+        buffer = before.buffer if grows else bytearray()
+        begin = len(buffer)
+        buffer += new
+        return Items(
+            before=before.before if grows else before,
+            buffer=buffer,
+            begin=begin,
+            end=len(buffer),
+            size=before.size + len(new),
+            tools=tools,
+        )
+
+    key = KEY if custom else f"{KEY}.functions"
+    initial = Items(buffer=bytearray())
+    if start is None:
+        return tip.derive(key, initial, step)
+    return derived_from(start, tip, key, step=step, initial=initial)
+
+
+class _Message(Struct, frozen=True):
+    role: str
+    content: Raw = Raw(b'""')
+
+
+class _Part(Struct, frozen=True):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Call(Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: Raw = Raw(b'""')
+    input: str = ""
+    namespace: str | None = None
+
+
+class _Output(Struct, frozen=True):
+    call_id: str
+    output: Raw
+
+
+class _Thought(Struct, frozen=True):
+    id: str = ""
+    summary: Raw = Raw(b"[]")
+    content: list[Raw] | None = None
+
+
+class _Tools(Struct, frozen=True):
+    tools: Raw = Raw(b"[]")
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_message: Final = msgspec.json.Decoder(_Message)
+_parts: Final = msgspec.json.Decoder(list[_Part])
+_call: Final = msgspec.json.Decoder(_Call)
+_output: Final = msgspec.json.Decoder(_Output)
+_thought: Final = msgspec.json.Decoder(_Thought)
+_tools: Final = msgspec.json.Decoder(_Tools)
+
+
+def _on_message(raw: bytes, *, custom: bool) -> bytes:
+    message = _message.decode(raw)
+    content = bytes(message.content)
+    if message.role == "assistant" and content[:1] != b'"':
+        parts = _parts.decode(content)
+        content = _encode("".join(part.text or part.refusal or "" for part in parts))
+    return b',{"type":"message","role":%b,"content":%b}' % (_encode(message.role), content)
+
+
+def _on_call(raw: bytes, *, custom: bool) -> bytes:
+    call = _call.decode(raw)
+    return _function_call(call, bytes(call.arguments))
+
+
+def _on_custom_call(raw: bytes, *, custom: bool) -> bytes:
+    call = _call.decode(raw)
+    if not custom:
+        return _function_call(call, _encode(_encode({"input": call.input}).decode()))
+    return b',{"type":"custom_tool_call","call_id":%b,"name":%b,"input":%b}' % (
+        _encode(call.call_id),
+        _encode(wire_name(call.name, call.namespace)),
+        _encode(call.input),
+    )
+
+
+def _function_call(call: _Call, arguments: bytes) -> bytes:
+    """``arguments`` is a JSON string of JSON."""
+    return b',{"type":"function_call","call_id":%b,"name":%b,"arguments":%b}' % (
+        _encode(call.call_id),
+        _encode(wire_name(call.name, call.namespace)),
+        arguments if arguments != b'""' else b'"{}"',
+    )
+
+
+def _on_output(raw: bytes, *, custom: bool) -> bytes:
+    return _output_of(b"function_call_output", raw)
+
+
+def _on_custom_output(raw: bytes, *, custom: bool) -> bytes:
+    return _output_of(b"custom_tool_call_output" if custom else b"function_call_output", raw)
+
+
+def _output_of(kind: bytes, raw: bytes) -> bytes:
+    output = _output.decode(raw)
+    return b',{"type":"%b","call_id":%b,"output":%b}' % (
+        kind,
+        _encode(output.call_id),
+        bytes(output.output),
+    )
+
+
+def _on_reasoning(raw: bytes, *, custom: bool) -> bytes:
+    thought = _thought.decode(raw)
+    if not thought.content:
+        return b""
+    return b',{"type":"reasoning","id":%b,"summary":%b,"content":%b}' % (
+        _encode(thought.id),
+        bytes(thought.summary),
+        _encode(thought.content),
+    )
+
+
+_WRITERS: Final[dict[str, Callable[..., bytes]]] = {
+    "message": _on_message,
+    "function_call": _on_call,
+    "function_call_output": _on_output,
+    "custom_tool_call": _on_custom_call,
+    "custom_tool_call_output": _on_custom_output,
+    "reasoning": _on_reasoning,
+}
+"""Type of item -> who writes it, with the comma before it."""
+
+
+def _written(write: Callable[..., bytes], item: Item, *, custom: bool) -> bytes:
+    try:
+        return write(item.raw, custom=custom)
+    except (msgspec.MsgspecError, RecursionError):
+        raise EngineError(
+            "invalid_value", "An item has a member of the wrong type.", param="input"
+        ) from None
+
+
+def _offered(raw: bytes) -> tuple[Tool, ...]:
+    try:
+        return parse_tools(bytes(_tools.decode(raw).tools)).offered
+    except ApiError:
+        # Whether the input is right is not for an engine to say; these tools are no tools.
+        return ()

@@ -1,0 +1,359 @@
+"""Events of a Responses stream, to deltas.
+
+Items come one after the other, as everywhere that speaks this API; what an upstream leaves out of
+the stream and has in a whole item is taken from there. Our deltas have no annotations, and no
+items of tools that the upstream runs by itself: these are passed over.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from tieline_server.core.deltas import (
+    CallDelta,
+    CallStart,
+    Delta,
+    Finish,
+    FinishReason,
+    ItemEnd,
+    ReasoningDelta,
+    RefusalDelta,
+    SummaryDelta,
+    TextDelta,
+)
+from tieline_server.core.settings import Tool
+from tieline_server.engines.upstream.answer import DONE, tokens_of
+from tieline_server.engines.upstream.calls import custom_input
+from tieline_server.engines.upstream.faults import (
+    broken_call,
+    cut,
+    malformed,
+    refused,
+    said_of,
+    status_in,
+)
+
+NULL: Final = Raw(b"null")
+
+_STATUS: Final[dict[str, int]] = {
+    "rate_limit_exceeded": 429,
+    "server_is_overloaded": 503,
+    "invalid_prompt": 400,
+    "context_length_exceeded": 400,
+}
+"""Code of a failed response -> the status that it stands for; any other is 500."""
+
+
+class _Part(Struct, frozen=True):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(Struct, frozen=True):
+    type: str = ""
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    input: Any = None
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+
+
+class _Typed(Struct, frozen=True):
+    type: str = ""
+
+
+class _Event(Struct, frozen=True):
+    type: str = ""
+    delta: Any = None
+    item: Raw = NULL
+    response: Raw = NULL
+    logprobs: list[Raw] | None = None
+    error: Any = None
+
+
+class _Reason(Struct, frozen=True):
+    reason: str | None = None
+
+
+class _InputDetails(Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _OutputDetails(Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Response(Struct, frozen=True):
+    id: str | None = None
+    status: str | None = None
+    usage: _Usage | None = None
+    incomplete_details: _Reason | None = None
+    error: Any = None
+
+
+_event: Final = msgspec.json.Decoder(_Event)
+_typed: Final = msgspec.json.Decoder(_Typed)
+_item: Final = msgspec.json.Decoder(_Item)
+_response: Final = msgspec.json.Decoder(_Response)
+_anything: Final = msgspec.json.Decoder()
+
+Remember = Callable[[str, tuple[str, ...]], None]
+"""Takes the upstream's id of a whole response, and the types of its items as we have them."""
+
+
+class _Call:
+    """A call that is being written."""
+
+    __slots__ = ("pieces", "tool", "type")
+
+    def __init__(self, item: _Item, tool: Tool | None) -> None:
+        self.type = item.type
+        self.tool = tool
+        self.pieces: list[str] = []
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether it is a custom tool's that the upstream knows as a function."""
+        custom = self.tool is not None and self.tool.type == "custom"
+        return custom and self.type == "function_call"
+
+
+class ResponseAnswer:
+    """Reads one answer. ``tools`` are those that were sent, ``remember`` hears of a whole one."""
+
+    __slots__ = (
+        "_call",
+        "_kind",
+        "_kinds",
+        "_remember",
+        "_response",
+        "_said",
+        "_tools",
+        "done",
+    )
+
+    def __init__(self, tools: Mapping[str, Tool], remember: Remember | None = None) -> None:
+        self._tools = tools
+        self._remember = remember
+        self._response: _Response | None = None
+        self._call: _Call | None = None
+        self._kind = ""
+        """Type of the open item, as far as it said something."""
+        self._said = False
+        """Whether something of the open item was passed on."""
+        self._kinds: list[str] = []
+        self.done = False
+        """Whether the upstream said that nothing more comes."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model has ended."""
+        return self._response is not None
+
+    def read(self, events: Iterable[bytes]) -> list[Delta]:
+        """The deltas of some events. Raises :class:`Failure`."""
+        deltas: list[Delta] = []
+        for data in events:
+            if data == DONE:
+                break
+            try:
+                event = _event.decode(data)
+                handle = _HANDLERS.get(event.type)
+                if handle is not None:
+                    handle(self, event, deltas)
+                elif event.type == "error" or event.error is not None:
+                    said = said_of(event.error or _anything.decode(data))
+                    raise refused(_STATUS.get(str(said.code)) or status_in(said), said)
+            except (msgspec.MsgspecError, RecursionError):
+                raise malformed() from None
+        return deltas
+
+    def end(self, phases: dict[str, int]) -> list[Delta]:
+        """The last step. Raises :class:`Failure` where the answer is not whole."""
+        response = self._response
+        if response is None:
+            raise cut()
+        deltas: list[Delta] = []
+        reason = _reason_of(response)
+        if reason == "stop":
+            self._close(_Item(), deltas)
+            if self._remember is not None and response.id is not None:
+                self._remember(response.id, tuple(self._kinds))
+        usage = response.usage or _Usage()
+        cached, thought = usage.input_tokens_details, usage.output_tokens_details
+        finish = Finish(
+            reason=reason,
+            input_tokens=usage.input_tokens,
+            cached_tokens=cached.cached_tokens if cached is not None else None,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
+            phases=phases,
+        )
+        return [*deltas, finish]
+
+    # Kinds of events.
+
+    def _on_added(self, event: _Event, deltas: list[Delta]) -> None:
+        self._close(_Item(), deltas)
+        self._open(_item_in(event), deltas)
+
+    def _on_text(self, event: _Event, deltas: list[Delta]) -> None:
+        text = self._says("message", event)
+        deltas.append(TextDelta(text, tokens_of(text), tuple(event.logprobs or ())))
+
+    def _on_refusal(self, event: _Event, deltas: list[Delta]) -> None:
+        text = self._says("message", event)
+        deltas.append(RefusalDelta(text, tokens_of(text)))
+
+    def _on_reasoning(self, event: _Event, deltas: list[Delta]) -> None:
+        text = self._says("reasoning", event)
+        deltas.append(ReasoningDelta(text, tokens_of(text)))
+
+    def _on_summary(self, event: _Event, deltas: list[Delta]) -> None:
+        deltas.append(SummaryDelta(self._says("reasoning", event)))
+
+    def _on_call(self, event: _Event, deltas: list[Delta]) -> None:
+        call = self._call
+        if call is None or not isinstance(event.delta, str):
+            raise malformed()
+        call.pieces.append(event.delta)
+        if not call.wrapped:
+            deltas.append(CallDelta(event.delta, tokens_of(event.delta)))
+
+    def _on_done(self, event: _Event, deltas: list[Delta]) -> None:
+        item = _item_in(event)
+        if item.type in _CALLS and self._call is None:
+            self._open(item, deltas)
+        elif not self._said:
+            self._whole(item, deltas)
+        self._close(item, deltas)
+
+    def _on_end(self, event: _Event, deltas: list[Delta]) -> None:
+        response = _response.decode(event.response)
+        if response.status == "failed" or response.error is not None:
+            said = said_of(response.error)
+            raise refused(_STATUS.get(str(said.code), 500), said)
+        self._response = response
+        self.done = True
+
+    # What they come to.
+
+    def _says(self, kind: str, event: _Event) -> str:
+        if not isinstance(event.delta, str):
+            raise malformed()
+        self._said = True
+        self._kind = kind
+        return event.delta
+
+    def _open(self, item: _Item, deltas: list[Delta]) -> None:
+        self._said = False
+        if item.type not in _CALLS:
+            return
+        if not item.name:
+            raise malformed()
+        tool = self._tools.get(item.name)
+        self._call = call = _Call(item, tool)
+        custom = call.wrapped or item.type == "custom_tool_call"
+        self._kind = "custom_tool_call" if custom else "function_call"
+        deltas.append(
+            CallStart(
+                kind="custom_tool_call" if custom else "function_call",
+                name=tool.name or item.name if tool is not None else item.name,
+                namespace=tool.namespace if tool is not None else item.namespace,
+            )
+        )
+
+    def _whole(self, item: _Item, deltas: list[Delta]) -> None:
+        """What an item holds that no event has said."""
+        before = len(deltas)
+        if item.type == "message":
+            for part in item.content or ():
+                if part.text:
+                    deltas.append(TextDelta(part.text, tokens_of(part.text)))
+                elif part.refusal:
+                    deltas.append(RefusalDelta(part.refusal, tokens_of(part.refusal)))
+        elif item.type == "reasoning":
+            deltas += [SummaryDelta(part.text) for part in item.summary or () if part.text]
+            thoughts = [part.text for part in item.content or () if part.text]
+            deltas += [ReasoningDelta(text, tokens_of(text)) for text in thoughts]
+        else:
+            return
+        if len(deltas) > before:
+            self._said, self._kind = True, item.type
+
+    def _close(self, item: _Item, deltas: list[Delta]) -> None:
+        """Nothing more comes of the open item; ``item`` is what is known of it as a whole."""
+        call, self._call = self._call, None
+        if call is not None:
+            self._end_call(call, item, deltas)
+        elif not self._said:
+            return
+        deltas.append(ItemEnd())
+        self._kinds.append(self._kind)
+        self._said = False
+
+    def _end_call(self, call: _Call, item: _Item, deltas: list[Delta]) -> None:
+        text = "".join(call.pieces)
+        whole = item.input if call.type == "custom_tool_call" else item.arguments
+        if not text and isinstance(whole, str) and whole:
+            text = whole
+            if not call.wrapped:
+                deltas.append(CallDelta(text, tokens_of(text)))
+        if call.wrapped:
+            deltas.append(CallDelta(custom_input(text), max(1, len(call.pieces))))
+        elif call.type == "function_call":
+            if not text.strip():
+                deltas.append(CallDelta("{}", tokens=0))
+            else:
+                _check(text)
+
+
+_CALLS: Final = ("function_call", "custom_tool_call")
+
+_HANDLERS: Final[dict[str, Callable[[ResponseAnswer, _Event, list[Delta]], None]]] = {
+    "response.output_item.added": ResponseAnswer._on_added,
+    "response.output_text.delta": ResponseAnswer._on_text,
+    "response.refusal.delta": ResponseAnswer._on_refusal,
+    "response.reasoning_text.delta": ResponseAnswer._on_reasoning,
+    "response.reasoning.delta": ResponseAnswer._on_reasoning,
+    "response.reasoning_summary_text.delta": ResponseAnswer._on_summary,
+    "response.function_call_arguments.delta": ResponseAnswer._on_call,
+    "response.custom_tool_call_input.delta": ResponseAnswer._on_call,
+    "response.output_item.done": ResponseAnswer._on_done,
+    "response.completed": ResponseAnswer._on_end,
+    "response.incomplete": ResponseAnswer._on_end,
+    "response.failed": ResponseAnswer._on_end,
+}
+"""Type of event -> who reads it; any other says nothing that we pass on."""
+
+
+def _item_in(event: _Event) -> _Item:
+    """The item of an event; of a type that is passed over, its type alone."""
+    kind = _typed.decode(event.item).type
+    return _item.decode(event.item) if kind in (*_CALLS, "message", "reasoning") else _Item(kind)
+
+
+def _reason_of(response: _Response) -> FinishReason:
+    """Why it ended. A reason that we do not know is a limit of the upstream's."""
+    details = response.incomplete_details
+    if response.status != "incomplete" and details is None:
+        return "stop"
+    reason = details.reason if details is not None else None
+    return "content_filter" if reason == "content_filter" else "length"
+
+
+def _check(text: str) -> None:
+    try:
+        _anything.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raise broken_call() from None

@@ -1,0 +1,179 @@
+"""Events of a Responses stream come out as deltas, whatever an upstream leaves out."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.engine_contract import WEATHER, prompt
+from tests.support.upstream_shapes import added, ended, item, said, text
+from tieline_server.core.deltas import (
+    CallDelta,
+    CallStart,
+    Delta,
+    Finish,
+    ItemEnd,
+    ReasoningDelta,
+    RefusalDelta,
+    SummaryDelta,
+    TextDelta,
+)
+from tieline_server.core.settings import Tool
+from tieline_server.engines.upstream.faults import Failure
+from tieline_server.engines.upstream.response_answer import ResponseAnswer
+
+SHELL = Tool(type="custom", name="shell", namespace="os")
+TOOLS = {"os__shell": SHELL, "get_weather": prompt(tools=[WEATHER]).settings.tools.offered[0]}
+
+
+def data(event: bytes) -> bytes:
+    return event.removeprefix(b"data: ").strip()
+
+
+def read(*events: bytes) -> list[Delta]:
+    """All deltas of these events, the last step's as well."""
+    answer = ResponseAnswer(TOOLS)
+    deltas = [delta for event in events for delta in answer.read([data(event)])]
+    return [*deltas, *answer.end({})]
+
+
+def failure(*events: bytes) -> Failure:
+    with pytest.raises(Failure) as caught:
+        read(*events)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([text("a")], [TextDelta("a"), ItemEnd()]),
+        ([said("refusal.delta", delta="no")], [RefusalDelta("no"), ItemEnd()]),
+        ([said("reasoning_text.delta", delta="hm")], [ReasoningDelta("hm"), ItemEnd()]),
+        ([said("reasoning.delta", delta="hm")], [ReasoningDelta("hm"), ItemEnd()]),
+        ([said("reasoning_summary_text.delta", delta="s")], [SummaryDelta("s"), ItemEnd()]),
+        (
+            [text("a"), item("message", content=[{"type": "output_text", "text": "a"}])],
+            [TextDelta("a"), ItemEnd()],
+        ),
+        (
+            [item("message", content=[{"text": "a"}, {"refusal": "b"}])],
+            [TextDelta("a"), RefusalDelta("b"), ItemEnd()],
+        ),
+        (
+            [item("reasoning", summary=[{"text": "s"}], content=[{"text": "c"}])],
+            [SummaryDelta("s"), ReasoningDelta("c"), ItemEnd()],
+        ),
+        ([item("reasoning", summary=[], content=None)], []),
+        ([added("web_search_call", content={}), item("web_search_call", content={})], []),
+        ([said("output_text.annotation.added", annotation={})], []),
+    ],
+)
+def test_what_is_said_becomes_deltas(events: list[bytes], expected: list[Delta]) -> None:
+    assert read(*events, ended())[:-1] == expected
+
+
+def test_two_messages_in_a_row_stay_two() -> None:
+    whole = item("message", content=[])
+    deltas = read(text("a"), whole, added("message"), text("b"), whole, ended())
+    assert deltas[:-1] == [TextDelta("a"), ItemEnd(), TextDelta("b"), ItemEnd()]
+
+
+def test_a_call_comes_in_pieces_and_under_the_name_that_the_client_gave_it() -> None:
+    begin = added("function_call", name="get_weather", call_id="c")
+    pieces = [said("function_call_arguments.delta", delta=each) for each in ('{"ci', 'ty":"O"}')]
+    done = item("function_call", name="get_weather", arguments='{"city":"O"}')
+    assert read(begin, *pieces, done, ended())[:-1] == [
+        CallStart(kind="function_call", name="get_weather"),
+        CallDelta('{"ci'),
+        CallDelta('ty":"O"}'),
+        ItemEnd(),
+    ]
+
+
+@pytest.mark.parametrize("arguments", ["{}", ""])
+def test_a_call_that_is_only_there_as_a_whole_is_read_from_that(arguments: str) -> None:
+    deltas = read(item("function_call", name="other", arguments=arguments), ended())
+    assert deltas[0] == CallStart(kind="function_call", name="other")
+    assert isinstance(deltas[1], CallDelta)
+    assert deltas[1].text == "{}"
+
+
+def test_a_custom_tools_call_is_one_in_either_form() -> None:
+    start = CallStart(kind="custom_tool_call", name="shell", namespace="os")
+    wrapped = json.dumps({"input": "ls"})
+    native = [
+        added("custom_tool_call", name="os__shell"),
+        said("custom_tool_call_input.delta", delta="ls"),
+        item("custom_tool_call", name="os__shell", input="ls"),
+    ]
+    function = [
+        added("function_call", name="os__shell"),
+        said("function_call_arguments.delta", delta=wrapped),
+        item("function_call", name="os__shell", arguments=wrapped),
+    ]
+    for events in (native, function):
+        assert read(*events, ended())[:-1] == [start, CallDelta("ls"), ItemEnd()]
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (ended(), "stop"),
+        (ended("incomplete", reason="max_output_tokens"), "length"),
+        (ended("incomplete", reason="content_filter"), "content_filter"),
+        (ended("incomplete", reason="their own"), "length"),
+    ],
+)
+def test_reasons_of_an_end_are_ours(last: bytes, reason: str) -> None:
+    finish = read(text("a"), last)[-1]
+    assert isinstance(finish, Finish)
+    assert finish.reason == reason
+
+
+def test_a_call_that_a_limit_cut_is_no_fault() -> None:
+    begin = added("function_call", name="get_weather")
+    piece = said("function_call_arguments.delta", delta='{"ci')
+    deltas = read(begin, piece, ended("incomplete", reason="max_output_tokens"))
+    assert [type(each) for each in deltas] == [CallStart, CallDelta, Finish]
+
+
+def test_usage_is_what_the_upstream_states() -> None:
+    used: Any = {
+        "input_tokens": 9,
+        "output_tokens": 5,
+        "input_tokens_details": {"cached_tokens": 8},
+        "output_tokens_details": {"reasoning_tokens": 2},
+    }
+    response = {"id": "r", "status": "completed", "usage": used}
+    finish = read(said("completed", response=response))[-1]
+    assert isinstance(finish, Finish)
+    counts = finish.input_tokens, finish.cached_tokens
+    assert counts == (9, 8)
+    assert (finish.output_tokens, finish.reasoning_tokens) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([ended("failed", error={"code": "server_error", "message": "secret"})], "server_error"),
+        (
+            [ended("failed", error={"code": "rate_limit_exceeded", "message": "slow"})],
+            "rate_limit_exceeded",
+        ),
+        ([ended("failed", error={"code": "invalid_prompt", "message": "bad"})], "invalid_request"),
+        ([said("error", error={"message": "secret"})], "server_error"),
+        ([b'data: {"type":"error","code":"rate_limit_exceeded"}'], "rate_limit_exceeded"),
+        ([said("output_text.delta", delta=5)], "server_error"),
+        ([said("function_call_arguments.delta", delta="{")], "server_error"),
+        ([added("function_call")], "server_error"),
+        ([added("message", content=5)], "server_error"),
+        ([b"data: {"], "server_error"),
+        ([item("function_call", name="x", arguments="{")], "server_error"),
+        ([item("function_call", name="os__shell", arguments="[]")], "server_error"),
+        ([text("a")], "server_error"),
+    ],
+)
+def test_what_goes_wrong_is_typed(events: list[bytes], code: str) -> None:
+    found = failure(*events)
+    assert found.error.code == code
+    assert "secret" not in found.error.message

@@ -1,0 +1,121 @@
+"""What an upstream says in each mode, so that one test can run over all of them."""
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.support.upstream_server import (
+    Handler,
+    call,
+    chunk,
+    event,
+    streamed,
+    usage,
+)
+from tieline_server.engines.upstream.choice import Wanted
+
+_ids = itertools.count(1)
+
+
+def said(kind: str, **members: Any) -> bytes:
+    """An event of a Responses stream."""
+    return event({"type": f"response.{kind}", **members})
+
+
+def ended(
+    status: str = "completed",
+    *,
+    response_id: str | None = None,
+    used: tuple[int, int] | None = (7, 1),
+    reason: str | None = None,
+    error: Any = None,
+) -> bytes:
+    """Its last event."""
+    usage = None if used is None else {"input_tokens": used[0], "output_tokens": used[1]}
+    return said(
+        status,
+        response={
+            "id": response_id or f"resp_up_{next(_ids)}",
+            "status": status,
+            "usage": usage,
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "error": error,
+        },
+    )
+
+
+def item(kind: str, **members: Any) -> bytes:
+    """An item is whole."""
+    return said("output_item.done", output_index=0, item={"type": kind, **members})
+
+
+def added(kind: str, **members: Any) -> bytes:
+    """An item begins."""
+    return said("output_item.added", output_index=0, item={"type": kind, **members})
+
+
+def text(piece: str) -> bytes:
+    """A piece of text."""
+    return said("output_text.delta", delta=piece)
+
+
+def _responses_call(name: str, *arguments: str) -> list[bytes]:
+    whole = "".join(arguments)
+    pieces = [said("function_call_arguments.delta", delta=each) for each in arguments]
+    begin = added("function_call", name=name, call_id="call_1", arguments="")
+    done = item("function_call", name=name, call_id="call_1", arguments=whole)
+    return [begin, *pieces, done]
+
+
+def _chat_call(name: str, *arguments: str) -> list[bytes]:
+    return [call(0, id="call_1", name=name), *(call(0, each) for each in arguments)]
+
+
+class Shape(NamedTuple):
+    """One mode: how to ask in it, and what is answered there."""
+
+    name: str
+    how: Wanted
+    text: Callable[[str], bytes]
+    call: Callable[..., list[bytes]]
+    stop: list[bytes]
+    """The end of an answer that used 7 and 1 tokens."""
+    length: list[bytes]
+    wrong: bytes
+    """A piece of text of the wrong type."""
+
+    @property
+    def good(self) -> Handler:
+        """Says ``fine``."""
+        return streamed(self.text("fine"), *self.stop)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CHAT = Shape(
+    name="chat",
+    how=Wanted(mode="chat"),
+    text=lambda piece: chunk(content=piece),
+    call=_chat_call,
+    stop=[chunk("stop"), usage(7, 1)],
+    length=[chunk("length"), usage(7, 1)],
+    wrong=chunk(content=5),
+)
+RESPONSES = Shape(
+    name="responses",
+    how=Wanted(mode="responses"),
+    text=text,
+    call=_responses_call,
+    stop=[ended()],
+    length=[ended("incomplete", reason="max_output_tokens")],
+    wrong=said("output_text.delta", delta=5),
+)
+
+SHAPES = (CHAT, RESPONSES)
+
+
+def texts_in(body: dict[str, Any]) -> str:
+    """What a body asks, as JSON."""
+    return json.dumps(body.get("messages") or body.get("input") or body.get("prompt"))
