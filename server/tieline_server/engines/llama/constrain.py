@@ -88,6 +88,11 @@ class Constraint(Struct, frozen=True, kw_only=True):
 
     grammar: str | None = None
     """In LLGuidance's form of Lark, or None for an answer without constraint."""
+    schema: str | None = None
+    """About the same as a JSON schema, for a runtime that knows no Lark: one call, or JSON.
+
+    None where none can say it: where there is a choice, and where anything is around the JSON.
+    """
     calls: Calls | None = None
     """Of the tools that may be called."""
     answer: Literal["text", "json"] | None = "text"
@@ -139,7 +144,13 @@ def constraint_of(tools: Iterable[Tool], settings: Settings, speech: Speech) -> 
             rules |= _answer_rules(form, speech)
     if not rules:
         return Constraint(speech=speech)
-    return Constraint(grammar=_grammar(rules, speech), calls=calls, answer=answer, speech=speech)
+    return Constraint(
+        grammar=_grammar(rules, speech),
+        schema=_schema(calls, answer, form, speech.syntax),
+        calls=calls,
+        answer=answer,
+        speech=speech,
+    )
 
 
 def _many(settings: Settings) -> bool:
@@ -189,13 +200,16 @@ def _call_rules(calls: Calls, speech: Speech) -> dict[str, str]:
 def _answer_rules(form: Format, speech: Speech) -> dict[str, str]:
     says = speech.literal(speech.syntax.says) + " " if speech.syntax.says else ""
     if form.type != "text":
-        schema = read_schema(form.schema) if form.schema else {"type": "object"}
-        rule = _json_rule(bounded(schema, strict=form.strict is True, param="text.format.schema"))
-        return {"answer": f"{says}json", "json": rule}
+        return {"answer": f"{says}json", "json": _json_rule(_answer_schema(form))}
     begins = speech.syntax.begins
     text = TEXT if begins is None and not says else ANYTHING
     without = [*speech.told, *([begins] if begins else ())]
     return {"answer": f"{says}TEXT", "TEXT": _lacking(text, without)}
+
+
+def _answer_schema(form: Format) -> dict[str, Any]:
+    schema = read_schema(form.schema) if form.schema else {"type": "object"}
+    return bounded(schema, strict=form.strict is True, param="text.format.schema")
 
 
 def _grammar(rules: dict[str, str], speech: Speech) -> str:
@@ -224,6 +238,30 @@ def _grammar(rules: dict[str, str], speech: Speech) -> str:
         *(f"{key}: {rule}" for key, rule in rules.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _schema(calls: Calls | None, answer: str | None, form: Format, syntax: Syntax) -> str | None:
+    """The constraint as a JSON schema, where the answer is one JSON value."""
+    bare = not (syntax.says or syntax.thought or syntax.opens or syntax.may_open or syntax.begins)
+    if not bare or (calls is None) == (answer != "json"):
+        return None
+    if calls is not None:
+        return json.dumps({"anyOf": [_call_schema(frame) for frame in calls.frames]})
+    return json.dumps(_answer_schema(form))
+
+
+def _call_schema(frame: Frame) -> dict[str, Any]:
+    """A call of one tool, all of it."""
+    name, member = json.loads(f"{frame.head}null{frame.tail}")
+    return {
+        "type": "object",
+        "properties": {
+            name: {"const": wire_name(frame.tool.name or "", frame.tool.namespace)},
+            member: _value_schema(frame.tool),
+        },
+        "required": [name, member],
+        "additionalProperties": False,
+    }
 
 
 def _lacking(text: str, words: Iterable[str]) -> str:
