@@ -169,6 +169,8 @@ class UpstreamServer:
         self.tokenizes = False
         self.counts = False
         """Whether it counts the input of a Responses request."""
+        self.tokens: list[int] | None = None
+        """What it makes of any text."""
         self.signal = Signal()
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -200,9 +202,11 @@ class UpstreamServer:
         return web.json_response({"object": "list", "data": entries})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        if not self.tokenizes:
+        if not self.tokenizes and self.tokens is None:
             return web.json_response({"error": "no such path"}, status=404)
         body = await request.json()
+        if "messages" not in body:
+            return web.json_response({} if self.tokens is None else {"tokens": self.tokens})
         text = json.dumps(body["messages"])
         return web.json_response({"count": len(text), "tokens": []})
 

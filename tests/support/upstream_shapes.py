@@ -13,7 +13,12 @@ from tests.support.upstream_server import (
     streamed,
     usage,
 )
+from tieline_server.engines.bpe import shipped
 from tieline_server.engines.upstream.choice import Wanted
+from tieline_server.models import find
+
+TOKENIZER = find()
+"""The packaged model, whose vocabulary is also that of the package."""
 
 _ids = itertools.count(1)
 
@@ -72,6 +77,22 @@ def _chat_call(name: str, *arguments: str) -> list[bytes]:
     return [call(0, id="call_1", name=name), *(call(0, each) for each in arguments)]
 
 
+def ids_of(piece: str) -> list[int]:
+    """A piece of text as the packaged model's ids."""
+    return shipped().encode(piece)
+
+
+def _completion(piece: str, reason: str | None = None) -> bytes:
+    ids = ids_of(piece) if reason is None else []
+    choice = {"index": 0, "text": piece, "token_ids": ids, "finish_reason": reason}
+    return event({"choices": [choice]})
+
+
+def _completion_call(name: str, *arguments: str) -> list[bytes]:
+    head = f'{{"name":"{name}","arguments":'
+    return [_completion(each) for each in (head, *arguments, "}")]
+
+
 class Shape(NamedTuple):
     """One mode: how to ask in it, and what is answered there."""
 
@@ -84,6 +105,7 @@ class Shape(NamedTuple):
     length: list[bytes]
     wrong: bytes
     """A piece of text of the wrong type."""
+    ids: Callable[[str], list[int]] = ids_of
 
     @property
     def good(self) -> Handler:
@@ -113,7 +135,17 @@ RESPONSES = Shape(
     wrong=said("output_text.delta", delta=5),
 )
 
-SHAPES = (CHAT, RESPONSES)
+COMPLETIONS = Shape(
+    name="completions",
+    how=Wanted(mode="completions", tokenizer=TOKENIZER),
+    text=_completion,
+    call=_completion_call,
+    stop=[_completion("", "stop"), usage(7, 1)],
+    length=[_completion("", "length"), usage(7, 1)],
+    wrong=event({"choices": [{"index": 0, "text": 5}]}),
+)
+
+SHAPES = (CHAT, COMPLETIONS, RESPONSES)
 
 
 def texts_in(body: dict[str, Any]) -> str:

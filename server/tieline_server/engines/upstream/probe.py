@@ -144,10 +144,13 @@ class Prober:
         return self._replica.url
 
     async def post(
-        self, path: str, body: bytes, *, seconds: float = SAMPLING
+        self, path: str, body: bytes, *, root: bool = False, seconds: float = SAMPLING
     ) -> tuple[int | None, bytes]:
-        """Status and body of an answer; the status is None where nobody answers."""
-        url = f"{self.url}/{path}"
+        """Status and body of an answer; the status is None where nobody answers.
+
+        ``root``: beside the API, not in it.
+        """
+        url = f"{self._replica.root if root else self.url}/{path}"
         return await _request(self._session, "POST", url, data=body, headers=_JSON, seconds=seconds)
 
     async def missing(self, path: str) -> str | None:

@@ -1,0 +1,221 @@
+"""Chunks of a completion, to deltas: text and its ids, calls read from the text.
+
+What holds the text to a form, and so who reads it, is the constraint of the prompt. Where the
+upstream was not held to that, or writes JSON with white space, a call is still a call.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from tieline_server.core.deltas import Delta, Finish, FinishReason
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.llama.constrain import Constraint
+from tieline_server.engines.llama.sampled_ids import Sampled
+from tieline_server.engines.llama.sampled_text import Piece, Reader
+from tieline_server.engines.upstream.answer import ABORTED, DONE, tokens_of
+from tieline_server.engines.upstream.faults import (
+    broken_call,
+    malformed,
+    refused,
+    said_of,
+    status_in,
+)
+from tieline_server.engines.upstream.loose_text import LooseReader, is_bare
+
+Split = Callable[[str, int, int], Sequence[int] | None]
+"""``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
+
+
+class _Logprobs(Struct, frozen=True):
+    content: list[dict[str, Any]] | None = None
+    """As llama.cpp has them."""
+    tokens: list[str] | None = None
+    """As completions have them, with the next two."""
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Verbose(Struct, frozen=True):
+    tokens: list[int] = []
+
+
+class _Choice(Struct, frozen=True):
+    index: int = 0
+    text: str | None = None
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Details(Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Timings(Struct, frozen=True):
+    predicted_n: int | None = None
+
+
+class _Chunk(Struct, frozen=True, rename={"verbose": "__verbose"}):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: str | None = None
+    verbose: _Verbose | None = None
+    """Where llama.cpp has the newest ids."""
+    timings: _Timings | None = None
+
+
+_chunk: Final = msgspec.json.Decoder(_Chunk)
+_anything: Final = msgspec.json.Decoder()
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class CompletionAnswer:
+    """Reads one answer; ``sampled`` hears which ids it was. ``logprobs``: how many are wanted."""
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        sampled: Sampled,
+        *,
+        split: Split,
+        loose: bool,
+        logprobs: int | None,
+    ) -> None:
+        self._loose = loose
+        self._reader: Reader = constraint.reader()
+        if loose and is_bare(constraint):
+            self._reader = LooseReader(constraint)
+        self._sampled = sampled
+        self._split = split
+        self._wanted = logprobs
+        self._count = 0
+        self._reason: str | None = None
+        self._usage: _Usage | None = None
+        self.done = False
+        """Whether the upstream said that nothing more comes."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model has ended, even if its usage is still to come."""
+        return self._reason is not None
+
+    def read(self, events: Iterable[bytes]) -> list[Delta]:
+        """The deltas of some events. Raises :class:`Failure`, :class:`EngineError` off a form."""
+        deltas: list[Delta] = []
+        for data in events:
+            if data == DONE:
+                self.done = True
+                break
+            try:
+                chunk = _chunk.decode(data)
+            except (msgspec.MsgspecError, RecursionError):
+                raise malformed() from None
+            if chunk.error is not None or chunk.object == "error":
+                said = said_of(chunk.error or _anything.decode(data))
+                raise refused(status_in(said), said)
+            if chunk.usage is not None:
+                self._usage = chunk.usage
+            for choice in chunk.choices or ():
+                if choice.index == 0:
+                    deltas += self._take(choice, chunk)
+        return deltas
+
+    def end(self, phases: dict[str, int]) -> list[Delta]:
+        """The last step. Raises as :meth:`read` does where the answer is not whole."""
+        reason: FinishReason = "stop" if self._reason != "length" else "length"
+        if self._reason == "content_filter":
+            reason = "content_filter"
+        try:
+            deltas, reason = self._reader.end(reason)
+        except EngineError:
+            if not self._loose:
+                raise
+            raise broken_call() from None
+        self._sampled.add((), deltas)
+        usage = self._usage or _Usage()
+        cached = usage.prompt_tokens_details
+        finish = Finish(
+            reason=reason,
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=cached.cached_tokens if cached is not None else None,
+            output_tokens=usage.completion_tokens,
+            phases=phases,
+        )
+        return [*deltas, finish]
+
+    def _take(self, choice: _Choice, chunk: _Chunk) -> list[Delta]:
+        text = choice.text or ""
+        ids = self._ids(text, choice, chunk)
+        deltas: list[Delta] = []
+        if text:
+            count = len(ids) if ids else tokens_of(text)
+            piece = Piece(text, count, self._logprobs(choice.logprobs))
+            try:
+                deltas = self._reader.feed(piece)
+            except EngineError:
+                if not self._loose:
+                    raise
+                raise broken_call() from None
+        if text or ids:
+            self._sampled.add(ids, deltas)
+        if choice.finish_reason is not None:
+            if choice.finish_reason in ABORTED:
+                raise refused(500, said_of(None))
+            self._reason = choice.finish_reason
+        return deltas
+
+    def _ids(self, text: str, choice: _Choice, chunk: _Chunk) -> Sequence[int] | None:
+        """The ids of a chunk, or None where the upstream does not say."""
+        if choice.token_ids is not None:
+            return choice.token_ids
+        newest = chunk.verbose.tokens if chunk.verbose is not None else []
+        sampled = chunk.timings.predicted_n if chunk.timings is not None else None
+        if not newest or sampled is None:
+            return None
+        count, self._count = sampled - self._count, sampled
+        # Of a code point that took several, llama.cpp tells the last one.
+        return newest if count == len(newest) else self._split(text, count, newest[-1])
+
+    def _logprobs(self, said: _Logprobs | None) -> tuple[Raw, ...]:
+        if said is None or self._wanted is None:
+            return ()
+        if said.content is not None:
+            return tuple(_entry(each, self._wanted) for each in said.content)
+        values = said.token_logprobs or []
+        tops = said.top_logprobs or [None] * len(values)
+        entries = zip(said.tokens or (), values, tops, strict=False)
+        return tuple(_completion_entry(*each, self._wanted) for each in entries)
+
+
+def _entry(token: Mapping[str, Any], wanted: int) -> Raw:
+    members = ("token", "bytes", "logprob")
+    top = [{name: each.get(name) for name in members} for each in token["top_logprobs"][:wanted]]
+    return Raw(_encode({**{name: token.get(name) for name in members}, "top_logprobs": top}))
+
+
+def _completion_entry(
+    token: str, value: float | None, top: Mapping[str, float] | None, wanted: int
+) -> Raw:
+    likeliest = sorted((top or {}).items(), key=lambda each: -each[1])[:wanted]
+    return Raw(
+        _encode(
+            {
+                **_named(token, value),
+                "top_logprobs": [_named(name, each) for name, each in likeliest],
+            }
+        )
+    )
+
+
+def _named(token: str, value: float | None) -> dict[str, Any]:
+    return {"token": token, "bytes": list(token.encode()), "logprob": value}
