@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
@@ -23,6 +24,7 @@ from tieline_server.config import (
     UPSTREAM,
     Config,
     ConfigError,
+    Mode,
     ModelSettings,
     urls_of,
 )
@@ -63,6 +65,9 @@ DATABASES: Final = {
     "postgresql": ("tieline_server.database.postgresql", "alembic.command"),
 }
 """Kind of store -> what it imports when it is opened."""
+
+Salt = Callable[[str], str]
+"""A name for an owner that says nothing of who that is."""
 
 Drain = Callable[[float], Awaitable[None]]
 """Lets what runs end within some seconds."""
@@ -163,7 +168,8 @@ async def opened(
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
         store, ledger, journal = await open_store(config, stack)
-        by_name = await open_engines(config, stack)
+        sealer = Keyring.read(config.seal_key, otherwise=post.seal_key)
+        by_name = await open_engines(config, stack, sealer.alias)
         catalog = catalog_of(config, by_name)
         opened_guards = open_guards(config, stack)
         services = Services(
@@ -180,7 +186,7 @@ async def opened(
             now=time.time,
             ids=IdSource(os.urandom, post.mark),
             running=running,
-            sealer=Keyring.read(config.seal_key, otherwise=post.seal_key),
+            sealer=sealer,
             profile=PROFILES[config.profile],
             compaction=config.compaction,
             keys=keys,
@@ -205,18 +211,21 @@ def prepare(config: Config) -> None:
             import_module(name.partition(":")[0])
 
 
-async def open_engines(config: Config, stack: AsyncExitStack) -> dict[str, Engine]:
+async def open_engines(
+    config: Config, stack: AsyncExitStack, salt: Salt | None = None
+) -> dict[str, Engine]:
     """The engines that the settings ask for, by name, their models loaded; ``stack`` closes them.
 
-    Blocks for as long as that takes. Raises :class:`TielineError`.
+    ``salt`` names owners to others without saying who they are. Blocks for as long as that takes.
+    Raises :class:`TielineError`.
     """
     by_name: dict[str, Engine] = {}
-    for name, urls in _wanted(config).items():
+    for name, upstream in _wanted(config).items():
         options = {"llama": {"path": config.model}, "scripted": {"script": config.script}}
-        if urls is None:
+        if upstream is None:
             engine = engines.load(name, **options.get(name, {}))
         else:
-            engine = engines.load(UPSTREAM, **_upstream_options(config, name, urls))
+            engine = engines.load(UPSTREAM, **_upstream_options(config, name, upstream, salt))
         stack.push_async_callback(engine.close)
         if isinstance(engine, Probing):
             await engine.probe()
@@ -224,37 +233,68 @@ async def open_engines(config: Config, stack: AsyncExitStack) -> dict[str, Engin
     return by_name
 
 
-def _wanted(config: Config) -> dict[str, str | None]:
-    """Name of each engine that is used -> its URLs, where it is an upstream."""
-    urls = {name: urls for urls, name in _upstreams(config).items()}
+class Upstream(NamedTuple):
+    """An upstream as one engine asks it."""
+
+    urls: str
+    mode: Mode
+    state: bool
+    tokenizer: Path | None
+
+
+def _wanted(config: Config) -> dict[str, Upstream | None]:
+    """Name of each engine that is used -> what it asks, where it is an upstream."""
+    upstreams = {name: upstream for upstream, name in _upstreams(config).items()}
     named = [_engine_name(config, table) for table in config.models.values()] or [config.engine]
-    return {name: urls.get(name) for name in named}
+    return {name: upstreams.get(name) for name in named}
 
 
-def _upstreams(config: Config) -> dict[str, str]:
-    """URLs -> the name of their engine. Clients see it, and no address."""
-    own = [table.upstream for table in config.models.values() if table.upstream]
-    names = {config.upstream: UPSTREAM} if config.upstream else {}
-    for urls in own:
-        names.setdefault(urls, f"{UPSTREAM}-{len(names) + 1}" if names else UPSTREAM)
+def _upstreams(config: Config) -> dict[Upstream, str]:
+    """Upstreams -> the name of their engine. Clients see it, and no address."""
+    names: dict[Upstream, str] = {}
+    shared = [ModelSettings.model_validate({})] if config.upstream else []
+    for table in (*shared, *config.models.values()):
+        upstream = _upstream_of(config, table)
+        if upstream is not None:
+            names.setdefault(upstream, f"{UPSTREAM}-{len(names) + 1}" if names else UPSTREAM)
     return names
 
 
-def _engine_name(config: Config, table: ModelSettings) -> str:
+def _upstream_of(config: Config, table: ModelSettings) -> Upstream | None:
+    """What a model's engine asks, where that is an upstream."""
     urls = table.upstream or config.upstream
-    if config.engine_of(table) == UPSTREAM and urls is not None:
-        return _upstreams(config)[urls]
+    if urls is None or (config.models and config.engine_of(table) != UPSTREAM):
+        return None
+    own, state = table.upstream_tokenizer, table.upstream_state
+    return Upstream(
+        urls=urls,
+        mode=table.upstream_mode or config.upstream_mode,
+        state=config.upstream_state if state is None else state,
+        tokenizer=config.upstream_tokenizer if own is None else own,
+    )
+
+
+def _engine_name(config: Config, table: ModelSettings) -> str:
+    upstream = _upstream_of(config, table)
+    if config.engine_of(table) == UPSTREAM and upstream is not None:
+        return _upstreams(config)[upstream]
     return config.engine_of(table)
 
 
-def _upstream_options(config: Config, name: str, urls: str) -> dict[str, Any]:
+def _upstream_options(
+    config: Config, name: str, upstream: Upstream, salt: Salt | None
+) -> dict[str, Any]:
+    from tieline_server.engines.upstream.choice import Wanted
     from tieline_server.engines.upstream.exchange import Patience
 
     return {
-        "urls": urls_of(urls),
+        "urls": urls_of(upstream.urls),
         "name": name,
         "key": config.key_of_upstream(),
-        "model": config.upstream_model if urls == config.upstream else None,
+        "model": config.upstream_model if upstream.urls == config.upstream else None,
+        "how": Wanted(
+            mode=upstream.mode, state=upstream.state, tokenizer=upstream.tokenizer, salt=salt
+        ),
         "patience": Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
         "places": config.upstream_requests,
     }

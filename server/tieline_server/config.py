@@ -132,6 +132,32 @@ Origins = Annotated[str | None, AfterValidator(_origins)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+Mode = Literal["auto", "chat", "completions", "responses"]
+
+
+class Price(BaseModel):
+    """What a model costs, in whatever currency, per million tokens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: float = Field(ge=0, allow_inf_nan=False)
+    cached_input: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Of input that was in a cache; by default as any other."""
+    output: float = Field(ge=0, allow_inf_nan=False)
+
+    def of(self, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> float:
+        """What so many tokens cost; those that were cached are among the input.
+
+        >>> Price(input=2, cached_input=0, output=8).of(
+        ...     input_tokens=1_000_000, cached_tokens=500_000, output_tokens=250_000
+        ... )
+        3.0
+        """
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh = input_tokens - cached_tokens
+        return (fresh * self.input + cached_tokens * cached + output_tokens * self.output) / 1e6
+
+
 class ModelSettings(BaseModel):
     """A table ``[models.NAME]``: a model as clients know it, and who serves it."""
 
@@ -151,6 +177,20 @@ class ModelSettings(BaseModel):
     )
     guards: tuple[str, ...] | None = Field(
         None, description="Names of the guards that it has; by default all."
+    )
+    upstream_mode: Mode | None = Field(
+        None, description="Instead of `upstream_mode`, for this model alone."
+    )
+    upstream_state: bool | None = Field(
+        None, description="Instead of `upstream_state`, for this model alone."
+    )
+    upstream_tokenizer: Path | None = Field(
+        None, description="Instead of `upstream_tokenizer`, for this model alone."
+    )
+    price: Price | None = Field(
+        None,
+        description="Per million tokens: `{input = 2.0, cached_input = 0.5, output = 8.0}`; "
+        "`tieline-server usage` then says what was spent.",
     )
 
 
@@ -242,6 +282,16 @@ class Config(BaseSettings):
     )
     upstream_key: str | None = Field(
         None, repr=False, description="That key itself: in the environment or the file alone."
+    )
+    upstream_mode: Mode = Field(
+        "auto", description="How upstreams are asked: auto, chat, completions or responses."
+    )
+    upstream_state: bool = Field(
+        False,
+        description="Whether upstreams keep responses, so that a turn sends them only what is new.",
+    )
+    upstream_tokenizer: Path | None = Field(
+        None, description="GGUF file of the upstream's model, which makes prompts of token ids."
     )
     upstream_timeout: Seconds = Field(
         120.0, description="Seconds that an upstream has to accept, and again to begin an answer."

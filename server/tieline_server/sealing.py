@@ -7,6 +7,7 @@ that has a new key and still knows the old one opens what either has sealed.
 
 import binascii
 import hashlib
+import hmac
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ KEY: Final = 32
 KEY_ID: Final = 8
 NONCE: Final = 12
 TAG: Final = 16
+ALIAS: Final = 32
+"""Characters of hex: no two owners have the same."""
 
 LONGEST: Final = 16 * 1024 * 1024
 """Characters of sealed text."""
@@ -42,6 +45,7 @@ class Keyring:
         self._ciphers = {_id_of(key): AESGCM(key) for key in keys}
         self._first = _id_of(keys[0])
         self._entropy = entropy
+        self._names = hmac.digest(keys[0], b"tieline.owner.alias", "sha256")
 
     @classmethod
     def parse(cls, text: str, *, entropy: Callable[[int], bytes] = os.urandom) -> Self:
@@ -72,6 +76,10 @@ class Keyring:
     def random(cls, entropy: Callable[[int], bytes]) -> Self:
         """A key that nobody else has and that is gone with the process."""
         return cls([entropy(KEY)], entropy=entropy)
+
+    def alias(self, owner: str) -> str:
+        """A name for an owner that nobody without the key can tell the owner from."""
+        return hmac.digest(self._names, owner.encode(), "sha256").hex()[:ALIAS]
 
     def seal(self, owner: str, content: bytes) -> str:
         """The content as text; raises :class:`ApiError` 413 for more than can be opened again."""

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from tieline.errors import TielineError
 from tieline_server.app import open_ledger
-from tieline_server.config import Config, ConfigError, flag
+from tieline_server.config import DAY, Config, ConfigError, Price, flag
 from tieline_server.ledger import questions
 from tieline_server.ledger.base import By, Question, Sum
 from tieline_server.ledger.questions import FORMS, QuestionError
@@ -40,6 +40,10 @@ EPILOG: Final = f"WHEN is {FORMS}; without an offset it is UTC. A response count
 
 COUNTS: Final = structs.fields(Sum)[1:]
 """The members of a sum that are added up."""
+
+
+COST: Final = "cost"
+"""The column of what was spent, there where a model has a price."""
 
 
 class UsageError(TielineError):
@@ -79,40 +83,84 @@ def report(options: Mapping[str, Any]) -> str:
         raise ConfigError(
             "the ledger of --store memory lives in the running server: ask it by GET /v1/usage"
         )
-    sums = asyncio.run(_ask(config, asked))
-    return FORMATS[options["format"]](sums, asked.by)
+    sums, costs = asyncio.run(_ask(config, asked))
+    return FORMATS[options["format"]](sums, asked.by, costs)
 
 
-async def _ask(config: Config, asked: Question) -> Sequence[Sum]:
+Costs = Sequence[float] | None
+"""What each sum cost; None where no model has a price."""
+
+
+async def _ask(config: Config, asked: Question) -> tuple[Sequence[Sum], Costs]:
+    prices = {name: table.price for name, table in config.models.items() if table.price}
     async with AsyncExitStack() as stack:
         ledger = await open_ledger(config, stack)
-        return await ledger.usage(asked)
+        sums = await ledger.usage(asked)
+        if not prices:
+            return sums, None
+        if asked.by == "model":
+            return sums, [cost_of([each], prices) for each in sums]
+        by_model = [await ledger.usage(within(asked, each.group)) for each in sums]
+        return sums, [cost_of(models, prices) for models in by_model]
 
 
-def as_table(sums: Sequence[Sum], by: By) -> str:
+def within(asked: Question, group: str) -> Question:
+    """The same question about one key or day alone, by model."""
+    if asked.by == "key":
+        return structs.replace(asked, by="model", owner=group)
+    begin = questions.moment(group, now=0.0)
+    since = begin if asked.since is None else max(begin, asked.since)
+    end = begin + DAY
+    until = end if asked.until is None else min(end, asked.until)
+    return structs.replace(asked, by="model", since=since, until=until)
+
+
+def cost_of(models: Sequence[Sum], prices: Mapping[str, Price]) -> float:
+    """What the tokens of these models cost; those without a price cost nothing."""
+    costs = [
+        prices[each.group].of(
+            input_tokens=each.input_tokens,
+            cached_tokens=each.cached_tokens,
+            output_tokens=each.output_tokens,
+        )
+        for each in models
+        if each.group in prices
+    ]
+    return round(sum(costs), 6)
+
+
+def as_table(sums: Sequence[Sum], by: By, costs: Costs = None) -> str:
     """Aligned columns with a last line that adds them up; a group without a name is ``-``."""
     total = [sum(getattr(each, column.name) for each in sums) for column in COUNTS]
     head = (by, *(column.name.removesuffix("_tokens") for column in COUNTS))
     rows = [head, *_rows(sums), ("total", *map(str, total))]
+    if costs is not None:
+        added = (COST, *(f"{cost:.4f}" for cost in costs), f"{sum(costs):.4f}")
+        rows = [(*row, cost) for row, cost in zip(rows, added, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(_line(row, widths) for row in rows)
 
 
-def as_csv(sums: Sequence[Sum], by: By) -> str:
+def as_csv(sums: Sequence[Sum], by: By, costs: Costs = None) -> str:
     """A line of names, then one for each sum."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((by, *(column.name for column in COUNTS)))
-    writer.writerows(structs.astuple(each) for each in sums)
+    rows = [(by, *(column.name for column in COUNTS)), *map(structs.astuple, sums)]
+    if costs is not None:
+        rows = [(*row, cost) for row, cost in zip(rows, (COST, *costs), strict=True)]
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def as_json(sums: Sequence[Sum], by: By) -> str:
-    """What ``GET /v1/usage`` answers."""
-    return msgspec.json.encode({"object": "list", "data": sums}).decode() + "\n"
+def as_json(sums: Sequence[Sum], by: By, costs: Costs = None) -> str:
+    """What ``GET /v1/usage`` answers, with what it cost where that is known."""
+    data = [structs.asdict(each) for each in sums]
+    if costs is not None:
+        data = [{**each, COST: cost} for each, cost in zip(data, costs, strict=True)]
+    return msgspec.json.encode({"object": "list", "data": data}).decode() + "\n"
 
 
-FORMATS: Final[Mapping[str, Callable[[Sequence[Sum], By], str]]] = {
+FORMATS: Final[Mapping[str, Callable[[Sequence[Sum], By, Costs], str]]] = {
     "table": as_table,
     "csv": as_csv,
     "json": as_json,

@@ -257,7 +257,11 @@ class TestUpstreams:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("[models.a]\nprice = 3", "models.a.price: Extra inputs are not permitted"),
+            ("[models.a]\nprize = 3", "models.a.prize: Extra inputs are not permitted"),
+            ("[models.a]\nprice = 3", "models.a.price: "),
+            ("[models.a]\nprice = {input = 1}", "models.a.price.output: Field required"),
+            ("[models.a]\nprice = {input = -1, output = 1}", "models.a.price.input: "),
+            ('[models.a]\nupstream_mode = "x"', "models.a.upstream_mode: "),
             ("[models.a]\nmax_output_tokens = 0", "models.a.max_output_tokens: "),
             ("models = 3", "models: "),
             ('[models.a]\nengine = "upstream"', "--engine upstream needs --upstream"),

@@ -95,3 +95,10 @@ def test_a_file_that_holds_anything_else_is_refused_without_being_quoted(text: s
     with pytest.raises(ConfigError) as refused:
         Keyring.parse(text, entropy=os.urandom)
     assert not text.split() or text.split()[-1] not in str(refused.value)
+
+
+def test_an_alias_is_an_owners_own_and_says_nothing_of_who_that_is() -> None:
+    ring = Keyring.random(os.urandom)
+    assert ring.alias("ann") == ring.alias("ann") != ring.alias("bob")
+    assert "ann" not in ring.alias("ann")
+    assert Keyring.random(os.urandom).alias("ann") != ring.alias("ann")

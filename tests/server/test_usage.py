@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,45 @@ class TestForms:
         assert text.endswith("\n")
         expected = {"table": 2, "csv": 1, "json": 1}
         assert len(text.splitlines()) == expected[form]
+
+
+class TestPrices:
+    """Of ann's 100 tokens of input 60 were cached, and 20 came out, for each model."""
+
+    @pytest.fixture
+    def priced(self, command: Command, tmp_path: Path) -> Callable[..., str]:
+        path = tmp_path / "server.toml"
+        path.write_text(
+            "[models.small]\nprice = {input = 10000, cached_input = 0, output = 50000}\n"
+            '[models."large, slow"]\nprice = {input = 100000, output = 0}\n'
+            "[models.free]\n"
+        )
+        return lambda *words: command("--config", str(path), *words)
+
+    @pytest.mark.parametrize(
+        ("by", "costs"),
+        [
+            ("model", [0.0, 10.0, 1.4]),
+            ("key", [11.4, 0.0]),
+            ("day", [11.4, 0.0]),
+        ],
+    )
+    def test_each_sum_has_what_its_models_cost(
+        self, priced: Callable[..., str], by: str, costs: list[float]
+    ) -> None:
+        said = json.loads(priced("--by", by, "--format", "json"))
+        assert [each["cost"] for each in said["data"]] == costs
+        rows = list(csv.reader(io.StringIO(priced("--by", by, "--format", "csv"))))
+        assert rows[0][-1] == "cost"
+        assert [float(row[-1]) for row in rows[1:]] == costs
+
+    def test_the_table_adds_them_up(self, priced: Callable[..., str]) -> None:
+        lines = priced("--by", "key").splitlines()
+        assert [line.split()[-1] for line in lines] == ["cost", "11.4000", "0.0000", "11.4000"]
+
+    def test_bounds_of_time_bound_the_cost_too(self, priced: Callable[..., str]) -> None:
+        said = json.loads(priced("--since=2026-11-01T13:00:00Z", "--format", "json"))
+        assert [each["cost"] for each in said["data"]] == [0.0]
 
 
 class TestQuestions:

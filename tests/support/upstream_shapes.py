@@ -5,14 +5,18 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from aiohttp import web
+
 from tests.support.upstream_server import (
     Handler,
+    UpstreamServer,
     call,
     chunk,
     event,
     streamed,
     usage,
 )
+from tests.support.upstream_server import talk as talk_by_chat
 from tieline_server.engines.bpe import shipped
 from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.models import find
@@ -148,6 +152,21 @@ COMPLETIONS = Shape(
 SHAPES = (CHAT, COMPLETIONS, RESPONSES)
 
 
-def texts_in(body: dict[str, Any]) -> str:
-    """What a body asks, as JSON."""
-    return json.dumps(body.get("messages") or body.get("input") or body.get("prompt"))
+async def talk(
+    server: UpstreamServer, body: dict[str, Any], request: web.Request
+) -> web.StreamResponse:
+    """Answers as a model would, in the mode that it is asked in (``upstream_server.talk``)."""
+    if "messages" in body:
+        return await talk_by_chat(server, body, request)
+    shape = COMPLETIONS if "prompt" in body else RESPONSES
+    if not body.get("stream"):
+        usage = {"prompt_tokens": len(body["prompt"])}
+        return web.json_response({"choices": [{"text": "7"}], "usage": usage})
+    if body.get("structured_outputs") or body.get("tool_choice") not in (None, "auto", "none"):
+        pieces = shape.call("get_weather", '{"city":"Os', 'lo","unit":"celsius"}')
+        return await streamed(*pieces, *shape.stop)(server, body, request)
+    words = 200 if len(json.dumps(body.get("prompt") or body["input"])) > 500 else 5
+    most = min(words, body.get("max_tokens") or body.get("max_output_tokens") or words)
+    said = [shape.text(" word") for _ in range(most)]
+    last = shape.length if most < words else shape.stop
+    return await streamed(*said, *last)(server, body, request)

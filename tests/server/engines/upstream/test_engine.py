@@ -22,20 +22,16 @@ from tests.support.engine_contract import (
 )
 from tests.support.upstream_server import (
     MODEL,
-    Cut,
-    Handler,
     Hang,
     UpstreamServer,
     chunk,
-    cutting,
-    event,
     hanging,
     refusing,
     streamed,
     upstream,
     usage,
 )
-from tieline_server.core.deltas import Accepted, Delta, Finish, TextDelta
+from tieline_server.core.deltas import Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
@@ -123,35 +119,6 @@ def test_turns_one_after_the_other_share_a_connection() -> None:
     run(main())
 
 
-def test_it_accepts_at_the_head_of_the_answer_before_any_token() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            hang = Hang()
-            server.plans.append(streamed(hang, chunk(content="late"), chunk("stop")))
-            async with aclosing(engine.sample(ask())) as steps:
-                assert [type(each) for each in await anext(steps)] == [Accepted]
-                hang.go.set()
-                assert await anext(steps) == [TextDelta("late")]
-
-    run(main())
-
-
-@pytest.mark.parametrize("after", ["Accepted", "a token"])
-def test_closing_it_closes_the_request_upstream_at_once(after: str) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            parts = [chunk(content="one")] if after == "a token" else []
-            server.plans.append(streamed(*parts, Hang()))
-            steps = engine.sample(ask())
-            for _ in range(1 + len(parts)):
-                await anext(steps)
-            await steps.aclose()
-            await server.signal.until(lambda: server.gone == 1, seconds=1.0)
-            assert server.running == 0
-
-    run(main())
-
-
 def test_cancelling_it_before_the_head_of_the_answer_closes_the_request() -> None:
     async def main() -> None:
         async with upstream() as server, opened(server, places=1) as engine:
@@ -161,131 +128,6 @@ def test_cancelling_it_before_the_head_of_the_answer_closes_the_request() -> Non
             asking.cancel()
             await server.signal.until(lambda: server.gone == 1, seconds=1.0)
             assert text_in(await deltas_of(engine, ask()))
-
-    run(main())
-
-
-CUT_BEFORE = [cutting(), streamed(Cut(), whole=False), streamed(whole=False)]
-TRANSIENT = [*CUT_BEFORE, refusing(500), refusing(502), refusing(503)]
-
-
-@pytest.mark.parametrize("fault", TRANSIENT)
-def test_what_fails_before_the_first_token_is_tried_again(fault: Handler) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.plans.extend([fault, GOOD])
-            deltas = await deltas_of(engine, ask())
-            assert text_in(deltas) == "fine"
-            assert [type(each) for each in deltas] == [Accepted, TextDelta, Finish]
-            assert len(server.bodies) == 2
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [(chunk(content="half"), Cut()), (chunk(content="half"),)],
-    ids=["aborted", "ended"],
-)
-def test_what_is_cut_after_the_first_token_fails_and_is_not_asked_again(parts: Any) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.plans.append(streamed(*parts, whole=False))
-            seen: list[Delta] = []
-
-            async def read() -> None:
-                async for step in engine.sample(ask()):
-                    seen.extend(step)
-
-            with pytest.raises(EngineError) as caught:
-                await read()
-            assert caught.value.code == "server_error"
-            assert text_in(seen) == "half"
-            assert len(server.bodies) == 1
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (b"data: {not json\n\n",),
-        (b'data: {"choices": 7}\n\n',),
-        (event({"choices": [{"delta": {"content": 5}}]}),),
-        (b"data: " + b"x" * (5 << 20),),
-    ],
-    ids=["no json", "wrong shape", "wrong type", "endless event"],
-)
-def test_what_is_no_stream_of_chunks_fails_typed_and_the_engine_goes_on(parts: Any) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.plans.append(streamed(*parts, whole=False))
-            error = await refusal(engine)
-            assert (error.code, error.status) == ("server_error", 500)
-            assert text_in(await deltas_of(engine, ask()))
-            assert len(server.bodies) == 2
-
-    run(main())
-
-
-def test_an_answer_that_is_no_event_stream_fails_typed() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.plans.append(refusing(200, {"choices": []}))
-            assert (await refusal(engine)).code == "server_error"
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("plan", "code", "asked"),
-    [
-        (refusing(400, {"message": "bad tool"}), "invalid_request", 1),
-        (
-            refusing(400, {"message": "This model's maximum context length is 5."}),
-            "context_length_exceeded",
-            1,
-        ),
-        (refusing(401, {"message": "no"}), "server_error", 1),
-        (refusing(404, {"message": "no"}), "model_not_found", 1),
-        (refusing(413), "request_too_large", 1),
-        (refusing(422, "wrong"), "invalid_request", 1),
-        (refusing(429, {"message": "slow"}, Retry_After="7"), "rate_limit_exceeded", 1),
-        (refusing(503, b"<html>", Retry_After="7"), "engine_unavailable", 1),
-        (refusing(500, {"message": "Traceback: secret"}), "server_error", 3),
-        (streamed(event({"error": {"message": "secret", "code": 500}})), "server_error", 3),
-        (streamed(event({"error": "secret"})), "server_error", 3),
-    ],
-)
-def test_errors_of_the_upstream_become_ours(plan: Handler, code: str, asked: int) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = plan
-            error = await refusal(engine)
-            assert error.code == code
-            assert "secret" not in error.message
-            assert len(server.bodies) == asked
-            if code in ("rate_limit_exceeded", "engine_unavailable"):
-                assert error.retry_after == 7.0
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [hanging(), streamed(Hang()), streamed(chunk(content="one"), Hang())],
-    ids=["no head", "no first token", "no further token"],
-)
-def test_an_upstream_that_hangs_is_given_up_and_left(plan: Handler) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server, patience=SHORT) as engine:
-            server.otherwise = plan
-            error = await refusal(engine)
-            assert (error.code, error.message) == (
-                "engine_unavailable",
-                "The upstream did not answer in time.",
-            )
-            await server.signal.until(lambda: server.running == 0)
 
     run(main())
 
