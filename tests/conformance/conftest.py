@@ -4,7 +4,7 @@
 may be without it); a transport without it has no such case, rather than a skipped one. A new
 case is one function, a new row of a case one line. What a case hears must be the same over every
 transport (``transcript``), unless ``@pytest.mark.apart("why")`` says why it cannot be. On one
-road each case runs again with an upstream behind the server (``upstream_way``).
+road each case runs again with an upstream behind the server, in each mode (``upstream_way``).
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.server import BEHIND_CHAT, serve
+from tests.conformance.server import BEHIND, serve
 from tests.conformance.transcript import difference
-from tests.conformance.upstream_way import road_of
+from tests.conformance.upstream_way import roads_of
 from tests.conformance.wire import Wire, offering
 
 Transcripts = dict[str, tuple[Wire, list[dict[str, Any]]]]
@@ -27,9 +27,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marks = metafunc.definition.iter_markers("needs")
     wires = offering(*(name for mark in marks for name in mark.args))
-    road = road_of(metafunc.definition.originalname, wires)
-    if road is not None and getattr(metafunc.module, "serve", None) is serve:
-        wires[f"{road}-upstream"] = wires[road]._replace(upstream=True)
+    if getattr(metafunc.module, "serve", None) is serve:
+        for mode, road in roads_of(metafunc.definition.originalname, wires).items():
+            wires[f"{road}-by-{mode}"] = wires[road]._replace(upstream=mode)
     metafunc.parametrize("wire", wires.values(), ids=wires, indirect=True)
 
 
@@ -43,14 +43,14 @@ def transcripts() -> Transcripts:
 def wire(request: pytest.FixtureRequest, transcripts: Transcripts) -> Iterator[Wire]:
     """The transport of this test; what is heard over it is compared when the test has passed."""
     wire: Wire = request.param._replace(heard=[])
-    token = BEHIND_CHAT.set(wire.upstream)
+    token = BEHIND.set(wire.upstream)
     try:
         yield wire
     finally:
-        BEHIND_CHAT.reset(token)
+        BEHIND.reset(token)
     assert wire.heard is not None
     node = request.node
-    if wire.upstream or node.get_closest_marker("apart") is not None:
+    if wire.upstream is not None or node.get_closest_marker("apart") is not None:
         return
     rows = {name: value for name, value in node.callspec.params.items() if name != "wire"}
     case = f"{node.path}::{node.originalname}{rows}"

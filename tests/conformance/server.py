@@ -5,8 +5,13 @@ import itertools
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+)
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +31,7 @@ from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
 from tieline_server.engines.upstream import UpstreamEngine
+from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.guards.base import Counts, Guard
 from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.journals.memory import MemoryJournal
@@ -49,8 +55,8 @@ ECHO_CONTEXT: dict[str, Any] = {
 """A script whose every answer is the exact context that the engine was given."""
 
 
-BEHIND_CHAT: ContextVar[bool] = ContextVar("BEHIND_CHAT", default=False)
-"""Whether the servers of this case have an upstream (``upstream_way``)."""
+BEHIND: ContextVar[str | None] = ContextVar("BEHIND", default=None)
+"""The mode in which the servers of this case have an upstream (``upstream_way``), if any."""
 
 
 class Numbered:
@@ -137,23 +143,13 @@ async def serve(
     counts = Counts()
     if guards:
         served = GuardedEngine(served, {m.id: guards for m in served.models()}, counts)
-    services = Services(
-        engines={served.name: served},
-        catalog=ModelCatalog(
-            Resolved(model=m.id, engine=served.name, steering=m.steering) for m in served.models()
-        ),
-        store=MemoryStore(book=ledger.book, journal=journal),
-        ledger=ledger,
-        journal=journal,
-        budget=Budget(),
-        keys=Keys(None, clock=time.monotonic, warn=print),
+    services = _services(
+        served,
+        ledger,
+        MemoryStore(book=ledger.book, journal=journal),
+        journal,
         limits=limits or Limits(),
         observe=lambda record, transport: records.append(record),
-        clock=time.monotonic,
-        now=time.time,
-        ids=IdSource(Numbered()),
-        running=Running(),
-        sealer=Keyring.random(os.urandom),
         **settings,
     )
     grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
@@ -181,6 +177,38 @@ async def serve(
         await engine.close()
 
 
+def _services(
+    engine: Engine,
+    ledger: MemoryLedger,
+    store: MemoryStore,
+    journal: MemoryJournal,
+    **settings: Any,
+) -> Services:
+    """What lines need, with this engine."""
+    members: dict[str, Any] = {
+        "limits": Limits(),
+        "observe": lambda record, transport: None,
+        **settings,
+    }
+    return Services(
+        engines={engine.name: engine},
+        catalog=ModelCatalog(
+            Resolved(model=m.id, engine=engine.name, steering=m.steering) for m in engine.models()
+        ),
+        store=store,
+        ledger=ledger,
+        journal=journal,
+        budget=Budget(),
+        keys=Keys(None, clock=time.monotonic, warn=print),
+        clock=time.monotonic,
+        now=time.time,
+        ids=IdSource(Numbered()),
+        running=Running(),
+        sealer=Keyring.random(os.urandom),
+        **members,
+    )
+
+
 @asynccontextmanager
 async def _behind(engine: WatchedEngine, upstream: tuple[str, str] | None) -> AsyncIterator[Engine]:
     """What serves: the engine itself, an upstream engine in front of it, or of another."""
@@ -188,17 +216,41 @@ async def _behind(engine: WatchedEngine, upstream: tuple[str, str] | None) -> As
         async with upstream_at(*upstream) as other:
             yield other
         return
-    if not BEHIND_CHAT.get():
+    mode = BEHIND.get()
+    if mode is None:
         yield engine
         return
-    async with scripted_chat(engine) as url, upstream_at(url) as other:
+    how, behind = UPSTREAMS[mode]
+    async with behind(engine) as url, upstream_at(url, how=how) as other:
         yield other
 
 
 @asynccontextmanager
-async def upstream_at(url: str, key: str | None = None) -> AsyncIterator[Engine]:
+async def _itself(engine: Engine) -> AsyncIterator[str]:
+    """The base URL of a server of ours, which has the Responses API."""
+    ledger, journal = MemoryLedger(), MemoryJournal(now=time.time)
+    services = _services(engine, ledger, MemoryStore(book=ledger.book, journal=journal), journal)
+    try:
+        async with _http_door(services, PROFILES["openai"]) as port:
+            yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        await services.running.close()
+
+
+UPSTREAMS: dict[str, tuple[Wanted, Callable[[Any], AbstractAsyncContextManager[str]]]] = {
+    "chat": (Wanted(mode="chat"), scripted_chat),
+    "responses": (Wanted(mode="responses"), _itself),
+    "state": (Wanted(mode="responses", state=True), _itself),
+}
+"""Mode -> how it is asked for, and what makes a server of an engine."""
+
+
+@asynccontextmanager
+async def upstream_at(
+    url: str, key: str | None = None, *, how: Wanted | None = None
+) -> AsyncIterator[Engine]:
     """An upstream engine that has asked what is served there."""
-    engine = UpstreamEngine([url], key=key)
+    engine = UpstreamEngine([url], key=key, how=how)
     try:
         await engine.probe()
         yield engine

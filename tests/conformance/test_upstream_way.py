@@ -1,11 +1,12 @@
-"""The list of cases that an upstream cannot carry holds nothing that is not a case."""
+"""The lists of cases that an upstream cannot carry hold nothing that is not a case."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.upstream_way import EXCEPT, road_of
+from tests.conformance.server import UPSTREAMS
+from tests.conformance.upstream_way import MODES, roads_of
 
 CASES = {
     name
@@ -14,14 +15,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", EXCEPT)
-def test_what_is_left_out_is_a_case_with_a_reason(case: str) -> None:
-    assert case in CASES
-    assert EXCEPT[case]
-    assert road_of(case, {"websocket"}) is None
+def test_each_mode_has_a_server() -> None:
+    assert MODES.keys() <= UPSTREAMS.keys()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_left_out_is_a_case_with_a_reason(mode: str) -> None:
+    for case, reason in MODES[mode].items():
+        assert case in CASES
+        assert reason
+        assert mode not in roads_of(case, {"websocket"})
 
 
 def test_a_case_runs_over_the_first_road_that_can_carry_it() -> None:
-    assert road_of("a case", {"grpc", "sse", "websocket"}) == "websocket"
-    assert road_of("a case", {"grpc", "sse"}) == "sse"
-    assert road_of("a case", {"grpc"}) is None
+    assert roads_of("a case", {"grpc", "sse", "websocket"})["chat"] == "websocket"
+    assert roads_of("a case", {"grpc", "sse"})["chat"] == "sse"
+    assert roads_of("a case", {"grpc"}) == {}

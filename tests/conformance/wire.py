@@ -537,7 +537,7 @@ class Wire(NamedTuple):
     offers: frozenset[str] = frozenset()
     heard: list[Json] | None = None
     """Where the events go that its peers hear."""
-    upstream: bool = False
+    upstream: str | None = None
     """Whether the server has its answers from another one (``upstream_way``)."""
 
     @asynccontextmanager

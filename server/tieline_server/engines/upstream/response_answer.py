@@ -53,6 +53,7 @@ class _Part(Struct, frozen=True):
 
 class _Item(Struct, frozen=True):
     type: str = ""
+    status: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: Any = None
@@ -236,7 +237,9 @@ class ResponseAnswer:
             self._open(item, deltas)
         elif not self._said:
             self._whole(item, deltas)
-        self._close(item, deltas)
+        # What is cut stays open: the end of the response says why.
+        if item.status != "incomplete":
+            self._close(item, deltas)
 
     def _on_end(self, event: _Event, deltas: list[Delta]) -> None:
         response = _response.decode(event.response)

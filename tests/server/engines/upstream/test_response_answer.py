@@ -133,8 +133,17 @@ def test_reasons_of_an_end_are_ours(last: bytes, reason: str) -> None:
 def test_a_call_that_a_limit_cut_is_no_fault() -> None:
     begin = added("function_call", name="get_weather")
     piece = said("function_call_arguments.delta", delta='{"ci')
-    deltas = read(begin, piece, ended("incomplete", reason="max_output_tokens"))
-    assert [type(each) for each in deltas] == [CallStart, CallDelta, Finish]
+    done = item("function_call", name="get_weather", arguments='{"ci', status="incomplete")
+    for said_of_it in ((), (done,)):
+        last = ended("incomplete", reason="max_output_tokens")
+        deltas = read(begin, piece, *said_of_it, last)
+        assert [type(each) for each in deltas] == [CallStart, CallDelta, Finish]
+
+
+def test_a_message_that_a_limit_cut_is_not_whole() -> None:
+    done = item("message", content=[{"text": "a"}], status="incomplete")
+    deltas = read(text("a"), done, ended("incomplete", reason="max_output_tokens"))
+    assert [type(each) for each in deltas] == [TextDelta, Finish]
 
 
 def test_usage_is_what_the_upstream_states() -> None:
