@@ -126,12 +126,13 @@ async def serve(
     limits: Limits | None = None,
     upstream: tuple[str, str] | None = None,
     guards: Sequence[Guard] = (),
+    how: Wanted | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server for this script (None: the engine's own sensible answers).
 
-    ``upstream`` is the URL and the key of one that answers instead. Every model has the
-    ``guards``. ``settings`` are further members of :class:`Services`.
+    ``upstream`` is the URL and the key of one that answers instead, ``how`` it is asked. Every
+    model has the ``guards``. ``settings`` are further members of :class:`Services`.
     """
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
@@ -139,7 +140,7 @@ async def serve(
     ledger = MemoryLedger()
     journal = MemoryJournal(now=time.time)
     stack = AsyncExitStack()
-    served = await stack.enter_async_context(_behind(engine, upstream))
+    served = await stack.enter_async_context(_behind(engine, upstream, how))
     counts = Counts()
     if guards:
         served = GuardedEngine(served, {m.id: guards for m in served.models()}, counts)
@@ -210,18 +211,20 @@ def _services(
 
 
 @asynccontextmanager
-async def _behind(engine: WatchedEngine, upstream: tuple[str, str] | None) -> AsyncIterator[Engine]:
+async def _behind(
+    engine: WatchedEngine, upstream: tuple[str, str] | None, how: Wanted | None
+) -> AsyncIterator[Engine]:
     """What serves: the engine itself, an upstream engine in front of it, or of another."""
     if upstream is not None:
-        async with upstream_at(*upstream) as other:
+        async with upstream_at(*upstream, how=how) as other:
             yield other
         return
     mode = BEHIND.get()
     if mode is None:
         yield engine
         return
-    how, behind = UPSTREAMS[mode]
-    async with behind(engine) as url, upstream_at(url, how=how) as other:
+    wanted, behind = UPSTREAMS[mode]
+    async with behind(engine) as url, upstream_at(url, how=wanted) as other:
         yield other
 
 
@@ -249,8 +252,8 @@ UPSTREAMS: dict[str, tuple[Wanted, Callable[[Any], AbstractAsyncContextManager[s
 async def upstream_at(
     url: str, key: str | None = None, *, how: Wanted | None = None
 ) -> AsyncIterator[Engine]:
-    """An upstream engine that has asked what is served there."""
-    engine = UpstreamEngine([url], key=key, how=how)
+    """An upstream engine that has asked what is served there; replicas have commas between."""
+    engine = UpstreamEngine(url.split(","), key=key or None, how=how)
     try:
         await engine.probe()
         yield engine
