@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.server import Served, run, serve
+from tests.conformance.server import Served, run
+from tests.conformance.server import serve as serve_behind
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, response
 from tests.support.model_server import KEY, model_server
+from tieline_server.engines.upstream.choice import Wanted
+from tieline_server.models import find
 
 pytestmark = pytest.mark.apart("a model's words are its own, and depend on what it has cached")
 
@@ -37,7 +40,7 @@ def test_a_conversation_of_two_turns_finds_its_prefix_cached(
     wire: Wire, model: tuple[str, str]
 ) -> None:
     async def case() -> None:
-        async with serve(upstream=model) as served, wire(served) as peer:
+        async with serve_behind(upstream=model) as served, wire(served) as peer:
             first = await say(peer, served, input="Tell me about the sea. " * 20)
             second = await say(peer, served, input="Go on.", previous_response_id=first["id"])
             for made in (first, second):
@@ -53,6 +56,30 @@ def test_a_conversation_of_two_turns_finds_its_prefix_cached(
     run(case())
 
 
+@pytest.mark.needs("line", "lanes")
+@pytest.mark.parametrize(
+    "how",
+    [Wanted(mode="responses"), Wanted(mode="completions", tokenizer=find())],
+    ids=["responses", "completions"],
+)
+def test_the_other_modes_hold_a_conversation_too(
+    wire: Wire, model: tuple[str, str], how: Wanted
+) -> None:
+    async def case() -> None:
+        async with serve_behind(upstream=model, how=how) as served, wire(served) as peer:
+            short = {"max_output_tokens": 8}
+            first = await say(peer, served, **short, input="Tell me about the sea. " * 6)
+            second = await say(
+                peer, served, input="Go on.", previous_response_id=first["id"], **short
+            )
+            for made in (first, second):
+                assert text_of(made)
+                assert 1 <= made["usage"]["output_tokens"] <= 8
+            assert second["usage"]["input_tokens_details"]["cached_tokens"] > 30
+
+    run(case())
+
+
 def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> None:
     schema = {
         "type": "object",
@@ -63,7 +90,7 @@ def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> No
     form = {"type": "json_schema", "name": "person", "schema": schema, "strict": True}
 
     async def case() -> None:
-        async with serve(upstream=model) as served, wire(served) as peer:
+        async with serve_behind(upstream=model) as served, wire(served) as peer:
             made = await say(
                 peer,
                 served,
@@ -79,7 +106,7 @@ def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> No
 
 def test_a_prompt_that_is_too_long_is_one_typed_error(wire: Wire, model: tuple[str, str]) -> None:
     async def case() -> None:
-        async with serve(upstream=model) as served, wire(served) as peer:
+        async with serve_behind(upstream=model) as served, wire(served) as peer:
             (engine,) = served.services.engines.values()
             await peer.send(
                 {
