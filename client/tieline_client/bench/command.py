@@ -1,69 +1,48 @@
 """The benchmarks as commands: what is printed, and the exit status."""
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from tieline_client.bench.report import Report
+from importlib import import_module
+from typing import Final
 
 EXTRA: Final = frozenset({"h2", "hpack", "hyperframe", "uvloop", "aiohttp"})
 """What the extra [bench] brings."""
+
+BENCHMARKS: Final = {"limits": "Limits", "warm": "Warm", "upstream": "Upstream", "peer": "Peer"}
+"""Benchmark, a module of this package -> its class."""
+
+FIRST: Final = {"warm": ("warm_over_cold",)}
+"""Benchmark -> the figures that stand in front in its JSON."""
 
 FAILED: Final = 1
 USAGE: Final = 2
 
 
-def limits(*, as_json: bool) -> int:
-    """Runs ``limits`` and prints its report; returns what :func:`_print` does."""
-
-    def run() -> "Report":
-        from tieline_client.bench.limits import Limits
-
-        return Limits(say=_say).run()
-
-    return _print(run, as_json=as_json)
-
-
-def warm(*, as_json: bool) -> int:
-    """Runs ``warm`` and prints its report; returns what :func:`_print` does."""
-
-    def run() -> "Report":
-        from tieline_client.bench.warm import Warm
-
-        return Warm(say=_say).run()
-
-    return _print(run, "warm_over_cold", as_json=as_json)
-
-
-def _print(run: Callable[[], "Report"], *first: str, as_json: bool) -> int:
-    """Prints a report, as JSON with the figures named ``first`` in front.
+def run(name: str, *, as_json: bool) -> int:
+    """Runs a benchmark and prints its report.
 
     Returns 0 when every bar is met, 1 when one is not, 2 when nothing could be measured.
     """
     try:
+        module = import_module(f"tieline_client.bench.{name}")
         from tieline_client.bench.clients import LoadError
         from tieline_client.bench.processes import StartError
         from tieline_client.bench.report import as_json as to_json
         from tieline_client.bench.report import as_text
-
-        try:
-            result = run()
-        except (StartError, LoadError) as error:
-            _note(str(error))
-            return USAGE
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA:
             raise
         _note(f"{package} is not installed: pip install 'tieline[bench]'")
         return USAGE
-    print(to_json(result, *first) if as_json else as_text(result))
+    try:
+        result = getattr(module, BENCHMARKS[name])(
+            say=lambda what: _note(f"measuring {what}")
+        ).run()
+    except (StartError, LoadError) as error:
+        _note(str(error))
+        return USAGE
+    print(to_json(result, *FIRST.get(name, ())) if as_json else as_text(result))
     return 0 if result.met else FAILED
-
-
-def _say(what: str) -> None:
-    _note(f"measuring {what}")
 
 
 def _note(text: str) -> None:

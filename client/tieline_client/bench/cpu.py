@@ -11,6 +11,10 @@ TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 QUIET: Final = 0.001
 """Seconds in which a process that waits for us uses nothing."""
 
+AFTER: Final = 0.06
+"""Seconds in which a server has done what it leaves for after a turn; the product books what was
+used within 50 ms."""
+
 TRIES: Final = 200
 """Looks at a process before it counts as one that never rests."""
 
@@ -46,6 +50,11 @@ class CpuMeter:
                 break
             last = now
         return last
+
+    def rested(self) -> int:
+        """:meth:`settled`, once what a server does after a turn is done too."""
+        time.sleep(AFTER)
+        return self.settled()
 
 
 def _thread_time(task: Path) -> int:

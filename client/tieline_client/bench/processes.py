@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from tieline_client.bench.bare.poster import READY
+from tieline_client.bench.clients import LoadError
 from tieline_client.bench.workload import GRPC, SSE, WEBSOCKET, Files
 
 END_TIMEOUT: Final = 10.0
@@ -38,19 +40,31 @@ class Server(NamedTuple):
 
 @contextmanager
 def product(files: Files, *, merge: str) -> Iterator[Server]:
-    """``tieline-server`` with the scripted engine: keys on, telemetry off.
+    """``tieline-server`` with the scripted engine: keys on, telemetry off."""
+    with _product(["scripted", "--script", str(files.script)], files.keys, merge) as server:
+        yield server
 
-    ``--log-level warning`` leaves out the line of each turn, which is telemetry too.
-    """
+
+@contextmanager
+def before(model: Server, keys: Path, *options: str) -> Iterator[Server]:
+    """``tieline-server`` before a model's server, with further ``options``; no event is merged."""
+    engine = ["upstream", "--upstream", f"http://{model.doors[HTTP]}/v1", *options]
+    with _product(engine, keys, "never") as server:
+        yield server
+
+
+@contextmanager
+def _product(engine: Sequence[str], keys: Path, merge: str) -> Iterator[Server]:
+    """``--log-level warning`` leaves out the line of each turn, which is telemetry too."""
     has_http = "--http" in _help()
-    command = [sys.executable, "-m", "tieline_server", "--engine", "scripted"]
-    command += ["--script", str(files.script), "--api-keys", str(files.keys)]
+    command = [sys.executable, "-m", "tieline_server", "--engine", *engine]
+    command += ["--api-keys", str(keys)]
     command += ["--grpc", "127.0.0.1:0", "--merge", merge, "--log-level", "warning"]
     doors: tuple[str, ...] = (GRPC,)
     if has_http:
         command += ["--http", "127.0.0.1:0"]
         doors = (GRPC, HTTP)
-    with _running(command, doors) as server:
+    with running(command, doors) as server:
         yield server
 
 
@@ -68,7 +82,15 @@ def bare(transport: str, folder: Path, *, mode: str, tokens: int, rate: int) -> 
     """The bare server of a transport; ``folder`` holds the bytes that it sends."""
     module = f"tieline_client.bench.bare.{transport}"
     command = [sys.executable, "-m", module, str(folder), mode, str(tokens), str(rate)]
-    with _running(command, (_DOORS[transport],)) as server:
+    with running(command, (_DOORS[transport],)) as server:
+        yield server
+
+
+@contextmanager
+def model(*, tokens: int, rate: int) -> Iterator[Server]:
+    """The model that answers at once; its long answers have ``tokens``, ``rate`` a second."""
+    command = [sys.executable, "-m", "tieline_client.bench.model.server", str(tokens), str(rate)]
+    with running(command, (HTTP,)) as server:
         yield server
 
 
@@ -86,8 +108,46 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
+class Poster:
+    """The bare client of a model, which posts what it is told to."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def post(self, name: str) -> None:
+        """Posts ``name``.json and reads the answer; raises :class:`LoadError` for any but 200."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        if not self.heard().startswith("200 "):
+            raise LoadError("the bare client was refused")
+
+    def heard(self) -> str:
+        """Its next line."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
 @contextmanager
-def _running(command: Sequence[str], doors: Sequence[str]) -> Iterator[Server]:
+def poster(url: str, folder: Path) -> Iterator[Poster]:
+    """The bare client that posts the bodies in ``folder`` to ``url``."""
+    command = [sys.executable, "-m", "tieline_client.bench.bare.poster", url, str(folder)]
+    with subprocess.Popen(
+        command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            client = Poster(process)
+            if client.heard().strip() != READY:
+                raise StartError("the bare client did not start")
+            yield client
+        finally:
+            process.kill()
+
+
+@contextmanager
+def running(command: Sequence[str], doors: Sequence[str]) -> Iterator[Server]:
+    """A process that announces its ``doors`` as lines of its output, the first ones."""
     # A file, not a pipe: nobody reads it while the server runs.
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(

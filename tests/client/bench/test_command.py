@@ -2,11 +2,12 @@
 
 import json
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tieline_client.bench import __main__, command, limits, warm
+from tieline_client.bench import __main__, command, limits, peer, upstream, warm
 from tieline_client.bench.clients import LoadError
 from tieline_client.bench.processes import StartError
 from tieline_client.bench.report import Report, bar, report
@@ -14,7 +15,7 @@ from tieline_client.cli.app import app, run
 
 
 def outcome(result: Report | Exception) -> type:
-    class Benchmark:
+    class Limits:
         def __init__(self, **_: Any) -> None: ...
 
         def run(self) -> Report:
@@ -22,7 +23,7 @@ def outcome(result: Report | Exception) -> type:
                 raise result
             return result
 
-    return Benchmark
+    return Limits
 
 
 MET = report([bar("turn.grpc", 2.0, 3.0)], [], {})
@@ -30,13 +31,16 @@ MISSED = report([bar("turn.grpc", 4.0, 3.0)], [], {})
 
 
 @pytest.mark.parametrize(
-    ("result", "status"), [(MET, 0), (MISSED, 1), (StartError("no server"), 2)]
+    ("result", "status"),
+    [(MET, 0), (MISSED, 1), (StartError("no server"), 2), (LoadError("no answer"), 2)],
 )
+@pytest.mark.parametrize("module", [limits, upstream, peer, warm], ids=lambda each: each.__name__)
 def test_the_exit_status_says_whether_all_bars_are_met(
-    result: Report | StartError, status: int, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, result: Report | Exception, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "Limits", outcome(result))
-    assert command.limits(as_json=False) == status
+    name = module.__name__.rpartition(".")[2]
+    monkeypatch.setattr(module, command.BENCHMARKS[name], outcome(result))
+    assert command.run(name, as_json=False) == status
 
 
 @pytest.mark.parametrize("entry", ["make", "cli"])
@@ -69,7 +73,7 @@ def test_a_server_that_answers_wrongly_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(warm, "Warm", outcome(LoadError("a turn said nothing")))
-    assert command.warm(as_json=True) == 2
+    assert command.run("warm", as_json=True) == 2
     assert capsys.readouterr() == ("", "bench: a turn said nothing\n")
 
 
@@ -81,5 +85,5 @@ def test_without_the_extra_one_line_names_it(
     for name in [name for name in sys.modules if name.startswith("tieline_client.bench.clients")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "h2.config", None)
-    assert command.limits(as_json=False) == 2
+    assert command.run("limits", as_json=False) == 2
     assert capsys.readouterr().err == "bench: h2 is not installed: pip install 'tieline[bench]'\n"

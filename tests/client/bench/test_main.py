@@ -16,7 +16,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_help_names_the_benchmark_and_both_options() -> None:
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("limits", "warm", "--quick", "--json"):
+    for word in ("limits", "warm", "upstream", "peer", "--quick", "--json"):
         assert word in done.stdout
 
 
@@ -28,25 +28,32 @@ def test_what_it_does_not_know_is_wrong_usage(arguments: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "as_json"),
+    ("arguments", "name", "as_json"),
     [
-        ([], False),
-        (["limits"], False),
-        (["--quick"], False),
-        (["limits", "--quick", "--json"], True),
+        ([], "limits", False),
+        (["limits"], "limits", False),
+        (["--quick"], "limits", False),
+        (["limits", "--quick", "--json"], "limits", True),
+        (["upstream"], "upstream", False),
+        (["warm"], "warm", False),
+        (["peer", "--json"], "peer", True),
     ],
 )
 @pytest.mark.parametrize("status", [0, 1, 2])
 def test_the_benchmark_decides_the_exit_status(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], as_json: bool, status: int
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    name: str,
+    as_json: bool,
+    status: int,
 ) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[str, bool]] = []
 
-    def limits(*, as_json: bool) -> int:
-        asked.append(as_json)
+    def run(name: str, *, as_json: bool) -> int:
+        asked.append((name, as_json))
         return status
 
-    monkeypatch.setattr(__main__, "limits", limits)
+    monkeypatch.setattr(__main__, "run", run)
     monkeypatch.setattr(sys, "argv", ["tieline-bench", *arguments])
     assert __main__.main() == status
-    assert asked == [as_json]
+    assert asked == [(name, as_json)]

@@ -7,6 +7,8 @@ import pytest
 from tieline_client import cli
 from tieline_client.bench import command
 
+NAMES = list(command.BENCHMARKS)
+
 
 class Command:
     """The command, run in this process."""
@@ -31,18 +33,20 @@ def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_a_name_it_says_which_benchmarks_there_are(bench: Command) -> None:
     assert bench() == 2
-    assert "limits" in bench.out
-    assert "warm" in bench.out
+    for name in NAMES:
+        assert name in bench.out
 
 
-def test_the_help_of_the_benchmark_says_what_its_exit_status_means(bench: Command) -> None:
-    assert bench("limits", "--help") == 0
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_of_a_benchmark_says_what_its_exit_status_means(bench: Command, name: str) -> None:
+    assert bench(name, "--help") == 0
     assert "--quick" in bench.out
     assert "--json" in bench.out
     words = " ".join(bench.out.replace("│", " ").split())
     assert "Exit status 1: a bar is not met." in words
 
 
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("status", [0, 1, 2])
 @pytest.mark.parametrize(
     ("arguments", "as_json"), [((), False), (("--quick",), False), (("--quick", "--json"), True)]
@@ -50,28 +54,21 @@ def test_the_help_of_the_benchmark_says_what_its_exit_status_means(bench: Comman
 def test_what_was_measured_is_the_exit_status(
     bench: Command,
     monkeypatch: pytest.MonkeyPatch,
+    name: str,
     arguments: tuple[str, ...],
     as_json: bool,
     status: int,
 ) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[str, bool]] = []
 
-    def limits(*, as_json: bool) -> int:
-        asked.append(as_json)
+    def run(name: str, *, as_json: bool) -> int:
+        asked.append((name, as_json))
         return status
 
-    monkeypatch.setattr(command, "limits", limits)
-    assert bench("limits", *arguments) == status
-    assert asked == [as_json]
+    monkeypatch.setattr(command, "run", run)
+    assert bench(name, *arguments) == status
+    assert asked == [(name, as_json)]
     assert (bench.out, bench.err) == ("", "")
-
-
-@pytest.mark.parametrize(("arguments", "as_json"), [((), False), (("--json",), True)])
-def test_warm_turns_are_measured_by_their_own_name(
-    bench: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], as_json: bool
-) -> None:
-    monkeypatch.setattr(command, "warm", lambda *, as_json: 3 + as_json)
-    assert bench("warm", *arguments) == 3 + as_json
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ class Seen(NamedTuple):
     """The event's ``type``."""
     delta: str = ""
     response_id: str = ""
+    call_id: str = ""
+    """Of a call, where the event ends one."""
 
 
 class Line(Protocol):
@@ -58,20 +60,26 @@ class Turn(NamedTuple):
     events: int
     response_id: str
     text: str
+    """All deltas."""
+    deltas: int = 0
+    call_id: str = ""
 
 
 def take_turn(line: Line, request: bytes) -> Turn:
     """Sends a request and reads until its turn is over; raises :class:`LoadError` on failure."""
     line.send(request)
-    count, pieces = 0, []
+    count, call_id = 0, ""
+    pieces: list[str] = []
     while True:
         for seen in line.receive():
             count += 1
-            pieces.append(seen.delta)
+            call_id = seen.call_id or call_id
+            if seen.delta:
+                pieces.append(seen.delta)
             if seen.kind in TERMINAL:
                 if seen.kind != "response.completed":
                     raise LoadError(f"a turn ended with {seen.kind}")
-                return Turn(count, seen.response_id, "".join(pieces))
+                return Turn(count, seen.response_id, "".join(pieces), len(pieces), call_id)
 
 
 def dial(address: str) -> socket.socket:

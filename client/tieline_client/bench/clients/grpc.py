@@ -29,6 +29,7 @@ _FRAME: Final = struct.Struct(">HBBBL")
 _MESSAGE: Final = struct.Struct(">BL")
 _DATA: Final = 0
 _PADDED: Final = 0x8
+_DELTAS: Final = frozenset({"output_text_delta", "function_call_arguments_delta"})
 _TYPES: Final = {name: arm.type for name, arm in EVENTS.items()}
 
 
@@ -161,8 +162,10 @@ def _text(value: bytes | str) -> str:
 def _seen(event: Any) -> Seen:
     name = event.WhichOneof("event")
     inner = getattr(event, name)
-    if name == "output_text_delta":
+    if name in _DELTAS:
         return Seen(_TYPES[name], delta=inner.delta)
     if name == "response_completed":
         return Seen(_TYPES[name], response_id=inner.response.id)
+    if name == "output_item_done":
+        return Seen(_TYPES[name], call_id=inner.item.function_call.call_id)
     return Seen(_TYPES.get(name, name))

@@ -1,4 +1,4 @@
-"""What a load client reads out of an event: three members, whatever else there is."""
+"""What a load client reads out of an event: four members, whatever else there is."""
 
 import msgspec
 import pytest
@@ -15,23 +15,21 @@ def test_every_event_that_a_server_encodes_is_seen_by_its_type(event: events.Eve
     response = getattr(event, "response", None)
     delta = getattr(event, "delta", "")
     found = seen(encode(event))
-    assert found == Seen(event.type, delta, response.id if response is not None else "")
+    item = msgspec.json.decode(encode(event)).get("item", {})
+    call_id = item.get("call_id", "") if event.type == "response.output_item.done" else ""
+    assert found == Seen(event.type, delta, response.id if response is not None else "", call_id)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_it_reads_from_whatever_holds_the_bytes(kind: type) -> None:
     data = b'{"sequence_number":4,"delta":"\\ud83d\\ude00","type":"response.output_text.delta"}'
-    assert seen(kind(data)) == ("response.output_text.delta", "\U0001f600", "")
+    assert seen(kind(data)) == Seen("response.output_text.delta", "\U0001f600")
 
 
 def test_a_response_without_an_id_or_none_at_all_is_no_id() -> None:
     assert seen(
         b'{"type":"response.created","response":{"id":"resp_1","output":[{"id":"x"}]}}'
-    ) == (
-        "response.created",
-        "",
-        "resp_1",
-    )
+    ) == Seen("response.created", response_id="resp_1")
     assert seen(b'{"type":"response.created","response":{}}').response_id == ""
     assert seen(b'{"type":"error","response":null,"error":{"id":"e"}}').response_id == ""
 
