@@ -21,6 +21,7 @@ from tieline_server.engines.base import EngineError, Model
 from tieline_server.engines.upstream.choice import Wanted, chosen
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
+from tieline_server.engines.upstream.http import Pool
 from tieline_server.engines.upstream.modes import Mode
 from tieline_server.engines.upstream.probe import Counter, Prober, UpstreamError, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
@@ -74,6 +75,7 @@ class UpstreamEngine:
         self._mode: Mode
         self._models: list[Model] = []
         self._session: aiohttp.ClientSession | None = None
+        self._pool: Pool | None = None
         self._counter: Counter | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -81,6 +83,7 @@ class UpstreamEngine:
     async def probe(self) -> None:
         """Asks what the upstream serves; raises :class:`UpstreamError`, one line."""
         self._session = session = self._connect()
+        self._pool = Pool(connect=self._patience.connect, keep=KEEP_ALIVE, headers=self._headers())
         replicas = self._replicas.all
         self._models = await models_of(session, replicas, wanted=self._wanted)
         self._contexts |= {model.id: model.context_window for model in self._models}
@@ -170,26 +173,32 @@ class UpstreamEngine:
     async def close(self) -> None:
         """Ends what runs: every sampling fails, every connection closes."""
         self._closed = True
+        if self._pool is not None:
+            self._pool.close()
         if self._session is not None:
             await self._session.close()
         if self._closing:
             await asyncio.wait(self._closing)
 
-    def _connect(self) -> aiohttp.ClientSession:
+    def _headers(self) -> dict[str, str]:
         headers = {"Accept-Encoding": "identity", "User-Agent": "tieline"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
+        return headers
+
+    def _connect(self) -> aiohttp.ClientSession:
+        """For what is asked now and then."""
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
+            headers=self._headers(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience.connect),
         )
 
     def _exchange(self, replica: Replica) -> Exchange:
-        if self._closed or self._session is None:
+        if self._closed or self._pool is None:
             raise EngineError("engine_unavailable", "The engine is shutting down.")
-        return Exchange(self._session, replica, patience=self._patience)
+        return Exchange(self._pool, replica, patience=self._patience)
 
     async def _beside(self, make: Callable[[Prompt], T], prompt: Prompt) -> T:
         """``make(prompt)``, in a thread where that may take long."""

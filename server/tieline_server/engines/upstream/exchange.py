@@ -7,9 +7,6 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
 from msgspec import Struct
 
 from tieline_server.engines.upstream.faults import (
@@ -21,6 +18,7 @@ from tieline_server.engines.upstream.faults import (
     silent,
     unreachable,
 )
+from tieline_server.engines.upstream.http import Connection, Pool
 from tieline_server.engines.upstream.replicas import Replica
 from tieline_server.engines.upstream.sse import EventStream, EventTooLarge
 
@@ -31,9 +29,6 @@ LARGEST_ERROR: Final = 64 * 1024
 
 CLOSING: Final = 1.0
 """Seconds that an answer has to end its HTTP body after its last event."""
-
-BROKEN: Final = (aiohttp.ClientError, OSError)
-"""What a connection raises that breaks."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -46,36 +41,16 @@ class Patience(Struct, frozen=True, kw_only=True):
     """Between two pieces of an answer that has begun."""
 
 
-class Body(Payload):
-    """Bytes that are written as they are, however many."""
-
-    _value: bytes
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data, content_type="application/json")
-        self._size = len(data)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The text."""
-        return self._value.decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Writes all of it."""
-        await writer.write(self._value)
-
-
 class Exchange:
     """Open it, read it to its end, close it in every case."""
 
-    __slots__ = ("_events", "_patience", "_replica", "_response", "_session", "_watch", "waited")
+    __slots__ = ("_events", "_patience", "_pool", "_replica", "_response", "_watch", "waited")
 
-    def __init__(
-        self, session: aiohttp.ClientSession, replica: Replica, *, patience: Patience
-    ) -> None:
-        self._session = session
+    def __init__(self, pool: Pool, replica: Replica, *, patience: Patience) -> None:
+        self._pool = pool
         self._replica = replica
         self._patience = patience
-        self._response: aiohttp.ClientResponse | None = None
+        self._response: Connection | None = None
         self._events = EventStream()
         self._watch: _Watch | None = None
         self.waited = 0
@@ -101,8 +76,8 @@ class Exchange:
         while True:
             watch.wait()
             try:
-                piece = await response.content.readany()
-            except (*BROKEN, TimeoutError) as error:
+                piece = await response.read()
+            except OSError as error:
                 raise self._broken(error) from None
             finally:
                 watch.rest()
@@ -129,10 +104,10 @@ class Exchange:
         """
         response = self._response
         assert response is not None
-        if response.content.at_eof():
+        if response.ended:
             self._leave(keep=True)
             return None
-        rest = Exchange(self._session, self._replica, patience=self._patience)
+        rest = Exchange(self._pool, self._replica, patience=self._patience)
         rest._response, self._response = response, None
         if self._watch is not None:
             self._watch.end()
@@ -145,12 +120,12 @@ class Exchange:
             return
         try:
             async with asyncio.timeout(CLOSING):
-                while await response.content.readany():
+                while await response.read():
                     pass
-        except (*BROKEN, TimeoutError):
+        except OSError:
             self._leave(keep=False)
         finally:
-            self._leave(keep=response.content.at_eof())
+            self._leave(keep=response.ended)
 
     def _leave(self, *, keep: bool) -> None:
         if self._watch is not None:
@@ -164,41 +139,36 @@ class Exchange:
             response.close()
         self._replica.places.release()
 
-    async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
-        response: aiohttp.ClientResponse | None = None
+    async def _post(self, path: str, body: bytes) -> Connection:
+        response: Connection | None = None
         good = False
         try:
             async with asyncio.timeout(self._patience.first):
-                response = await self._session.post(
-                    f"{self._replica.url}/{path}",
-                    data=Body(body),
-                    allow_redirects=False,
-                )
+                response = await self._pool.post(f"{self._replica.url}/{path}", body)
                 if response.status != 200:
                     raise await self._refusal(response)
-            if not response.content_type.startswith("text/event-stream"):
+            kind = response.headers.get("content-type", "")
+            if not kind.lower().startswith("text/event-stream"):
                 raise malformed()
             good = True
             return response
-        except aiohttp.ConnectionTimeoutError as error:
-            raise self._log(unreachable(), error) from None
         except TimeoutError as error:
             raise self._log(silent(), error) from None
-        except BROKEN as error:
+        except OSError as error:
             raise self._log(unreachable(), error) from None
         finally:
             if response is not None and not good:
                 response.close()
 
-    async def _refusal(self, response: aiohttp.ClientResponse) -> Failure:
+    async def _refusal(self, response: Connection) -> Failure:
         body = bytearray()
-        while len(body) < LARGEST_ERROR and (piece := await response.content.readany()):
+        while len(body) < LARGEST_ERROR and (piece := await response.read()):
             body += piece
         said = said_in(bytes(body))
         logger.warning(
             "upstream refused: %s %s %s", self._replica.url, response.status, said.message[:500]
         )
-        after = retry_after(response.headers.get("Retry-After"), now=datetime.now(UTC))
+        after = retry_after(response.headers.get("retry-after"), now=datetime.now(UTC))
         return refused(response.status, said, retry_after=after)
 
     def _broken(self, error: BaseException) -> Failure:
@@ -217,7 +187,7 @@ class _Watch:
 
     __slots__ = ("_between", "_first", "_loop", "_response", "_since", "_timer", "begun", "expired")
 
-    def __init__(self, response: aiohttp.ClientResponse, patience: Patience) -> None:
+    def __init__(self, response: Connection, patience: Patience) -> None:
         self._response = response
         self._first, self._between = patience.first, patience.between
         self._loop = asyncio.get_running_loop()
