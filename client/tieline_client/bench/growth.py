@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from tieline_client.bench.clients import LoadError
 from tieline_client.bench.cpu import CpuMeter
 from tieline_client.bench.model.answers import CHAT
-from tieline_client.bench.model.asked import last_asked
+from tieline_client.bench.model.asked import last_asked, last_body
 from tieline_client.bench.processes import HTTP, Poster, Server, poster
 from tieline_client.bench.tool_loop import LATE, Loop
 from tieline_client.bench.turns import connected
@@ -18,6 +18,9 @@ EARLY: Final = range(2, 9)
 
 CHAINS: Final = 9
 """Chains that are measured, after one that warms up."""
+
+MOST_NEW: Final = 10_000
+"""Bytes of a request beside its tools, where the model knows the conversation."""
 
 
 class Ends(NamedTuple):
@@ -58,9 +61,16 @@ def growth(
     return Growth(_median(product), _median(other), size)
 
 
-def flatness(transport: str, server: Server, *, chains: int = CHAINS) -> Ends:
-    """Chains through the product alone, before a model that keeps what it was told."""
-    return _median([_chain(transport, server, None)[0] for _ in range(chains + 1)][1:])
+def flatness(transport: str, server: Server, model: Server, *, chains: int = CHAINS) -> Ends:
+    """Chains through the product alone, before a model that keeps what it was told.
+
+    Raises :class:`LoadError` where it was told the whole conversation all the same.
+    """
+    found = [_chain(transport, server, None)[0] for _ in range(chains + 1)]
+    size = len(last_body(model))
+    if size > TOOLS_BYTES + MOST_NEW:
+        raise LoadError(f"the model keeps its state, and was sent {size} bytes")
+    return _median(found[1:])
 
 
 def _record(transport: str, server: Server, model: Server, folder: Path) -> int:

@@ -5,6 +5,8 @@ Bars:
 - ``growth.<transport>``: server CPU of turn 200 minus that of turn 5, over the same difference
   of a bare client that posts the very bytes which the product posted. 20 kB of tools are sent in
   full at every turn, with 1 kB of new input.
+- ``kept.<transport>``: server CPU of turn 200 over that of turn 5 of the same conversation, where
+  the model keeps what it was told (responses with ``previous_response_id``).
 """
 
 import tempfile
@@ -15,7 +17,7 @@ from typing import Any, Final
 
 from tieline_client.bench import workload
 from tieline_client.bench.clients import LoadError
-from tieline_client.bench.growth import growth
+from tieline_client.bench.growth import flatness, growth
 from tieline_client.bench.limits import machine
 from tieline_client.bench.one_cpu import on_one_cpu
 from tieline_client.bench.processes import Server, before, model
@@ -23,6 +25,7 @@ from tieline_client.bench.report import Bar, Report, bar, report
 from tieline_client.bench.workload import GRPC, WEBSOCKET
 
 GROWTH: Final = 1.5
+KEPT: Final = 1.15
 TRANSPORTS: Final = (WEBSOCKET, GRPC)
 """A chain that is not stored lives on a line: HTTP has none."""
 
@@ -52,6 +55,10 @@ class Upstream:
             for transport in TRANSPORTS:
                 (folder / transport).mkdir()
                 self._growth(transport, server, behind, folder / transport)
+        state = ("--upstream-mode", "responses", "--upstream-state")
+        with model(tokens=1, rate=1) as behind, before(behind, keys, *state) as server:
+            for transport in TRANSPORTS:
+                self._kept(transport, server, behind)
 
     def _growth(self, transport: str, server: Server, behind: Server, folder: Path) -> None:
         name = f"growth.{transport}"
@@ -66,3 +73,15 @@ class Upstream:
             self._figures[f"{name}.{who}_turn_5_us"] = ends.early
             self._figures[f"{name}.{who}_turn_200_us"] = ends.late
         self._figures[f"{name}.posted_bytes"] = found.late_bytes
+
+    def _kept(self, transport: str, server: Server, behind: Server) -> None:
+        name = f"kept.{transport}"
+        self._say(name)
+        try:
+            ends = flatness(transport, server, behind)
+        except (LoadError, OSError) as error:
+            self._bars.append(bar(name, None, KEPT, note=str(error)))
+            return
+        self._bars.append(bar(name, ends.late / ends.early, KEPT))
+        self._figures[f"{name}.turn_5_us"] = ends.early
+        self._figures[f"{name}.turn_200_us"] = ends.late

@@ -19,8 +19,8 @@ class Pair(NamedTuple):
 
 
 @contextmanager
-def pair(folder: Path) -> Iterator[Pair]:
-    """A model whose long answers have ``TOKENS``, fast, and the product before it."""
+def pair(folder: Path, *options: str) -> Iterator[Pair]:
+    """A model whose long answers have ``TOKENS``, fast; the product with ``options`` before it."""
     keys = workload.write(folder, tokens=1).keys
-    with model(tokens=TOKENS, rate=200) as behind, before(behind, keys) as product:
+    with model(tokens=TOKENS, rate=200) as behind, before(behind, keys, *options) as product:
         yield Pair(behind, product)

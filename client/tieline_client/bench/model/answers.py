@@ -56,6 +56,24 @@ def words(path: str, count: int) -> Answer:
     return _chat_words(count) if path == CHAT else _responses_words(count)
 
 
+def response(model: str) -> bytes:
+    """A response that says nothing, whole."""
+    return _encode({**_head(model), "status": "completed", "output": []})
+
+
+def _head(model: str) -> dict[str, Any]:
+    """What every response of a model has."""
+    return {
+        "id": "resp_@@",
+        "object": "response",
+        "created_at": 0,
+        "model": model,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
 def _chat_call() -> Answer:
     function = {"name": TOOL, "arguments": ""}
     opening = {"index": 0, "id": "call_@@", "type": "function", "function": function}
@@ -134,15 +152,7 @@ class _Events:
 
     def __init__(self, model: str) -> None:
         self._number = 0
-        self._response = {
-            "id": "resp_@@",
-            "object": "response",
-            "created_at": 0,
-            "model": model,
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
-        }
+        self._response = _head(model)
 
     def event(self, kind: str, **members: Any) -> bytes:
         """The next event."""

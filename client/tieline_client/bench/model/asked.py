@@ -39,11 +39,17 @@ def last_asked(model: Server) -> Asked:
 
     Raises :class:`LoadError` where calls and outputs do not belong together, in order.
     """
+    body = last_body(model)
+    return Asked(body, calls_in(body))
+
+
+def last_body(model: Server) -> bytes:
+    """The last request to the model, whatever is in it."""
     connection = HTTPConnection(model.doors[DOOR])
     connection.request("GET", LAST)
     body = connection.getresponse().read()
     connection.close()
-    return Asked(body, calls_in(body))
+    return body
 
 
 def calls_in(body: bytes) -> int:

@@ -23,6 +23,7 @@ from tieline_client.bench.model.answers import (
     RESPONSES,
     Answer,
     call,
+    response,
     words,
 )
 
@@ -50,7 +51,12 @@ class Model:
         self.last = b"{}"
         self.calls = {path: call(path).whole for path in (CHAT, RESPONSES)}
         self.words = {path: words(path, tokens) for path in (CHAT, RESPONSES)}
-        self.number = 0
+        self._number = 0
+
+    def count(self) -> bytes:
+        """The number of the next answer."""
+        self._number += 1
+        return b"%d" % self._number
 
 
 class Connection(asyncio.Protocol):
@@ -98,12 +104,15 @@ class Connection(asyncio.Protocol):
         if path not in self._model.calls:
             self._transport.write(_plain(404, b'{"error":{"message":"No such path."}}'))
             return
+        if path == RESPONSES and model in MODELS and _STREAM not in body:
+            # Who asks so at its start wants to know whether responses are kept.
+            self._transport.write(_plain(200, response(model).replace(NUMBER, self._model.count())))
+            return
         if model not in MODELS or _STREAM not in body:
             self._transport.write(_plain(400, b'{"error":{"message":"Not made for that."}}'))
             return
         self._model.last = body
-        self._model.number += 1
-        number = b"%d" % self._model.number
+        number = self._model.count()
         if model == CALLS:
             said = self._model.calls[path].replace(NUMBER, number)
             self._transport.write(_HEAD + _chunk(said) + _END)

@@ -84,6 +84,16 @@ def test_what_it_is_not_made_for_is_refused(
     assert (response.status, "error" in json.loads(response.read())) == (status, True)
 
 
+def test_a_response_that_is_not_streamed_is_there_to_be_continued(
+    connection: HTTPConnection,
+) -> None:
+    first, second = (
+        json.loads(post(connection, RESPONSES, model=CALLS, stream=False).read()) for _ in range(2)
+    )
+    assert (first["object"], first["status"]) == ("response", "completed")
+    assert first["id"] != second["id"]
+
+
 def test_it_lists_its_models_and_keeps_the_last_request(connection: HTTPConnection) -> None:
     connection.request("GET", "/v1/models")
     listed = json.loads(connection.getresponse().read())
