@@ -74,13 +74,17 @@ class Exchange:
         assert response is not None
         assert watch is not None
         while True:
-            watch.wait()
             try:
-                piece = await response.read()
+                piece = response.take()
             except OSError as error:
                 raise self._broken(error) from None
-            finally:
-                watch.rest()
+            if piece is None:
+                watch.wait()
+                try:
+                    await response.more()
+                finally:
+                    watch.rest()
+                continue
             if not piece:
                 if watch.expired:
                     raise silent()

@@ -26,6 +26,7 @@ MOST_UNREAD: Final = 256 * 1024
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*?)[ \t]*")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
+_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 _CHUNK_HEAD: Final = 17
 """Bytes of a chunk's first line without extensions, at most."""
 
@@ -102,17 +103,21 @@ class Connection(asyncio.Protocol):
         while not self.status:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self.more()
 
     async def read(self) -> bytes:
         """The next bytes of the body, b"" at its end. Raises :class:`ConnectionError`."""
+        while (piece := self.take()) is None:
+            await self.more()
+        return piece
+
+    def take(self) -> bytes | None:
+        """The bytes of :meth:`read` where they are there; None where one has to wait."""
         pieces = self._pieces
-        while not pieces:
+        if not pieces:
             if self._error is not None:
                 raise self._error
-            if self._state is _State.ENDED:
-                return b""
-            await self._wait()
+            return b"" if self._state is _State.ENDED else None
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._unread = 0
@@ -120,6 +125,11 @@ class Connection(asyncio.Protocol):
             self.paused = False
             self._transport.resume_reading()
         return piece
+
+    def more(self) -> "asyncio.Future[None]":
+        """Done when something has come. One at a time."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     @property
     def ended(self) -> bool:
@@ -144,13 +154,6 @@ class Connection(asyncio.Protocol):
         """Whether another request can be sent."""
         return not (self._closed or self._transport.is_closing())
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -165,19 +168,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
-        if self._state is _State.CHUNK and not self._rest:
-            # Most chunks come whole and alone: a token.
-            at = data.find(b"\r\n", 0, _CHUNK_HEAD)
-            if at > 0 and data[:at].isalnum():
-                try:
-                    size = int(data[:at], 16)
-                except ValueError:
-                    size = 0
-                if size and len(data) == at + size + 4 and data.endswith(b"\r\n"):
-                    self._push(data[at + 2 : -2])
-                    return
+        at = 0
+        if self._rest:
+            data = self._rest + data
+        elif self._state is _State.CHUNK:
+            at = self._take_whole(data)
         try:
-            self._take(self._rest + data if self._rest else data)
+            self._take(data, at)
         except HttpError as error:
             self._fail(error)
             self._transport.abort()
@@ -198,22 +195,28 @@ class Connection(asyncio.Protocol):
 
     # The parser. ``_rest`` is a line, or a head, that is not whole yet.
 
-    def _take(self, data: bytes) -> None:
+    def _take_whole(self, data: bytes) -> int:
+        """Hands on the chunks that are there whole, as nearly all are; where the rest begins."""
+        at = 0
+        while (line := data.find(b"\r\n", at, at + _CHUNK_HEAD)) > at:
+            digits = data[at:line]
+            size = int(digits, 16) if _HEX.issuperset(digits) else 0
+            end = line + 2 + size
+            if not size or data[end : end + 2] != b"\r\n":
+                break
+            self._push(data[line + 2 : end])
+            at = end + 2
+        return at
+
+    def _take(self, data: bytes, at: int) -> None:
+        """What is behind ``at``."""
         self._rest = b""
-        while data:
+        while at < len(data):
             state = self._state
             if state is _State.SIZED or state is _State.CHUNK_DATA:
-                piece, data = data[: self._left], data[self._left :]
-                self._left -= len(piece)
-                self._push(piece)
-                if self._left:
-                    return
-                if state is _State.SIZED:
-                    self._end()
-                else:
-                    self._state = _State.CHUNK_END
+                at = self._take_body(data, at)
             elif state is _State.UNTIL_CLOSE:
-                self._push(data)
+                self._push(data[at:])
                 return
             elif state is _State.IDLE or state is _State.ENDED:
                 # Nobody asked for it. What was read is whole, and nothing can follow it.
@@ -222,13 +225,25 @@ class Connection(asyncio.Protocol):
                 return
             else:
                 mark = b"\r\n\r\n" if state is _State.HEAD else b"\r\n"
-                line, found, data = data.partition(mark)
-                if len(line) > MOST_HEAD:
+                end = data.find(mark, at)
+                if (end if end >= 0 else len(data)) - at > MOST_HEAD:
                     raise HttpError("a line, or a head, without an end")
-                if not found:
-                    self._rest = line
+                if end < 0:
+                    self._rest = data[at:]
                     return
-                self._take_line(line)
+                self._take_line(data[at:end])
+                at = end + len(mark)
+
+    def _take_body(self, data: bytes, at: int) -> int:
+        """Of a body, or a chunk, that is not there whole."""
+        end = min(at + self._left, len(data))
+        self._push(data[at:end])
+        self._left -= end - at
+        if not self._left and self._state is _State.SIZED:
+            self._end()
+        elif not self._left:
+            self._state = _State.CHUNK_END
+        return end
 
     def _take_line(self, line: bytes) -> None:
         state = self._state
