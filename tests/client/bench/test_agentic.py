@@ -20,13 +20,14 @@ def program(folder: Path, body: str) -> Path:
     return written
 
 
-def test_what_cannot_be_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agentic, "PACKAGE", "./no-such-folder/agentic_api-0.9.0.whl")
+def test_what_cannot_be_installed_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = program(tmp_path, "import sys\nsys.exit('some lines\\nERROR: no such version\\n')")
+    monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(StartError) as caught, agentic.installed():
         pass
-    said = str(caught.value)
-    assert said.startswith("./no-such-folder/agentic_api-0.9.0.whl cannot be installed: ")
-    assert "\n" not in said
+    assert str(caught.value) == "agentic-api==0.9.0 cannot be installed: ERROR: no such version"
 
 
 def test_a_peer_that_ends_at_once_did_not_start(tmp_path: Path) -> None:

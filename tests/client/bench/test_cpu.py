@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -52,18 +53,27 @@ def test_all_threads_count_also_one_that_has_ended() -> None:
     assert process.returncode == 0
 
 
-def test_what_a_process_does_a_moment_after_its_turn_counts_too() -> None:
-    late = f"import time\nprint(1, flush=True)\ntime.sleep({AFTER / 2})\n"
-    late += "end = time.thread_time() + 0.02\nwhile time.thread_time() < end: pass\ninput()"
+def test_what_a_process_does_in_the_moment_after_its_turn_counts_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", late], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         meter = CpuMeter(process.pid)
-        assert process.stdout.readline() == "1\n"
         before = meter.settled()
-        assert meter.rested() - before >= 20_000_000 * 0.9
-        process.communicate("\n")
+
+        def sleep(seconds: float) -> None:
+            if seconds == AFTER:
+                process.stdin.write("\n")  # type: ignore[union-attr]
+                process.stdin.flush()  # type: ignore[union-attr]
+                assert process.stdout.readline() == "worked\n"  # type: ignore[union-attr]
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        assert meter.rested() - before >= WORK_NS * 0.9
+        monkeypatch.undo()
+        process.communicate("\n\n")
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:
