@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tieline_server.engines.llama import gguf_metadata
 from tieline_server.engines.llama.runtime import (
     Completion,
     End,
@@ -19,6 +20,7 @@ from tieline_server.engines.llama.runtime import (
     Runtime,
     Text,
 )
+from tieline_server.engines.llama.tokens import Tokens
 from tieline_server.models import ModelError, find
 
 IDS = [1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198]
@@ -100,6 +102,12 @@ def test_what_the_library_refuses_is_a_failure(
     runtime: Runtime, given: Completion, kind: str
 ) -> None:
     assert reports_of(runtime, given) == [Failure(kind)]
+
+
+@pytest.mark.parametrize("text", ["hello", "<|im_end|> \n", "a🦊é日本語 1 22", " x ", "\0"])
+def test_its_tokeniser_is_the_models_own(runtime: Runtime, text: str) -> None:
+    tokens = Tokens(gguf_metadata.read(find()), runtime.tokenise)
+    assert runtime.tokenise(text) == tokens.encode(text)
 
 
 def test_the_librarys_port_is_on_loopback_and_wants_a_key(runtime: Runtime) -> None:
