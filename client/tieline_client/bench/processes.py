@@ -73,7 +73,7 @@ def embedded() -> Iterator[Server]:
     """``tieline-server`` with the embedded engine and its packaged model, on both doors."""
     command = [sys.executable, "-m", "tieline_server", "--engine", "llama"]
     command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
-    with _running(command, (GRPC, HTTP)) as server:
+    with running(command, (GRPC, HTTP)) as server:
         yield server
 
 
