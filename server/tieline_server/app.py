@@ -18,16 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, guards, telemetry
-from tieline_server.config import (
-    MEMORY,
-    OFF,
-    UPSTREAM,
-    Config,
-    ConfigError,
-    Mode,
-    ModelSettings,
-    urls_of,
-)
+from tieline_server.config import MEMORY, OFF, UPSTREAM, Config, ConfigError, urls_of
 from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Defaults, Resolved
 from tieline_server.core.event_log import EventLogs
@@ -49,6 +40,7 @@ from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
+from tieline_server.tables import Mode, ModelSettings
 from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import Door
 from tieline_server.transports.grpc import GrpcDoor

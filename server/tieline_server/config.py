@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from tieline.errors import TielineError
+from tieline_server.tables import GuardSettings, Mode, ModelSettings, Seconds, Upstream, listed
 
 PREFIX: Final = "TIELINE_"
 """What every environment variable begins with."""
@@ -77,14 +78,10 @@ def _address_or_off(value: str) -> str:
 
 
 def _origins(value: str | None) -> str | None:
-    for origin in _names(value or ""):
+    for origin in listed(value or ""):
         if not _ORIGIN.fullmatch(origin):
             raise ValueError(f"'{origin}' is not an origin, such as https://example.com")
     return value
-
-
-def _names(value: str) -> list[str]:
-    return [name.strip() for name in value.split(",") if name.strip()]
 
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#,]+")
@@ -106,154 +103,16 @@ def _store(value: str) -> str:
     return value.replace("postgres://", "postgresql://", 1)
 
 
-_URL: Final = re.compile(r"https?://[^\s/?#@,]+(?:/[^\s?#@,]*)?")
-
-
-def _upstream(value: str | None) -> str | None:
-    """What is wrong is not repeated: somebody may have put a password in."""
-    if value is not None and not (urls := _names(value)):
-        raise ValueError("it names no URL")
-    if value is not None and not all(map(_URL.fullmatch, urls)):
-        raise ValueError("it is no URL such as http://127.0.0.1:8000/v1, without a key")
-    return value
-
-
 FLAGLESS: Final = frozenset({"guards", "models", "moderation_key", "upstream_key"})
 """Settings that no flag has: tables, and what a list of processes must not show."""
 
 UPSTREAM: Final = "upstream"
 """The engine that other servers are."""
 
-Upstream = Annotated[str | None, AfterValidator(_upstream)]
 Store = Annotated[str, AfterValidator(_store)]
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
 Origins = Annotated[str | None, AfterValidator(_origins)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-Mode = Literal["auto", "chat", "completions", "responses"]
-
-
-class Price(BaseModel):
-    """What a model costs, in whatever currency, per million tokens."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    input: float = Field(ge=0, allow_inf_nan=False)
-    cached_input: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Of input that was in a cache; by default as any other."""
-    output: float = Field(ge=0, allow_inf_nan=False)
-
-    def of(self, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> float:
-        """What so many tokens cost; those that were cached are among the input.
-
-        >>> Price(input=2, cached_input=0, output=8).of(
-        ...     input_tokens=1_000_000, cached_tokens=500_000, output_tokens=250_000
-        ... )
-        3.0
-        """
-        cached = self.input if self.cached_input is None else self.cached_input
-        fresh = input_tokens - cached_tokens
-        return (fresh * self.input + cached_tokens * cached + output_tokens * self.output) / 1e6
-
-
-class ModelSettings(BaseModel):
-    """A table ``[models.NAME]``: a model as clients know it, and who serves it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    engine: str | None = Field(None, description="What samples; by default the setting `engine`.")
-    model: str | None = Field(None, description="The engine's name of it; by default its first.")
-    upstream: Upstream = Field(
-        None, description="URLs of its own, instead of `upstream`; the engine is then upstream."
-    )
-    aliases: tuple[str, ...] = Field((), description="Other names of it.")
-    reasoning_effort: str | None = Field(
-        None, description="For creates that name no effort: minimal, low, medium, high."
-    )
-    max_output_tokens: int | None = Field(
-        None, ge=1, description="For creates that set no limit of their own."
-    )
-    guards: tuple[str, ...] | None = Field(
-        None, description="Names of the guards that it has; by default all."
-    )
-    upstream_mode: Mode | None = Field(
-        None, description="Instead of `upstream_mode`, for this model alone."
-    )
-    upstream_state: bool | None = Field(
-        None, description="Instead of `upstream_state`, for this model alone."
-    )
-    upstream_tokenizer: Path | None = Field(
-        None, description="Instead of `upstream_tokenizer`, for this model alone."
-    )
-    price: Price | None = Field(
-        None,
-        description="Per million tokens: `{input = 2.0, cached_input = 0.5, output = 8.0}`; "
-        "`tieline-server usage` then says what was spent.",
-    )
-
-
-class GuardSettings(BaseModel):
-    """A table ``[guards.NAME]``: a guard, and what it reads."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: Literal["pattern", "remote"] = Field(description="What reads: pattern or remote.")
-    applies: tuple[Literal["input", "output"], ...] = Field(
-        default=("input", "output"),
-        min_length=1,
-        description="What it reads: input, output, or both.",
-    )
-    message: str | None = Field(
-        default=None,
-        description="What a client hears where its input is refused, instead of our sentence.",
-    )
-    patterns: tuple[str, ...] = Field(
-        default=(), description="pattern: what is flagged, in RE2's syntax."
-    )
-    file: Path | None = Field(
-        default=None,
-        description="pattern: file of further patterns, one a line; # begins a comment.",
-    )
-    url: Upstream = Field(
-        default=None, description="remote: base URL of a server with OpenAI's /moderations."
-    )
-    model: str | None = Field(default=None, description="remote: the model that is asked for.")
-    key_file: Path | None = Field(
-        default=None, description="remote: file with its key; by default moderation_key."
-    )
-    timeout: Seconds = Field(default=5.0, description="remote: seconds that a verdict may take.")
-    on_error: Literal["closed", "open"] = Field(
-        default="closed",
-        description="remote: without a verdict nothing passes (closed) or everything (open).",
-    )
-    categories: tuple[str, ...] = Field(
-        default=(), description="remote: the categories that count; by default whatever is flagged."
-    )
-    images: bool = Field(default=True, description="remote: whether it reads images of the input.")
-    requests: int = Field(
-        default=32, ge=1, description="remote: requests at once; further ones wait."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        foreign = _OF_PATTERN if self.kind == "remote" else _OF_REMOTE
-        fields = type(self).model_fields
-        # A worker is told every key, those that nobody wrote as well.
-        if misplaced := [n for n in sorted(foreign) if getattr(self, n) != fields[n].default]:
-            raise ValueError(f"a {self.kind} guard has no '{misplaced[0]}'")
-        if self.kind == "remote" and (self.url is None or "," in self.url):
-            raise ValueError("a remote guard needs one 'url'")
-        if self.kind == "pattern" and not self.patterns and self.file is None:
-            raise ValueError("a pattern guard needs 'patterns' or a 'file'")
-        return self
-
-
-_OF_PATTERN: Final = frozenset({"patterns", "file"})
-_OF_REMOTE: Final = frozenset(
-    {"url", "model", "key_file", "timeout", "on_error", "categories", "images", "requests"}
-)
 
 
 class Config(BaseSettings):
@@ -511,7 +370,7 @@ class Config(BaseSettings):
     @property
     def origins(self) -> frozenset[str]:
         """The origins that a browser may come from."""
-        return frozenset(_names(self.allowed_origins or ""))
+        return frozenset(listed(self.allowed_origins or ""))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -586,7 +445,7 @@ def urls_of(upstream: str) -> list[str]:
     >>> urls_of("http://a/v1, http://b/v1")
     ['http://a/v1', 'http://b/v1']
     """
-    return _names(upstream)
+    return listed(upstream)
 
 
 def _reflects(settings: Mapping[str, Any]) -> bool:

@@ -17,10 +17,11 @@ from msgspec import structs
 
 from tieline.errors import TielineError
 from tieline_server.app import open_ledger
-from tieline_server.config import DAY, Config, ConfigError, Price, flag
+from tieline_server.config import DAY, Config, ConfigError, flag
 from tieline_server.ledger import questions
 from tieline_server.ledger.base import By, Question, Sum
 from tieline_server.ledger.questions import FORMS, QuestionError
+from tieline_server.tables import Price
 
 SETTINGS: Final[Mapping[str, str]] = {"config": "FILE", "store": "NAME"}
 """The settings that have a flag here, too -> what stands for the value in the help."""

@@ -10,12 +10,12 @@ from tieline_server.config import (
     PREFIX,
     Config,
     ConfigError,
-    GuardSettings,
     flag,
     is_loopback,
     split_address,
     urls_of,
 )
+from tieline_server.tables import GuardSettings
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 
