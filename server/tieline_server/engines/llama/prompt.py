@@ -63,6 +63,21 @@ class Ready(Struct, frozen=True, kw_only=True):
     constraint: Constraint
 
 
+class Whole(Struct, frozen=True, kw_only=True):
+    """A prompt of which nothing is left out, in parts: ``opening`` follows the chain."""
+
+    head: list[int]
+    chain: Rendered
+    opening: list[int]
+    max_tokens: int
+    constraint: Constraint
+
+    @property
+    def size(self) -> int:
+        """How many tokens it has."""
+        return len(self.head) + self.chain.total + len(self.opening)
+
+
 class PromptBuilder:
     """Builds for one model with ``context`` tokens of prompt and answer together."""
 
@@ -107,6 +122,26 @@ class PromptBuilder:
         free = self._context - len(ids)
         return Ready(
             completion=_completion(settings, ids, min(limit or free, free), preface.constraint),
+            constraint=preface.constraint,
+        )
+
+    def whole(self, prompt: Prompt) -> Whole | None:
+        """The prompt in parts, for who need not have its ids in one; None where it does not fit.
+
+        Raises :class:`EngineError` for what is no text.
+        """
+        chain = self.template.chain(prompt.tip, prompt.work)
+        preface = self._preface(prompt, chain)
+        size = len(preface.ids) + chain.total + len(self.template.opening)
+        free, limit = self._context - size, prompt.max_output_tokens
+        auto = prompt.settings.truncation == "auto"
+        if free < (min(limit or RESERVE, self._context // 2) if auto else 1):
+            return None
+        return Whole(
+            head=preface.ids,
+            chain=chain,
+            opening=self.template.opening,
+            max_tokens=min(limit or free, free),
             constraint=preface.constraint,
         )
 
