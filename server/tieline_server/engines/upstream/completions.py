@@ -14,18 +14,23 @@ import msgspec
 from msgspec import Struct
 
 from tieline_server.core.effects import Prompt
+from tieline_server.core.history import Segment
 from tieline_server.core.settings import Settings
 from tieline_server.engines.llama import gguf_metadata
 from tieline_server.engines.llama.chat_template import ChatTemplate
-from tieline_server.engines.llama.prompt import PromptBuilder, Ready
+from tieline_server.engines.llama.constrain import Constraint
+from tieline_server.engines.llama.prompt import PromptBuilder
 from tieline_server.engines.upstream.completion_answer import CompletionAnswer
 from tieline_server.engines.upstream.faults import Failure
+from tieline_server.engines.upstream.items import Items
 from tieline_server.engines.upstream.modes import Request, Sent
 from tieline_server.engines.upstream.probe import Prober, UpstreamError
 from tieline_server.engines.upstream.replicas import Replica
 
 INLINE_BYTES: Final = 64 * 1024
 """New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
+
+KEY: Final = "upstream.ids"
 
 LOGPROBS: Final = "message.output_text.logprobs"
 
@@ -73,9 +78,8 @@ class Ways(Struct, frozen=True, kw_only=True):
     grammar: Dialect | None = None
     schema: Dialect | None = None
 
-    def members(self, ready: Ready) -> dict[str, Any] | None:
+    def members(self, constraint: Constraint) -> dict[str, Any] | None:
         """What a body has for a constraint; None where nothing can hold the upstream to it."""
-        constraint = ready.constraint
         if self.grammar is not None and constraint.grammar is not None:
             return self.grammar(constraint.grammar)
         if self.schema is not None and constraint.schema is not None:
@@ -84,28 +88,25 @@ class Ways(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsRequest(Struct, frozen=True, kw_only=True):
-    """A create, ready to be sent."""
+    """A create, ready to be sent. ``tokens`` is how many the prompt has."""
 
     prompt: Prompt
-    ready: Ready
+    tokens: int
     body: bytes
+    constraint: Constraint
     template: ChatTemplate
     loose: bool
     """Whether the answer may have white space, or another form than was asked for."""
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens the prompt has."""
-        return len(self.ready.completion.ids)
-
     def to(self, replica: Replica) -> Sent:
         """The same for every replica."""
+        settings = self.prompt.settings
         answer = CompletionAnswer(
-            self.ready.constraint,
+            self.constraint,
             self.template.memory.begin(self.prompt.tip),
             split=self.template.tokens.split,
             loose=self.loose,
-            logprobs=self.ready.completion.logprobs,
+            logprobs=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
         )
         return Sent(self.body, answer)
 
@@ -165,23 +166,53 @@ class CompletionsMode:
 
     def build(self, prompt: Prompt) -> CompletionsRequest:
         """The request; raises :class:`EngineError` for what is no text, or does not fit."""
-        ready = self._builder(prompt).build(prompt)
-        members = self._ways.members(ready)
-        exact = ready.constraint.grammar is None or (
+        builder = self._builder(prompt)
+        whole = builder.whole(prompt)
+        if whole is not None:
+            ids = [_bare(whole.head), *self._ids_of(prompt), b"," + _bare(whole.opening)]
+            return self._request(prompt, ids, whole.size, whole.max_tokens, whole.constraint)
+        ready = builder.build(prompt)
+        asked = ready.completion
+        ids = [_bare(asked.ids)]
+        return self._request(prompt, ids, len(asked.ids), asked.max_tokens, ready.constraint)
+
+    def _ids_of(self, prompt: Prompt) -> "list[bytes | memoryview]":
+        """The ids of a chain, each with a comma before it; those of a link are encoded once."""
+
+        def step(before: Items, link: Segment) -> Items:
+            ids = self._template.chain(link, prompt.work).ids
+            return before.followed_by(b"," + _bare(ids) if ids else b"")
+
+        return [*prompt.tip.derive(KEY, Items(buffer=bytearray()), step).pieces()]
+
+    def _request(
+        self,
+        prompt: Prompt,
+        ids: "list[bytes | memoryview]",
+        tokens: int,
+        most: int,
+        constraint: Constraint,
+    ) -> CompletionsRequest:
+        members = self._ways.members(constraint)
+        exact = constraint.grammar is None or (
             members is not None and self._ways.grammar is not None
         )
         options = {
-            **_sampling(prompt.settings, ready),
+            "max_tokens": most,
+            **_sampling(prompt.settings),
             **(members or {}),
             **_ends(self._template),
             "cache_salt": self._salt(prompt.owner),
             **STREAMED,
         }
+        if not ids[0]:
+            ids = _without_comma(ids[1:])
+        head = b'{"model":%b,"prompt":[' % _encode(prompt.model)
         return CompletionsRequest(
             prompt=prompt,
-            ready=ready,
-            body=b'{"model":%b,"prompt":%b,%b'
-            % (_encode(prompt.model), _encode(ready.completion.ids), _encode(options)[1:]),
+            tokens=tokens,
+            body=b"".join((head, *ids, b"],", _encode(options)[1:])),
+            constraint=constraint,
             template=self._template,
             loose=not exact,
         )
@@ -278,11 +309,20 @@ async def _first(
     return None
 
 
-def _sampling(settings: Settings, ready: Ready) -> dict[str, Any]:
+def _bare(ids: Sequence[int]) -> bytes:
+    """Ids as JSON without the brackets."""
+    return _encode(list(ids))[1:-1]
+
+
+def _without_comma(pieces: "list[bytes | memoryview]") -> "list[bytes | memoryview]":
+    first = next(at for at, piece in enumerate(pieces) if len(piece))
+    return [pieces[first][1:], *pieces[first + 1 :]]
+
+
+def _sampling(settings: Settings) -> dict[str, Any]:
     """How to sample. What the client left out, the upstream decides."""
     echo = settings.echo
     options = {
-        "max_tokens": ready.completion.max_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "presence_penalty": echo.get("presence_penalty") or None,

@@ -50,6 +50,22 @@ class Items(Struct, frozen=True, kw_only=True):
             each = each.before
         return (memoryview(part.buffer)[: part.end] for part in reversed(shared))
 
+    def followed_by(self, new: bytes | bytearray, *, tools: tuple[Tool, ...] = ()) -> "Items":
+        """With the items of one link more."""
+        # Who came first writes on in the shared buffer; who comes after it is a fork.
+        grows = len(self.buffer) == self.end
+        buffer = self.buffer if grows else bytearray()
+        begin = len(buffer)
+        buffer += new
+        return Items(
+            before=self.before if grows else self,
+            buffer=buffer,
+            begin=begin,
+            end=len(buffer),
+            size=self.size + len(new),
+            tools=tools,
+        )
+
     @property
     def own(self) -> memoryview:
         """Those of the last link. To be joined at once."""
@@ -75,19 +91,7 @@ def items_of(
                 tools += _offered(item.raw)
             elif (write := _WRITERS.get(item.type)) is not None:
                 new += _written(write, item, custom=custom)
-        # Who came first writes on in the shared buffer; who comes after it is a fork.
-        grows = len(before.buffer) == before.end
-        buffer = before.buffer if grows else bytearray()
-        begin = len(buffer)
-        buffer += new
-        return Items(
-            before=before.before if grows else before,
-            buffer=buffer,
-            begin=begin,
-            end=len(buffer),
-            size=before.size + len(new),
-            tools=tools,
-        )
+        return before.followed_by(new, tools=tools)
 
     key = KEY if custom else f"{KEY}.functions"
     initial = Items(buffer=bytearray())

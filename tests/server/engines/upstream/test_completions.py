@@ -215,6 +215,24 @@ def test_what_was_said_is_sent_as_the_ids_that_it_came_as() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("instructions", [None, "Be brief."])
+def test_the_ids_of_turns_and_forks_are_those_of_the_whole(instructions: str | None) -> None:
+    async def main() -> None:
+        async with scripted(Scripted("fine")) as (server, engine):
+            first = ask(engine, instructions=instructions)
+            said = [{"role": "assistant", "content": "fine"}]
+            answer = link(said, first.tip, output=True)
+            one, two = link("one", answer), link("two", answer)
+            further = link("more", link(said, one, output=True))
+            for tip in (first.tip, one, two, further):
+                given = ask(engine, tip=tip, instructions=instructions)
+                await deltas_of(engine, given)
+                whole = engine._mode._builder(given).build(given)
+                assert server.bodies[-1]["prompt"] == whole.completion.ids
+
+    run(main())
+
+
 def test_owners_are_kept_apart_by_salts_that_do_not_name_them() -> None:
     async def main() -> None:
         async with scripted(Scripted("fine")) as (server, engine):
