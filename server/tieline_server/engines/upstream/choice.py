@@ -73,8 +73,10 @@ async def chosen(wanted: Wanted, prober: Prober, contexts: Contexts) -> Mode:
 
 
 def _names(wanted: Wanted) -> list[str]:
+    if wanted.state:
+        if wanted.mode not in ("auto", "responses"):
+            raise UpstreamError(f"--upstream-state is of the mode responses, not of {wanted.mode}")
+        return ["responses"]
     if wanted.mode != "auto":
         return [wanted.mode]
-    if wanted.state:
-        return ["responses"]
     return ["completions"] if wanted.tokenizer is not None else [*OFFERED]

@@ -341,6 +341,17 @@ def test_a_mode_that_the_upstream_has_not_is_said_in_one_line(shape: Shape) -> N
     run(main())
 
 
+def test_state_in_a_mode_that_has_none_is_said_in_one_line() -> None:
+    async def main() -> None:
+        async with upstream() as server:
+            engine = UpstreamEngine([server.url], how=Wanted(mode="chat", state=True))
+            with pytest.raises(UpstreamError, match="is of the mode responses, not of chat"):
+                await engine.probe()
+            await engine.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("paths", "wanted", "member"),
     [
