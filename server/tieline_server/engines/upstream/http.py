@@ -2,33 +2,28 @@
 
 A turn is one request, so what a client library builds for each (a session's request, its body,
 writer, response, reader and timers) costs as much as the rest of the turn, and each token goes
-through its reader. Here a request is one write, and a piece of an answer is handed to who reads.
-Only what the engine needs is there: no redirects, no cookies, no encodings, no proxies.
+through its reader. Here a request is one write, and a piece of an answer is handed from the parser,
+which is llhttp, to who reads. Only what the engine needs is there: no redirects, no cookies, no
+encodings, no proxies.
 """
 
 import asyncio
 import base64
-import re
 import ssl
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, cast
 from urllib.parse import quote, unquote, urlsplit
 
+from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 MOST_HEAD: Final = 64 * 1024
-"""Bytes of the head of an answer."""
+"""Bytes of an answer that bring nothing of its body: its head, or a line between its chunks.
+llhttp knows no bound; this one is seen once a read."""
 
 MOST_UNREAD: Final = 256 * 1024
 """Bytes of an answer that wait to be read; with more, the upstream has to wait."""
-
-_STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?")
-_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*?)[ \t]*")
-_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
-_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
-_CHUNK_HEAD: Final = 17
-"""Bytes of a chunk's first line without extensions, at most."""
 
 
 class HttpError(ConnectionError):
@@ -45,13 +40,7 @@ class _State(Enum):
     IDLE = auto()
     """Nothing: no request is out."""
     HEAD = auto()
-    SIZED = auto()
-    """A body of a stated length."""
-    CHUNK = auto()
-    """The size of the next chunk."""
-    CHUNK_DATA = auto()
-    CHUNK_END = auto()
-    TRAILER = auto()
+    BODY = auto()
     UNTIL_CLOSE = auto()
     """A body that ends with the connection."""
     ENDED = auto()
@@ -62,9 +51,9 @@ class Connection(asyncio.Protocol):
     """One connection, and the answer to its last request. It belongs to one reader at a time."""
 
     __slots__ = (
-        "_body", "_closed", "_error", "_left", "_loop", "_persistent", "_pieces",
-        "_pool", "_rest", "_state", "_target", "_transport", "_unread", "_waiter", "headers",
-        "idle_since", "paused", "status",
+        "_bare", "_closed", "_error", "_loop", "_parser", "_persistent", "_pieces", "_pool",
+        "_state", "_target", "_transport", "_unread", "_waiter", "expiry", "headers", "on_body",
+        "paused", "status",
     )  # fmt: skip
 
     def __init__(self, pool: "Pool", target: "_Target") -> None:
@@ -73,19 +62,22 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._state = _State.IDLE
         self._closed = False
-        self._rest = b""
         self._waiter: asyncio.Future[None] | None = None
-        self.idle_since = 0.0
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        """The parser's, for each piece of a body: it runs no Python."""
+        self.expiry: asyncio.TimerHandle | None = None
+        """Closes it while no request is out."""
         self._begin()
 
     def _begin(self) -> None:
         self.status = 0
-        self.headers: Mapping[str, str] = {}
+        self.headers: dict[str, str] = {}
         """By their names in lower case."""
         self._error: Exception | None = None
-        self._pieces: list[bytes] = []
+        self._pieces.clear()
         self._unread = 0
-        self._left = 0
+        self._bare = 0
         self.paused = False
         """Whether the upstream has to wait until more is read."""
         self._persistent = False
@@ -94,6 +86,8 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes) -> None:
         """Sends a request."""
+        if self.expiry is not None:
+            self.expiry.cancel()
         self._begin()
         self._state = _State.HEAD
         self._transport.writelines((head, body))
@@ -164,158 +158,89 @@ class Connection(asyncio.Protocol):
         """It is open."""
         # uvloop's is one, but does not inherit from it.
         self._transport = cast("asyncio.Transport", transport)
+        self._parser = HttpResponseParser(self)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
-        at = 0
-        if self._rest:
-            data = self._rest + data
-        elif self._state is _State.CHUNK:
-            at = self._take_whole(data)
         try:
-            self._take(data, at)
-        except HttpError as error:
-            self._fail(error)
-            self._transport.abort()
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._break(str(error.__context__ or error))
+        if self._pieces:
+            self._bare = 0
+            self._unread += len(data)
+            if self._unread > MOST_UNREAD and not self.paused:
+                self.paused = True
+                self._transport.pause_reading()
+            self._wake()
+        else:
+            self._bare += len(data)
+            if self._bare > MOST_HEAD:
+                self._break("a line, or a head, without an end")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed."""
         self._closed = True
+        if self.expiry is not None:
+            self.expiry.cancel()
+        # They hold each other.
+        del self._parser
         self._pool.lost(self._target, self)
         if self._state is _State.UNTIL_CLOSE and exc is None:
-            self._end()
+            self.on_message_complete()
         elif self._state not in (_State.ENDED, _State.IDLE):
             self._fail(exc or ConnectionResetError("the upstream closed the connection"))
+
+    def _break(self, why: str) -> None:
+        """What came is no HTTP, or not asked for: an answer that is whole stays so."""
+        if self._state is not _State.ENDED:
+            self._fail(HttpError(why))
+        self._transport.abort()
 
     def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
         self._wake()
 
-    # The parser. ``_rest`` is a line, or a head, that is not whole yet.
+    # What the parser says.
 
-    def _take_whole(self, data: bytes) -> int:
-        """Hands on the chunks that are there whole, as nearly all are; where the rest begins."""
-        at = 0
-        while (line := data.find(b"\r\n", at, at + _CHUNK_HEAD)) > at:
-            digits = data[at:line]
-            size = int(digits, 16) if _HEX.issuperset(digits) else 0
-            end = line + 2 + size
-            if not size or data[end : end + 2] != b"\r\n":
-                break
-            self._push(data[line + 2 : end])
-            at = end + 2
-        return at
+    def on_message_begin(self) -> None:
+        """The first byte of an answer."""
+        if self._state is not _State.HEAD:
+            raise HttpError("an answer that nobody asked for")
 
-    def _take(self, data: bytes, at: int) -> None:
-        """What is behind ``at``."""
-        self._rest = b""
-        while at < len(data):
-            state = self._state
-            if state is _State.SIZED or state is _State.CHUNK_DATA:
-                at = self._take_body(data, at)
-            elif state is _State.UNTIL_CLOSE:
-                self._push(data[at:])
-                return
-            elif state is _State.IDLE or state is _State.ENDED:
-                # Nobody asked for it. What was read is whole, and nothing can follow it.
-                self._persistent = False
-                self._transport.abort()
-                return
-            else:
-                mark = b"\r\n\r\n" if state is _State.HEAD else b"\r\n"
-                end = data.find(mark, at)
-                if (end if end >= 0 else len(data)) - at > MOST_HEAD:
-                    raise HttpError("a line, or a head, without an end")
-                if end < 0:
-                    self._rest = data[at:]
-                    return
-                self._take_line(data[at:end])
-                at = end + len(mark)
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head, or of the trailer."""
+        if self._state is _State.HEAD:
+            # No tabs: with one behind it, llhttp takes "chunked" for another coding.
+            self.headers[name.decode("latin-1").lower()] = value.rstrip(b" ").decode("latin-1")
 
-    def _take_body(self, data: bytes, at: int) -> int:
-        """Of a body, or a chunk, that is not there whole."""
-        end = min(at + self._left, len(data))
-        self._push(data[at:end])
-        self._left -= end - at
-        if not self._left and self._state is _State.SIZED:
-            self._end()
-        elif not self._left:
-            self._state = _State.CHUNK_END
-        return end
-
-    def _take_line(self, line: bytes) -> None:
-        state = self._state
-        if state is _State.CHUNK:
-            self._take_size(line)
-        elif state is _State.CHUNK_END:
-            if line:
-                raise HttpError("a chunk that is longer than its size")
-            self._state = _State.CHUNK
-        elif state is _State.HEAD:
-            self._take_head(line)
-        elif not line:
-            # Behind the trailer.
-            self._end()
-
-    def _take_head(self, head: bytes) -> None:
-        first, *lines = head.split(b"\r\n")
-        status = _STATUS.fullmatch(first)
-        fields = [_FIELD.fullmatch(line) for line in lines]
-        if status is None or not all(fields):
-            raise HttpError("a head that is none")
-        code = int(status[2])
-        if code < 200:
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        parser, headers = self._parser, self.headers
+        status = parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
             # Only on the way to an answer (RFC 9110 15.2).
+            headers.clear()
             return
-        headers = {
-            field[1].decode().lower(): field[2].decode("latin-1")
-            for field in fields
-            if field is not None
-        }
-        options = {each.strip() for each in headers.get("connection", "").lower().split(",")}
-        self._persistent = "keep-alive" in options or (status[1] == b"1" and "close" not in options)
-        self.status, self.headers = code, headers
-        self._frame(code, headers)
+        if not 200 <= status < 600:
+            raise HttpError("a status that was not asked for")
+        coding = headers.get("transfer-encoding")
+        if coding is not None and coding.lower() != "chunked":
+            raise HttpError("a transfer coding that was not asked for")
+        self._persistent = parser.should_keep_alive()
+        # The parser sees no end of these (RFC 9112 6.3), except where a status has no body.
+        endless = coding is None and "content-length" not in headers
+        self._state = _State.UNTIL_CLOSE if endless else _State.BODY
+        self.status = status
         self._wake()
 
-    def _frame(self, code: int, headers: Mapping[str, str]) -> None:
-        """How long the body is (RFC 9112 6.3)."""
-        coding, length = headers.get("transfer-encoding"), headers.get("content-length")
-        if code in (204, 304):
-            self._end()
-        elif coding is not None:
-            if coding.lower() != "chunked":
-                raise HttpError("a transfer coding that was not asked for")
-            self._state = _State.CHUNK
-        elif length is not None:
-            if not (length.isascii() and length.isdigit() and len(length) < _CHUNK_HEAD):
-                raise HttpError("a length that is none")
-            self._left, self._state = int(length), _State.SIZED
-            if not self._left:
-                self._end()
-        else:
-            self._state, self._persistent = _State.UNTIL_CLOSE, False
-
-    def _take_size(self, line: bytes) -> None:
-        size = _CHUNK.fullmatch(line)
-        if size is None:
-            raise HttpError("a chunk without a size")
-        self._left = int(size[1], 16)
-        self._state = _State.CHUNK_DATA if self._left else _State.TRAILER
-
-    def _push(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._unread += len(piece)
-        if self._unread > MOST_UNREAD and not self.paused:
-            self.paused = True
-            self._transport.pause_reading()
-        self._wake()
-
-    def _end(self) -> None:
-        self._state = _State.ENDED
-        self._wake()
+    def on_message_complete(self) -> None:
+        """The answer is whole, or one on the way to it."""
+        if self._state is not _State.HEAD:
+            self._state = _State.ENDED
+            self._wake()
 
 
 class _Target(Struct, frozen=True, kw_only=True, eq=False):
@@ -340,7 +265,6 @@ class Pool:
         self._targets: dict[str, _Target] = {}
         self._idle: dict[_Target, list[Connection]] = {}
         self._all: set[Connection] = set()
-        self._timer: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
         self._closed = False
 
@@ -364,8 +288,6 @@ class Pool:
     def close(self) -> None:
         """Closes every connection: who reads from one hears that it broke."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
         for connection in list(self._all):
             connection.close()
 
@@ -374,11 +296,8 @@ class Pool:
         if self._closed:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
+        connection.expiry = asyncio.get_running_loop().call_later(self._keep, connection.close)
         self._idle.setdefault(target, []).append(connection)
-        if self._timer is None:
-            self._timer = loop.call_later(self._keep, self._sweep)
 
     def opened(self, connection: Connection) -> None:
         """A connection is there."""
@@ -417,20 +336,6 @@ class Pool:
         if self._closed:
             connection.close()
         return connection
-
-    def _sweep(self) -> None:
-        """Closes what has waited too long."""
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        oldest = None
-        for idle in self._idle.values():
-            for connection in list(idle):
-                if loop.time() - connection.idle_since >= self._keep:
-                    connection.close()
-                elif oldest is None or connection.idle_since < oldest:
-                    oldest = connection.idle_since
-        if oldest is not None:
-            self._timer = loop.call_at(oldest + self._keep, self._sweep)
 
 
 def _target(url: str, headers: Mapping[str, str]) -> _Target:

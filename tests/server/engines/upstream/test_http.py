@@ -1,6 +1,7 @@
 """HTTP to an upstream: real connections to servers that answer with given bytes."""
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -27,6 +28,7 @@ CHUNKED: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"5\r\nhello\r\n8;name=value\r\n, world!\r\n0\r\nTrailer: x\r\n\r\n"
 )
+BEGUN: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SIZED: Final = (
     b"HTTP/1.1 429 Too Many\r\ncontent-length: 13\r\nRetry-After:  7 \r\n\r\nhello, world!"
 )
@@ -145,7 +147,7 @@ def test_an_answer_is_the_same_however_it_is_cut(
             assert await body_of(connection) == body
             assert connection.ended
             if status == 429:
-                assert connection.headers["retry-after"] == "7"
+                assert connection.headers == {"content-length": "13", "retry-after": "7"}
             pool.close()
 
     run(main)
@@ -153,9 +155,8 @@ def test_an_answer_is_the_same_however_it_is_cut(
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.data())
 def test_chunks_cut_anywhere_are_their_bytes(chunks: list[bytes], data: st.DataObject) -> None:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     coded = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"
-    answer = head + coded
+    answer = BEGUN + coded
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=8)))
 
     async def main() -> None:
@@ -171,14 +172,16 @@ def test_chunks_cut_anywhere_are_their_bytes(chunks: list[bytes], data: st.DataO
 class Still(asyncio.Transport):
     """A transport that goes nowhere."""
 
+    aborted = False
+
     def writelines(self, _: object) -> None:
         return
 
     def abort(self) -> None:
-        return
+        self.aborted = True
 
     def is_closing(self) -> bool:
-        return False
+        return self.aborted
 
 
 def fed() -> Connection:
@@ -253,6 +256,58 @@ def test_one_that_nobody_uses_is_closed_in_time() -> None:
     run(main)
 
 
+def test_one_that_is_used_again_is_not_closed_for_having_waited() -> None:
+    async def main() -> None:
+        async with serving(SIZED) as upstream:
+            pool = pooled(keep=0.01)
+            await asked(pool, upstream)
+            connection = await pool.post(upstream.url, b"{}")
+            await asyncio.sleep(0.03)
+            assert connection.usable
+            assert upstream.connections == 1
+            pool.close()
+
+    run(main)
+
+
+def test_one_that_speaks_unasked_is_not_used() -> None:
+    async def main() -> None:
+        pool = pooled()
+        async with serving(SIZED, b"HTTP/1.1 408 Too Late\r\n\r\n") as upstream:
+            for _ in range(3):
+                connection = await pool.post(upstream.url, b"{}")
+                assert await body_of(connection) == b"hello, world!"
+                connection.release()
+                await until(partial(closed, connection))
+            assert upstream.connections == 3
+            pool.close()
+
+    run(main)
+
+
+def test_one_that_is_gone_needs_no_collector() -> None:
+    async def main() -> None:
+        async with serving(SIZED) as upstream:
+            pool = pooled()
+            for _ in range(3):
+                connection = await pool.post(upstream.url, b"{}")
+                connection.close()
+                await until(partial(closed, connection))
+            pool.close()
+
+    def alive() -> int:
+        return sum(type(each) is Connection for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        run(main)
+        assert alive() == before
+    finally:
+        gc.enable()
+
+
 def test_closing_an_answer_that_still_comes_ends_the_request() -> None:
     async def main() -> None:
         async with serving(CHUNKED[:90]) as upstream:
@@ -313,12 +368,24 @@ def test_an_answer_that_ends_too_early_is_an_error_behind_what_came(cut: bytes) 
         b"HTTP/1.1 200 OK\r\nName : x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nhello\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhello\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * (MOST_HEAD + 1),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nx",
+        b"HTTP/1.1 099 Early\r\n\r\n",
+        b"HTTP/1.1 600 Late\r\n\r\n",
+        BEGUN + b"-5\r\nhello\r\n",
+        BEGUN + b"xyz\r\nhello\r\n",
+        BEGUN + b"4\r\nhello\r\n",
+        BEGUN + b"0" * (MOST_HEAD + 1),
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * (MOST_HEAD + 1),
+        b"HTTP/1.1 200 OK\r\n" + b"X: x\r\n" * (MOST_HEAD // 6),
+        b"HTTP/1.1 103 Early\r\n\r\n" * (MOST_HEAD // 22 + 1),
+        BEGUN + b"5;" + b"x" * (MOST_HEAD + 1),
+        BEGUN + b"0\r\nX: " + b"x" * MOST_HEAD,
     ],
 )
 def test_what_is_no_http_is_an_error_and_ends_the_connection(answer: bytes) -> None:
@@ -327,6 +394,57 @@ def test_what_is_no_http_is_an_error_and_ends_the_connection(answer: bytes) -> N
             with pytest.raises(HttpError):
                 await body_of(await pooled().post(upstream.url, b"{}"))
             await upstream.lost.wait()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"5;x=", b"0\r\nTrailer: "], ids=["head", "chunk", "trailer"]
+)
+@pytest.mark.parametrize("size", [7, 100])
+def test_a_line_without_an_end_is_an_error_however_it_is_cut(line: bytes, size: int) -> None:
+    async def main() -> None:
+        connection = fed()
+        connection.data_received(BEGUN + b"2\r\nhi\r\n" + line if line else BEGUN[:-2])
+        assert connection.take() == (b"hi" if line else None)
+        for _ in range((MOST_HEAD - len(BEGUN)) // size):
+            connection.data_received(b"x" * size if line else b"x:" + b"y" * (size - 4) + b"\r\n")
+        assert connection.take() is None
+        connection.data_received(b"x" * (len(BEGUN) + size))
+        with pytest.raises(HttpError):
+            connection.take()
+
+    run(main)
+
+
+def test_chunks_of_a_byte_are_no_line_without_an_end() -> None:
+    async def main() -> None:
+        connection = fed()
+        connection.data_received(BEGUN)
+        for _ in range(MOST_HEAD // 2):
+            connection.data_received(b"1\r\n")
+            connection.data_received(b"x\r\n")
+            assert connection.take() == b"x"
+        assert connection.take() is None
+
+    run(main)
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"\r\n", SIZED])
+@pytest.mark.parametrize("answer", [CHUNKED, SIZED, EMPTY], ids=["chunked", "sized", "empty"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_follows_an_answer_is_no_part_of_it_and_ends_the_connection(
+    garbage: bytes, answer: bytes, apart: bool
+) -> None:
+    async def main() -> None:
+        connection = fed()
+        for piece in (answer, garbage) if apart else (answer + garbage,):
+            connection.data_received(piece)
+        assert await body_of(connection) == (b"" if answer is EMPTY else b"hello, world!")
+        assert "trailer" not in connection.headers
+        assert connection.ended
+        # The parser lets an empty line pass.
+        assert connection.usable == (garbage == b"\r\n")
 
     run(main)
 
