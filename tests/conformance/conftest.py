@@ -4,18 +4,22 @@
 may be without it); a transport without it has no such case, rather than a skipped one. A new
 case is one function, a new row of a case one line. What a case hears must be the same over every
 transport (``transcript``), unless ``@pytest.mark.apart("why")`` says why it cannot be. On one
-road each case runs again with an upstream behind the server, in each mode (``upstream_way``).
+road each case runs again with an upstream behind the server, in each mode (``upstream_way``), and
+those that need no given words with a real model (``llama_way``).
 """
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conformance.server import BEHIND, serve
+from tests.conformance import llama_way
+from tests.conformance.server import BEHIND, MODEL, serve
 from tests.conformance.transcript import difference
 from tests.conformance.upstream_way import roads_of
 from tests.conformance.wire import Wire, offering
+from tieline_server.engines.llama import LlamaEngine
 
 Transcripts = dict[str, tuple[Wire, list[dict[str, Any]]]]
 """Case -> the transport that it ran over first, and what it heard there."""
@@ -30,6 +34,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if getattr(metafunc.module, "serve", None) is serve:
         for mode, road in roads_of(metafunc.definition.originalname, wires).items():
             wires[f"{road}-by-{mode}"] = wires[road]._replace(upstream=mode)
+        soak = bool(metafunc.config.getoption("--soak"))
+        road = llama_way.road_of(metafunc.definition.originalname, wires, soak=soak)
+        if road is not None:
+            wires[f"{road}-llama"] = wires[road]._replace(llama=True)
     metafunc.parametrize("wire", wires.values(), ids=wires, indirect=True)
 
 
@@ -39,18 +47,29 @@ def transcripts() -> Transcripts:
     return {}
 
 
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[LlamaEngine]:
+    """The packaged model."""
+    engine = LlamaEngine(context=2048)
+    yield engine
+    asyncio.run(engine.close())
+
+
 @pytest.fixture
 def wire(request: pytest.FixtureRequest, transcripts: Transcripts) -> Iterator[Wire]:
     """The transport of this test; what is heard over it is compared when the test has passed."""
     wire: Wire = request.param._replace(heard=[])
     token = BEHIND.set(wire.upstream)
+    model = MODEL.set(request.getfixturevalue("embedded") if wire.llama else None)
     try:
         yield wire
     finally:
+        MODEL.reset(model)
         BEHIND.reset(token)
     assert wire.heard is not None
     node = request.node
-    if wire.upstream is not None or node.get_closest_marker("apart") is not None:
+    given = wire.upstream is None and not wire.llama
+    if not given or node.get_closest_marker("apart") is not None:
         return
     rows = {name: value for name, value in node.callspec.params.items() if name != "wire"}
     case = f"{node.path}::{node.originalname}{rows}"

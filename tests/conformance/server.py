@@ -18,6 +18,7 @@ from typing import Any
 import uvloop
 from msgspec import Struct, structs
 
+from tests.support.brief_model import BriefModel
 from tests.support.scripted_chat import scripted_chat
 from tests.support.signal import Signal
 from tieline.ids import IdSource
@@ -57,6 +58,10 @@ ECHO_CONTEXT: dict[str, Any] = {
 
 BEHIND: ContextVar[str | None] = ContextVar("BEHIND", default=None)
 """The mode in which the servers of this case have an upstream (``upstream_way``), if any."""
+
+
+MODEL: ContextVar[Engine | None] = ContextVar("MODEL", default=None)
+"""The model that answers in this case instead of a script (``llama_way``)."""
 
 
 class Numbered:
@@ -125,14 +130,16 @@ async def serve(
     *,
     limits: Limits | None = None,
     upstream: tuple[str, str] | None = None,
+    model: Engine | None = None,
     guards: Sequence[Guard] = (),
     how: Wanted | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server for this script (None: the engine's own sensible answers).
 
-    ``upstream`` is the URL and the key of one that answers instead, ``how`` it is asked. Every
-    model has the ``guards``. ``settings`` are further members of :class:`Services`.
+    ``upstream`` is the URL and the key of one that answers instead, ``how`` it is asked; ``model``
+    is a real one that does. Every model has the ``guards``. ``settings`` are further members of
+    :class:`Services`.
     """
     signal = Signal()
     engine = WatchedEngine(parse(json.dumps(script).encode()) if script else None, signal)
@@ -140,7 +147,9 @@ async def serve(
     ledger = MemoryLedger()
     journal = MemoryJournal(now=time.time)
     stack = AsyncExitStack()
-    served = await stack.enter_async_context(_behind(engine, upstream, how))
+    if model is None and (shared := MODEL.get()) is not None:
+        model = BriefModel(shared, engine, signal, slow='"pace"' in json.dumps(script))
+    served = await stack.enter_async_context(_behind(engine, model, upstream, how))
     counts = Counts()
     if guards:
         served = GuardedEngine(served, {m.id: guards for m in served.models()}, counts)
@@ -212,12 +221,18 @@ def _services(
 
 @asynccontextmanager
 async def _behind(
-    engine: WatchedEngine, upstream: tuple[str, str] | None, how: Wanted | None
+    engine: WatchedEngine,
+    model: Engine | None,
+    upstream: tuple[str, str] | None,
+    how: Wanted | None,
 ) -> AsyncIterator[Engine]:
-    """What serves: the engine itself, an upstream engine in front of it, or of another."""
+    """What serves: the engine, a model, an upstream engine in front of it, or of another."""
     if upstream is not None:
         async with upstream_at(*upstream, how=how) as other:
             yield other
+        return
+    if model is not None:
+        yield model
         return
     mode = BEHIND.get()
     if mode is None:

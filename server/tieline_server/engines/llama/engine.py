@@ -127,12 +127,15 @@ class LlamaEngine:
         )
         job = self._start(prompt, ready.completion)
         try:
+            step: list[Delta] = []
             while not job.drained:
                 reports = await job.take()
                 answer.queue = job.waited
-                step = [delta for report in reports for delta in answer.read(report)]
-                if step:
+                step += [delta for report in reports for delta in answer.read(report)]
+                # The end is told when the slot is free: the lane's next turn is to find it so.
+                if step and (job.drained or not answer.finished):
                     yield step
+                    step = []
             if not answer.finished:
                 raise _unavailable()
         finally:

@@ -4,9 +4,11 @@ A slot keeps the KV cache of the last prompt and answer that it had. What a slot
 nothing to an answer that does not begin in the same way, so who goes where decides what has to be
 computed:
 
-1. Whoever has waited longest goes next, always: nobody is overtaken by one who would be cheaper.
-2. A lane goes back to its own slot. A chain that comes by another lane (each HTTP request has one
-   of its own) goes where its whole past is, since nothing is lost there.
+1. Whoever has waited longest goes next: nobody is overtaken by one who would be cheaper. Only a
+   lane whose last answer is about to leave its slot (a cancel) waits for that very slot.
+2. A lane goes back to its own slot, or, where that is better, to one that has nothing but its
+   chain's past: a chain may come by another lane (each HTTP request has one of its own), and
+   nothing is lost there.
 3. Otherwise a slot that nobody has used yet. A fork from further back starts anew there, and both
    chains stay warm from then on.
 4. With every slot in use, the one that was used least recently is given away, unless another one
@@ -42,12 +44,14 @@ class Seat(Struct, frozen=True, kw_only=True):
 
 
 class _Slot:
-    __slots__ = ("guest", "kept", "lane", "number", "owner", "used")
+    __slots__ = ("ending", "guest", "kept", "lane", "number", "owner", "used")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.guest: Want | None = None
         """Whose answer runs in it; the rest is about what is in its cache."""
+        self.ending = False
+        """Whether that answer was told to end."""
         self.lane: str | None = None
         self.owner: str | None = None
         self.kept: Sequence[int] = NOTHING
@@ -68,7 +72,12 @@ class Slots:
         self._waiting.append(want)
 
     def leave(self, want: Want) -> bool:
-        """``want`` leaves the queue; False where it was not (or no longer) in it."""
+        """``want`` leaves the queue; False where it was not (or no longer) in it.
+
+        One that has a slot keeps it until it is freed, which is now expected soon.
+        """
+        for slot in self._slots:
+            slot.ending = slot.ending or slot.guest is want
         try:
             self._waiting.remove(want)
         except ValueError:
@@ -78,13 +87,21 @@ class Slots:
     def seat(self) -> tuple[Want, Seat] | None:
         """The next in line and its slot; None while nobody waits or no slot is free."""
         free = [slot for slot in self._slots if slot.guest is None]
-        if not free or not self._waiting:
+        if not free:
             return None
-        want = self._waiting.popleft()
+        ending = {
+            (slot.guest.lane, slot.guest.owner)
+            for slot in self._slots
+            if slot.guest and slot.ending
+        }
+        want = next((each for each in self._waiting if (each.lane, each.owner) not in ending), None)
+        if want is None:
+            return None
+        self._waiting.remove(want)
         slot = _choose(free, want)
         fresh = slot.owner is not None and slot.owner != want.owner
         self._taken += 1
-        slot.guest, slot.used = want, self._taken
+        slot.guest, slot.ending, slot.used = want, False, self._taken
         return want, Seat(number=slot.number, fresh=fresh)
 
     def free(self, number: int, kept: Sequence[int]) -> None:
@@ -100,13 +117,11 @@ class Slots:
 
 
 def _choose(free: Sequence[_Slot], want: Want) -> _Slot:
-    for slot in free:
-        if slot.lane == want.lane and slot.owner == want.owner:
-            return slot
     common = {slot.number: _common(slot, want) for slot in free}
     whole = [slot for slot in free if 0 < len(slot.kept) == common[slot.number]]
-    if whole:
-        return max(whole, key=lambda slot: common[slot.number])
+    own = [slot for slot in free if slot.lane == want.lane and slot.owner == want.owner]
+    if own or whole:
+        return max([*own, *whole], key=lambda slot: common[slot.number])
     oldest = min(free, key=lambda slot: slot.used)
     if not oldest.used:
         return oldest

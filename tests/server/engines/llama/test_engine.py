@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +26,7 @@ from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
     Delta,
+    Finish,
     ItemEnd,
     TextDelta,
 )
@@ -412,6 +413,36 @@ def test_closing_while_it_reads_the_prompt_stops_within_a_batch(
     assert accepted.input_tokens > 3 * 128
     assert all(isinstance(report, Progress) for report in watched.reports)
     assert len(watched.reports) <= 3
+
+
+def test_the_end_of_an_answer_is_told_when_its_slot_is_free(
+    engine: LlamaEngine, watched: Watched
+) -> None:
+    async def main() -> None:
+        async with aclosing(engine.sample(ask(max_output_tokens=3))) as sampling:
+            async for step in sampling:
+                if isinstance(step[-1], Finish):
+                    assert watched.running == 0
+                    assert all(slot.guest is None for slot in engine._slots._slots)
+
+    asyncio.run(main())
+
+
+def test_a_lanes_next_turn_has_the_slot_that_its_cancelled_one_leaves(four: LlamaEngine) -> None:
+    async def main() -> tuple[int, int]:
+        lane = Chat(four, "cancelled")
+        await lane.say("One two three four.", max_output_tokens=4)
+        tip = link("Go on.", lane.tip)
+        sampling = four.sample(replace(ask(tip=tip, **ENDLESS), session=lane.lane))
+        await anext(sampling)
+        closing = asyncio.create_task(sampling.aclose())
+        await asyncio.sleep(0)
+        again = await lane.say("Go on!", max_output_tokens=2)
+        await closing
+        return again
+
+    computed, new = asyncio.run(main())
+    assert computed <= new
 
 
 def test_who_waits_for_a_slot_can_leave_and_who_stays_gets_it(

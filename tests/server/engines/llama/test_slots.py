@@ -70,6 +70,16 @@ def test_a_chain_that_comes_by_another_lane_goes_where_its_past_is() -> None:
     assert lanes.turn("http 2", like=lanes.chains["http 1"]) == (number, 20)
 
 
+def test_a_lane_that_goes_on_with_another_chain_goes_where_that_ones_past_is() -> None:
+    lanes = Lanes(3)
+    lanes.turn("a")
+    lanes.turn("b")
+    lanes.chains["a"] = lanes.chains["b"]
+    assert lanes.turn("a") == (1, 20)
+    lanes.chains["a"] = []
+    assert lanes.turn("a") == (0, 0)
+
+
 def test_a_fork_from_further_back_takes_no_slot_while_one_is_unused() -> None:
     lanes = Lanes(2)
     lanes.turn("a")
@@ -122,6 +132,19 @@ def test_who_left_the_queue_is_passed_over() -> None:
     assert (slots.seat() or (None,))[0] is second
     assert not slots.leave(second)
     assert slots.seat() is None
+
+
+def test_a_lane_waits_for_the_slot_that_its_cancelled_answer_is_about_to_leave() -> None:
+    slots = Slots(2)
+    first, again, other = (Want(lane=lane, owner="me", ids=[1]) for lane in "aab")
+    for want in (first, again, other):
+        slots.wait(want)
+    assert seat(slots) == Seat(number=0, fresh=False)
+    assert not slots.leave(first)
+    assert (slots.seat() or (None,))[0] is other
+    assert slots.seat() is None
+    slots.free(0, [1, 2])
+    assert slots.seat() == (again, Seat(number=0, fresh=False))
 
 
 @given(
