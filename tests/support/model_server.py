@@ -3,9 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
-
-import xllamacpp  # type: ignore[import-untyped]
 
 from tieline_server.models import find
 
@@ -16,8 +15,10 @@ CONTEXT = 2048
 @contextmanager
 def model_server() -> Iterator[str]:
     """Its base URL; ``KEY`` opens it."""
-    # As the llama engine has it: threads that spin starve the rest of a small machine.
+    # As the llama engine has it: threads that spin starve the rest of a small machine. It is read
+    # when the library loads, so that must not be when this module is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    xllamacpp: Any = import_module("xllamacpp")
     parameters: Any = xllamacpp.CommonParams()
     parameters.model.path = str(find())
     parameters.n_parallel = 2
