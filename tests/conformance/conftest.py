@@ -35,9 +35,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for mode, road in roads_of(metafunc.definition.originalname, wires).items():
             wires[f"{road}-by-{mode}"] = wires[road]._replace(upstream=mode)
         soak = bool(metafunc.config.getoption("--soak"))
-        road = llama_way.road_of(metafunc.definition.originalname, wires, soak=soak)
-        if road is not None:
-            wires[f"{road}-llama"] = wires[road]._replace(llama=True)
+        real = llama_way.road_of(metafunc.definition.originalname, wires, soak=soak)
+        if real is not None:
+            wires[f"{real}-llama"] = wires[real]._replace(llama=True)
     metafunc.parametrize("wire", wires.values(), ids=wires, indirect=True)
 
 
