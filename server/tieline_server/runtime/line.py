@@ -80,7 +80,8 @@ class LineRuntime:
         self._links: dict[str | None, LinkedLane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Exception | None] | None = None
+        self._send: Callable[[], bool] | None = None
         self._space: asyncio.Event | None = None
         self._loop = asyncio.get_running_loop()
         self.closed = False
@@ -100,6 +101,7 @@ class LineRuntime:
             driver=self,
             recall=recall,
         )
+        self._outgoing = self.line.outgoing
         services.running.lines.add(self)
 
     @property
@@ -236,7 +238,7 @@ class LineRuntime:
 
     def take(self, most: int) -> list[events.Event]:
         """Takes the next events to send, at most so many, lanes in turn."""
-        taken = self.line.outgoing.take(most)
+        taken = self._outgoing.take(most)
         if self._space is not None:
             self._space.set()
         return taken
@@ -244,17 +246,23 @@ class LineRuntime:
     @property
     def sent(self) -> bool:
         """Whether every event is taken."""
-        return self.line.outgoing.empty
+        return self._outgoing.empty
 
-    async def wait(self) -> None:
-        """Returns when there is an event to send or the line has closed."""
-        if self.closed or not self.line.outgoing.empty:
+    async def wait(self, send: Callable[[], bool] | None = None) -> None:
+        """Returns when there is an event to send or the line has closed.
+
+        ``send``, called by the loop when there is, may save the caller that trip: it says whether
+        all is sent, and only otherwise does the wait end. What it raises ends the wait as well.
+        """
+        if self.closed or not self._outgoing.empty:
             return
         self._waiter = self._loop.create_future()
+        self._send = send
         try:
-            await self._waiter
+            if (error := await self._waiter) is not None:
+                raise error
         finally:
-            self._waiter = None
+            self._waiter = self._send = None
 
     def phase(self) -> str:
         """What a heartbeat says."""
@@ -441,8 +449,21 @@ class LineRuntime:
         self._carry_out()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._send is not None:
+            # Not here and now: what the step brings besides goes along.
+            self._loop.call_soon(self._send_on)
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _send_on(self) -> None:
+        waiter, send = self._waiter, self._send
+        if waiter is None or send is None or waiter.done():
+            return
+        try:
+            if not send():
+                waiter.set_result(None)
+        except Exception as error:
+            waiter.set_result(error)
 
     def _end(self, error: ApiError | None) -> None:
         self.closed = True

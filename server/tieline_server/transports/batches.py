@@ -20,7 +20,7 @@ class Batches:
     With ``most`` 0 every event is a write of its own.
     """
 
-    __slots__ = ("_encode", "_frames", "_line", "most")
+    __slots__ = ("_encode", "_frames", "_line", "_outgoing", "most")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Batches:
         first: Sequence[Event] = (),
     ) -> None:
         self._line = line
+        self._outgoing = line.line.outgoing
         self._encode = encode
         self.most = most
         self._frames = encode(first)
@@ -38,21 +39,21 @@ class Batches:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write now."""
-        return not self._frames and self._line.sent
+        return not self._frames and self._outgoing.empty
 
     def next(self) -> bytes | None:
         """The next write; None when there is nothing to write now."""
-        frames = self._frames
-        if not frames and self._line.sent:
-            return None
-        self._frames = []
-        size = sum(map(len, frames))
+        frames, size = self._frames, 0
+        if frames:
+            self._frames, size = [], sum(map(len, frames))
         while size <= self.most and (events := self._line.take(EVENTS)):
             made = self._encode(events)
+            if not frames and len(events) == len(made) == 1:
+                # Most writes are one token, with nothing behind it.
+                return made[0]
             frames = frames + made if frames else made
             size += sum(map(len, made))
             if frames and len(events) < EVENTS:
-                # Most writes are one token, with nothing behind it.
                 break
         if len(frames) == 1:
             return frames[0]

@@ -4,7 +4,7 @@ Our own events go only to who asked for them, some types go by another name in a
 an error always has the members that one client or another insists on (wire.md 4.1).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -144,14 +144,6 @@ class EventJson:
         for kind, name in _ASKED.items():
             if name in self._extensions:
                 self._special[kind] = timing_json if kind is events.Timing else json.encode
-
-    def encode_all(self, taken: Sequence[events.Event]) -> list[bytes | None]:
-        """``encode`` of each."""
-        special, encode = self._special.get, _encoder.encode
-        return [
-            encode(event) if (other := special(type(event))) is None else other(event)
-            for event in taken
-        ]
 
     def encode(self, event: events.Event) -> bytes | None:
         """The event as JSON text; None where this client did not ask for its kind."""

@@ -399,6 +399,42 @@ class TestFailures:
         run(test)
 
 
+class TestWaiting:
+    def test_who_waits_is_not_woken_for_what_was_sent_in_its_stead(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            sent: list[events.Event] = []
+
+            def send() -> bool:
+                sent.extend(stage.line.take(64))
+                return not isinstance(sent[-1], events.ResponseCompleted)
+
+            stage.create()
+            stage.line.take(64)
+            async with asyncio.timeout(10):
+                await stage.line.wait(send)
+            assert isinstance(sent[-1], events.ResponseCompleted)
+            assert len(sent) > 2
+            await stage.line.close()
+
+        run(test)
+
+    def test_what_fails_to_send_fails_whoever_waits(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+
+            def send() -> bool:
+                raise ConnectionResetError("the peer is gone")
+
+            stage.create()
+            stage.line.take(64)
+            with pytest.raises(ConnectionResetError):
+                await stage.line.wait(send)
+            await stage.line.close()
+
+        run(test)
+
+
 class TestBackPressure:
     def test_a_slow_reader_pauses_the_engine_and_nothing_is_lost(self) -> None:
         async def test() -> None:

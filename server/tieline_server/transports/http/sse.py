@@ -138,8 +138,9 @@ class EventStream:
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []
-        encoded, numbers = 0, self._numbers
-        for event, text in zip(taken, self._encoder.encode_all(taken), strict=True):
+        encode, encoded, numbers = self._encoder.encode, 0, self._numbers
+        for event in taken:
+            text = encode(event)
             if event.sequence_number is not UNSET:
                 numbers = event.sequence_number + 1
             if text is None:

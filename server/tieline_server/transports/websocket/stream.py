@@ -1,7 +1,8 @@
 """The two ends of one WebSocket: one writer, and beside it one reader.
 
 The handler's coroutine writes; what gathers while a write is in flight leaves in the next one.
-Frames go to the transport directly, joined, and ``drain`` waits while the peer is behind. With
+Frames go to the transport directly, joined, and ``drain`` waits while the peer is behind; while it
+is not, a callback of the loop writes in the coroutine's stead, which is then not woken. With
 permessage-deflate every frame goes through aiohttp, which holds the compressor. The reader is a
 task that never waits for the line, so that pings are answered while something samples.
 """
@@ -74,7 +75,7 @@ class EventWriter:
     """The only writer of events. Made and run by the coroutine of the handler."""
 
     __slots__ = ("_batches", "_caught_up", "_deflated", "_encoder", "_event_bytes", "_flow",
-                 "_line", "_pulse", "_socket", "_transport")  # fmt: skip
+                 "_line", "_pulse", "_socket", "_transport", "_work")  # fmt: skip
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class EventWriter:
         self._transport = transport
         self._flow = flow
         self._line = line
+        self._work = line.work
         self._encoder = encoder
         self._deflated = bool(socket.compress)
         self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
@@ -136,14 +138,23 @@ class EventWriter:
                 await self._beat()
 
     async def _silent(self) -> bool:
-        """Waits for something to send; True when it took so long that a sign is due."""
+        """Waits for what it has to do itself; True when it took so long that a sign is due."""
         try:
-            await self._line.wait()
+            await self._line.wait(None if self._deflated else self._send_now)
         except asyncio.CancelledError:
             if self._pulse.fired():
                 return True
             raise
+        if self.writing:
+            await self._drain()
         return False
+
+    def _send_now(self) -> bool:
+        """Sends what a write takes; False when the peer is behind, or there is more to do."""
+        data = self._batches.next()
+        if data is not None and not self._put(data):
+            return False
+        return self._batches.empty and not self._line.closed
 
     async def _beat(self) -> None:
         phase = self._line.phase()
@@ -155,16 +166,18 @@ class EventWriter:
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []
-        encoded, most, framed = 0, self._event_bytes, not self._deflated
-        for event, text in zip(taken, self._encoder.encode_all(taken), strict=True):
+        encode, encoded = self._encoder.encode, 0
+        for event in taken:
+            text = encode(event)
             if text is None:
                 continue
-            if len(text) >= most:
-                text = self._shrink(event)
             size = len(text)
+            if size >= self._event_bytes:
+                text = self._shrink(event)
+                size = len(text)
             encoded += size
-            frames.append(text_header(size) + text if framed else text)
-        self._line.work.encode += encoded
+            frames.append(text if self._deflated else text_header(size) + text)
+        self._work.encode += encoded
         return frames
 
     def _framed(self, text: bytes) -> bytes:
@@ -182,15 +195,25 @@ class EventWriter:
         self._written()
 
     async def _send(self, frames: bytes) -> None:
+        if not self._put(frames):
+            await self._drain()
+
+    def _put(self, frames: bytes) -> bool:
+        """Hands frames to the transport; False when the peer is behind, and a write in flight."""
         if self._transport.is_closing():
             raise ConnectionResetError("the peer is gone")
         self._transport.write(frames)
         if self._transport.get_write_buffer_size() > HIGH_WATER:
             self._pulse.begin()
-            try:
-                await self._flow.drain()
-            except asyncio.CancelledError:
-                raise self._interrupted() from None
+            return False
+        self._pulse.end()
+        return True
+
+    async def _drain(self) -> None:
+        try:
+            await self._flow.drain()
+        except asyncio.CancelledError:
+            raise self._interrupted() from None
         self._written()
 
     def _written(self) -> None:

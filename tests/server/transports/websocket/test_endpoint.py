@@ -293,10 +293,10 @@ def test_a_fault_of_ours_closes_with_1011_and_tells_nothing(
             await socket.turn()
             (connection,) = served.endpoint._open
 
-            def broken(self: object, taken: object) -> list[bytes]:
+            def broken(self: object, event: object) -> bytes:
                 raise RuntimeError("secret")
 
-            monkeypatch.setattr(type(connection._encoder), "encode_all", broken)
+            monkeypatch.setattr(type(connection._encoder), "encode", broken)
             await socket.create()
             error = await socket.event()
             assert (error["status"], error["error"]["code"]) == (500, "server_error")

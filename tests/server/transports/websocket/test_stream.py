@@ -319,13 +319,13 @@ def test_every_event_is_a_final_unmasked_text_frame() -> None:
 
 def test_events_that_gathered_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
-    send = stream.EventWriter._send
+    put = stream.EventWriter._put
 
-    async def counted(writer: stream.EventWriter, frames: bytes) -> None:
+    def counted(writer: stream.EventWriter, frames: bytes) -> bool:
         writes.append(len(frames))
-        await send(writer, frames)
+        return put(writer, frames)
 
-    monkeypatch.setattr(stream.EventWriter, "_send", counted)
+    monkeypatch.setattr(stream.EventWriter, "_put", counted)
 
     async def burst(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=1), *(TextDelta(f"{n} ") for n in range(20)), Finish()]
