@@ -145,10 +145,9 @@ class Outgoing:
         """How many events of a lane wait to be sent."""
         return len(self._lanes.get(lane, ()))
 
-    @property
-    def waiting_lanes(self) -> int:
-        """How many lanes have unsent events."""
-        return len(self._ready)
+    def crowd(self, lane: str | None) -> int:
+        """How many events would wait, were every lane with some as far behind as this one."""
+        return len(self._lanes.get(lane, ())) * len(self._ready)
 
     @property
     def waiting(self) -> int:
@@ -297,9 +296,9 @@ class Outbox:
 
     @property
     def crowd(self) -> int:
-        """How many events wait on the line, were every lane with some as far behind as this one.
+        """``Outgoing.crowd`` of its lane.
 
         What all lanes together may leave unsent is thus shared by those that do, and a lane
         whose events are taken is held up by no other.
         """
-        return self.unsent * self._outgoing.waiting_lanes
+        return self._outgoing.crowd(self._lane)

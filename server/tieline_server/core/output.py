@@ -67,6 +67,7 @@ class Open:
     __slots__ = (
         "call",
         "content",
+        "grows",
         "id",
         "index",
         "kind",
@@ -83,6 +84,8 @@ class Open:
         self.index = index
         self.part: str | None = None
         """Type of the part that grows, or None between parts."""
+        self.grows: type[_Text | deltas.CallDelta] | None = None
+        """The kind of delta that only adds to it."""
         self.pieces: list[str] = []
         self.logprobs: list[Raw] = []
         self.content: list[Raw] = []
@@ -131,6 +134,18 @@ class Output:
             return
         for kind, some in groupby(run, type):
             HANDLERS[kind](self, list(some))
+
+    def grow(self, delta: deltas.Delta) -> bool:
+        """Takes one more piece of what is being said; False where the delta is anything else."""
+        item = self.open
+        if item is None or type(delta) is not item.grows:
+            return False
+        text = delta.text
+        if not text or getattr(delta, "logprobs", None):
+            return False
+        item.pieces.append(text)
+        self._outbox.extend(item.make, (text,))
+        return True
 
     def begins_an_item(self, delta: deltas.Delta) -> bool:
         """Whether ``delta`` begins an item of its own."""
@@ -220,6 +235,7 @@ class Output:
             item = self._begin(delta.kind, prefix, call)
             place = {"item_id": item.id, "output_index": item.index}
             item.make = self._outbox.maker(_CALL_DELTAS[delta.kind], **place)
+            item.grows = deltas.CallDelta
             self.calls += 1
 
     def _on_call_delta(self, run: list[deltas.CallDelta]) -> None:
@@ -237,6 +253,7 @@ class Output:
     def _grow(self, kind: str, part: str, run: Sequence[_Text]) -> None:
         if texts := [delta.text for delta in run if delta.text]:
             item = self._in_part(kind, part)
+            item.grows = type(run[0])
             item.pieces += texts
             self._outbox.extend(item.make, texts)
 
@@ -292,7 +309,7 @@ class Output:
         ended = events.ReasoningSummaryPartDone if summary else events.ContentPartDone
         self._push(ended, part=part, **place)
         (item.summary if summary else item.content).append(part)
-        item.part, item.pieces, item.logprobs = None, [], []
+        item.part, item.grows, item.pieces, item.logprobs = None, None, [], []
 
     def _end_call(self, item: Open) -> None:
         text = "".join(item.pieces)

@@ -210,6 +210,10 @@ class Turn:
 
     def sampled(self, step: Sequence[Delta]) -> None:
         """The engine said these things, in order."""
+        if self.state is TurnState.SAMPLING and len(step) == 1 and self.output.grow(step[0]):
+            # One token more: all that its row comes to.
+            self.tally.count(step)
+            return
         begin = 0
         for at, delta in enumerate(step):
             kind = type(delta)

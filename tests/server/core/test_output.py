@@ -58,6 +58,51 @@ class Written:
 
 
 FUNCTION = CallStart(kind="function_call", name="look")
+CUSTOM = CallStart(kind="custom_tool_call", name="sh")
+
+
+@pytest.mark.parametrize(
+    ("first", "more"),
+    [
+        (TextDelta("a"), TextDelta("b")),
+        (RefusalDelta("a"), RefusalDelta("b")),
+        (ReasoningDelta("a"), ReasoningDelta("b")),
+        (SummaryDelta("a"), SummaryDelta("b")),
+        (FUNCTION, CallDelta("b")),
+        (CUSTOM, CallDelta("b")),
+    ],
+)
+def test_to_grow_by_one_piece_is_to_feed_it(first: Delta, more: Delta) -> None:
+    grown = Written(first)
+    assert grown.output.grow(more)
+    fed = Written(first, more)
+    assert grown.end().events == fed.end().events
+    assert grown.items == fed.items
+
+
+@pytest.mark.parametrize(
+    ("before", "other"),
+    [
+        ((), TextDelta("a")),
+        ((TextDelta("a"),), TextDelta("")),
+        ((TextDelta("a"),), TextDelta("b", 1, (Raw(b"{}"),))),
+        ((TextDelta("a"),), RefusalDelta("b")),
+        ((TextDelta("a"),), ReasoningDelta("b")),
+        ((SummaryDelta("a"),), ReasoningDelta("b")),
+        ((TextDelta("a"),), FUNCTION),
+        ((TextDelta("a"), ItemEnd()), TextDelta("b")),
+        ((FUNCTION, CallDelta("a")), TextDelta("b")),
+    ],
+)
+def test_what_begins_or_says_anything_else_does_not_grow(
+    before: tuple[Delta, ...], other: Delta
+) -> None:
+    written = Written(*before)
+    made = len(written.events)
+    assert not written.output.grow(other)
+    assert len(written.events) == made
+
+
 CUSTOM = CallStart(kind="custom_tool_call", name="patch", namespace="n")
 
 
