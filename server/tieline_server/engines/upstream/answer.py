@@ -148,8 +148,9 @@ class ChatAnswer:
             if thought := delta.reasoning_content or delta.reasoning:
                 deltas.append(ReasoningDelta(thought, tokens_of(thought)))
             if text := delta.content:
-                logprobs = choice.logprobs.content if choice.logprobs is not None else None
-                deltas.append(TextDelta(text, tokens_of(text), tuple(logprobs or ())))
+                logprobs = choice.logprobs
+                said = () if logprobs is None else tuple(logprobs.content or ())
+                deltas.append(TextDelta(text, tokens_of(text), said))
             if delta.refusal:
                 deltas.append(RefusalDelta(delta.refusal, tokens_of(delta.refusal)))
             if delta.tool_calls:

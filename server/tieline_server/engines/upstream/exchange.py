@@ -79,11 +79,11 @@ class Exchange:
             except OSError as error:
                 raise self._broken(error) from None
             if piece is None:
-                watch.wait()
+                watch.since = watch.time()
                 try:
                     await response.more()
                 finally:
-                    watch.rest()
+                    watch.since = None
                 continue
             if not piece:
                 if watch.expired:
@@ -189,25 +189,20 @@ class Exchange:
 class _Watch:
     """Closes a response whose upstream keeps us waiting; costs a turn two assignments a read."""
 
-    __slots__ = ("_between", "_first", "_loop", "_response", "_since", "_timer", "begun", "expired")
+    __slots__ = ("_between", "_first", "_loop", "_response", "_timer", "begun", "expired", "since",
+                 "time")  # fmt: skip
 
     def __init__(self, response: Connection, patience: Patience) -> None:
         self._response = response
         self._first, self._between = patience.first, patience.between
         self._loop = asyncio.get_running_loop()
-        self._since: float | None = None
+        self.time = self._loop.time
+        self.since: float | None = None
+        """Since when the upstream has to say something; what is done with it is not its time."""
         self.begun = False
         """Whether an event has come."""
         self.expired = False
         self._timer = self._loop.call_later(min(self._first, self._between), self._look)
-
-    def wait(self) -> None:
-        """From now on the upstream has to say something."""
-        self._since = self._loop.time()
-
-    def rest(self) -> None:
-        """It has; what is done with it takes as long as it takes."""
-        self._since = None
 
     def end(self) -> None:
         """Nobody waits any more."""
@@ -215,8 +210,8 @@ class _Watch:
 
     def _look(self) -> None:
         limit = self._between if self.begun else self._first
-        since = self._since
-        left = limit if since is None else since + limit - self._loop.time()
+        since = self.since
+        left = limit if since is None else since + limit - self.time()
         if left > 0:
             self._timer = self._loop.call_later(min(left, self._first, self._between), self._look)
             return

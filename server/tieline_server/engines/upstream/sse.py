@@ -22,11 +22,15 @@ class EventStream:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that ``piece`` completes. Raises :class:`EventTooLarge`."""
+        alone = piece.count(b"\n") == 2 and piece[-2:] == b"\n\n" and piece[:5] == b"data:"
+        if alone and not (self._rest or self._data):
+            # Most pieces are one event, and most events one line.
+            return [piece[5:-2].strip()]
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
         events: list[bytes] = []
         for line in lines:
-            if line.startswith(b"data:"):
+            if line[:5] == b"data:":
                 value = line[5:].strip()
                 self._size += len(value)
                 self._data.append(value)
