@@ -103,15 +103,15 @@ class EventWriter:
 
     async def _pump(self) -> None:
         while True:
-            # Encoded events, concatenated, are one message (proto3 encoding).
-            message = self._batches.next()
-            if message is None:
-                if self._line.closed:
-                    return
-                if not await self._silent():
-                    continue
-                message = self._batches.next() or self._heartbeat()
-            await self._write(message)
+            if not self._batches.empty:
+                # Encoded events, concatenated, are one message (proto3 encoding).
+                message = self._batches.next()
+            elif self._line.closed:
+                return
+            else:
+                message = self._heartbeat() if await self._silent() else None
+            if message is not None:
+                await self._write(message)
 
     async def _silent(self) -> bool:
         """Waits for something to send; True when it took so long that a heartbeat is due."""
