@@ -164,6 +164,8 @@ class _Probe(Struct, frozen=True):
     type: str | UnsetType = UNSET
 
 
+_REFERENCE: Final = _NAMES[ItemReference]
+
 _probe: Final = msgspec.json.Decoder(_Probe)
 _decoders: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(view) for name, view in VIEWS.items()
@@ -189,6 +191,11 @@ class Item(Struct, frozen=True, kw_only=True):
     """The call_id that this item answers, or None when it is no tool output."""
     opened: "Opened | None" = None
     """What a sealed item stands for, once a server has opened it. Never leaves the server."""
+
+    @property
+    def names(self) -> str | None:
+        """The id of the item that this one only names, or None when it is one itself."""
+        return self.id if self.type == _REFERENCE else None
 
     @property
     def view(self) -> View:

@@ -317,8 +317,7 @@ class RequestDecoder:
         if given is None:
             check(bytes(raw))
             raise invalid_event("A client event is a JSON object.")
-        lane = text_of(given.get("stream_id"))[:MAX_NAME]
-        return build({name: self._sound(lane, name, value) for name, value in given.items()})
+        return self._build(text_of(given.get("stream_id"))[:MAX_NAME], given)
 
     def create(self, raw: bytes) -> requests.Create:
         """Reads the body of an HTTP create, which has no ``type``; raises as ``decode`` does.
@@ -331,10 +330,29 @@ class RequestDecoder:
         if given is None:
             check(raw)
             raise ApiError.of("invalid_type", "The request body must be a JSON object.")
-        sound = {name: self._sound("", name, value) for name, value in given.items()}
-        create = build({**sound, "type": _CREATE})
+        create = self._build("", {**given, "type": _CREATE})
         assert isinstance(create, requests.Create)
         return create
+
+    def _build(self, lane: str, given: dict[str, Raw]) -> Request:
+        """The client event of these members, once they are known to be sound."""
+        kind = requests.BY_TYPE.get(text_of(given.get("type")))
+        raws = _RAW_FIELDS.get(kind, _NONE)
+        free: dict[str, Raw] = {}
+        plain: dict[str, Raw] = {}
+        for name, raw in given.items():
+            if name not in raws:
+                plain[name] = raw
+            elif raw != ABSENT:
+                free[name] = self._sound(lane, name, raw)
+        text = _encoder.encode(plain)
+        self.work += len(text)
+        _check_members(text, plain)
+        if kind is None:
+            known = ", ".join(f"'{name}'" for name in requests.BY_TYPE)
+            raise invalid_event(f"Missing or unknown event type. Supported values are: {known}.")
+        request: Request = requests.decode(text, kind)
+        return structs.replace(request, **free) if free else request
 
     def _sound(self, lane: str, name: str, raw: Raw) -> Raw:
         """``raw`` once it is known to be sound, as the object of last time where it is equal."""
@@ -368,20 +386,17 @@ def invalid_event(message: str) -> ApiError:
     return ApiError.of("invalid_event", message, param="type")
 
 
-def build(given: dict[str, Raw]) -> Request:
-    """The client event of sound members; raises :class:`ApiError` as :func:`decode_request`."""
-    kind = requests.BY_TYPE.get(text_of(given.get("type")))
-    if kind is None:
-        known = ", ".join(f"'{name}'" for name in requests.BY_TYPE)
-        raise invalid_event(f"Missing or unknown event type. Supported values are: {known}.")
-    raws = _RAW_FIELDS[kind]
-    plain = {name: raw for name, raw in given.items() if name not in raws}
-    request: Request = requests.decode(join(plain), kind)
-    free = {name: raw for name, raw in given.items() if name in raws and raw != ABSENT}
-    return structs.replace(request, **free) if free else request
+def _check_members(text: bytes, given: Mapping[str, Raw]) -> None:
+    """Checks members by the ``text`` of them all; one that is not sound is named."""
+    try:
+        _check_text(text, None, 0)
+    except ApiError:
+        for name, raw in given.items():
+            _check_text(bytes(raw), name or None, 1)
 
 
-_RAW_FIELDS: Final[dict[type[Request], frozenset[str]]] = {
+_NONE: Final[frozenset[str]] = frozenset()
+_RAW_FIELDS: Final[dict[type[Request] | None, frozenset[str]]] = {
     kind: frozenset(
         field.encode_name for field in structs.fields(kind) if field.type in (Raw, Raw | UnsetType)
     )

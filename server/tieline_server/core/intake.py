@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline.items import CALL_KINDS, OUTPUT_KINDS, Item, ItemReference
+from tieline.items import CALL_KINDS, OUTPUT_KINDS, Item
 from tieline_server.core import sealed
 from tieline_server.core.history import NO_CALLS, Segment
 
@@ -88,7 +88,7 @@ def _check_output(item: Item, call_id: str, pending: Mapping[str, Item], answere
 
 def references(new: Sequence[Item], before: Segment | None) -> list[str]:
     """Ids of items that the input only names and that the chain does not hold."""
-    named = [item.view.id for item in new if isinstance(item.view, ItemReference)]
+    named = (name for item in new if (name := item.names) is not None)
     return [name for name in named if before is None or before.find(name) is None]
 
 
@@ -102,14 +102,12 @@ def dereference(
     """
     result: list[Item] = []
     for item in new:
-        if not isinstance(item.view, ItemReference):
+        if (name := item.names) is None:
             result.append(item)
-        elif before is not None and before.find(item.view.id) is not None:
+        elif before is not None and before.find(name) is not None:
             continue
-        elif (target := found.get(item.view.id)) is not None:
+        elif (target := found.get(name)) is not None:
             result.append(target)
         else:
-            raise ApiError.of(
-                "item_not_found", f"Item with id '{item.view.id}' not found.", param="input"
-            )
+            raise ApiError.of("item_not_found", f"Item with id '{name}' not found.", param="input")
     return result

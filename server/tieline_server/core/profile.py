@@ -74,18 +74,21 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     def check(self, create: Create) -> None:
         """Refuses what this profile lacks; raises :class:`ApiError` 400."""
-        asked = {
-            "append": create.append is True and not self.append,
-            "background": create.background is True and not self.background,
-            "context_management": bytes(create.context_management) != b"null"
-            and not self.context_management,
-            "generate": create.generate is False and not self.warm_up,
-            "resumable": create.resumable is True and not self.extensions,
-            "timeout_ms": create.timeout_ms is not None and not self.extensions,
-        }
-        for name, refused in asked.items():
-            if refused:
-                raise unsupported(name, _INSTEAD.get(name, ""))
+        refused = None
+        if not self.append and create.append is True:
+            refused = "append"
+        elif not self.background and create.background is True:
+            refused = "background"
+        elif not self.context_management and bytes(create.context_management) != b"null":
+            refused = "context_management"
+        elif not self.warm_up and create.generate is False:
+            refused = "generate"
+        elif not self.extensions and create.resumable is True:
+            refused = "resumable"
+        elif not self.extensions and create.timeout_ms is not None:
+            refused = "timeout_ms"
+        if refused is not None:
+            raise unsupported(refused, _INSTEAD.get(refused, ""))
 
     def v1(self) -> "Profile":
         """This profile for a client of the append prototype (wire.md 2.2)."""

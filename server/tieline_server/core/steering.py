@@ -130,6 +130,8 @@ class Steers:
 
     def conclude(self, *, goes_on: bool, open_calls: Mapping[str, Item]) -> None:
         """The response ended: tells what becomes of the steers that are still unused."""
+        if not self._accepted:
+            return
         if goes_on and open_calls:
             required = [_stub(call_id, call) for call_id, call in open_calls.items()]
             for steer, _ in self._accepted:
