@@ -53,6 +53,8 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
 
     def plus(self, other: "Usage") -> "Usage":
         """The sum of two usages, as of a rollout of several samplings."""
+        if not self.total_tokens:
+            return other
         details, more = self.input_tokens_details, other.input_tokens_details
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,

@@ -60,6 +60,11 @@ class Budget:
         holdings.hold(tip)
         self.size += holdings.size - before
 
+    def grow(self, owner: str, tip: Segment) -> None:
+        """One who held the chain before this new link holds this one instead."""
+        self._owners[owner].grow(tip)
+        self.size += tip.size
+
     def release(self, owner: str, tip: Segment) -> None:
         """One who held this chain does so no longer."""
         holdings = self._owners[owner]

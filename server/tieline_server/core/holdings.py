@@ -32,6 +32,13 @@ class Holdings:
             self.size += link.size
             link = link.parent
 
+    def grow(self, tip: Segment) -> None:
+        """One who held the chain before this new link holds the chain that ends here instead."""
+        # What it no longer holds by itself is held by the link that follows.
+        self._holders[tip] = 1
+        self._sizes[tip] = tip.size
+        self.size += tip.size
+
     def release(self, tip: Segment) -> None:
         """One who held the chain that ends here does so no longer."""
         holders = self._holders

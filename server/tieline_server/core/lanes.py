@@ -87,7 +87,20 @@ class Lanes:
     @property
     def idle(self) -> bool:
         """Whether nothing runs, waits or is held."""
-        return all(lane.current is None and not lane.queue for lane in self._by_name.values())
+        # A loop: this is asked several times a turn, and a generator costs thrice as much.
+        for lane in self._by_name.values():
+            if lane.current is not None or lane.queue:
+                return False
+        return True
+
+    def next_deadline(self, at: float | None) -> float | None:
+        """When the first of their turns is to be looked at, or ``at`` where that is sooner."""
+        for lane in self._by_name.values():
+            if lane.current is not None:
+                at = _sooner(at, lane.current)
+            for turn in lane.queue:
+                at = _sooner(at, turn)
+        return at
 
     @property
     def phase(self) -> str:
@@ -123,6 +136,13 @@ class Lanes:
             return lane.current if lane is not None else None
         asked = (turn for turn in lane.turns() if turn.request.event_id == cancel.event_id)
         return next(asked, None)
+
+
+def _sooner(at: float | None, turn: Turn) -> float | None:
+    for each in (turn.expires_at, turn.wake_at):
+        if each is not None and (at is None or each < at):
+            at = each
+    return at
 
 
 _LIVELY: Final = ("thinking", "prefill", "queued", "held")

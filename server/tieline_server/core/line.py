@@ -289,11 +289,7 @@ class Line:
 
     def next_deadline(self) -> float | None:
         """When ``tick`` is to be called next, or None."""
-        times = [self._cut_at] if self._cut_at is not None else []
-        for lane in self._lanes:
-            for turn in lane.turns():
-                times += [at for at in (turn.expires_at, turn.wake_at) if at is not None]
-        return min(times, default=None)
+        return self._lanes.next_deadline(self._cut_at)
 
     def phase(self) -> str:
         """What a heartbeat says: the liveliest of the lanes."""
@@ -584,7 +580,8 @@ class Line:
         self._succession.restore(turn)
         if self.state is not LineState.CLOSED:
             self._succession.follow(turn, lane.queue)
-            self._unpark(lane)
+            if lane.parked:
+                self._unpark(lane)
 
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a line that was told goodbye can close."""

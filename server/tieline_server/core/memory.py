@@ -100,6 +100,11 @@ class Memory:
         self._held.hold(tip)
         self._budget.hold(owner, tip)
 
+    def grow(self, owner: str, tip: Segment) -> None:
+        """A turn of the line that worked on the chain before this new link works on this one."""
+        self._held.grow(tip)
+        self._budget.grow(owner, tip)
+
     def release(self, owner: str, tip: Segment) -> None:
         """A turn of the line has done with this chain."""
         self._held.release(tip)

@@ -34,8 +34,11 @@ class Standing:
 
     def move(self, link: Segment) -> Segment:
         """The chain ends here now: this is what counts among what the line holds."""
-        self._host.memory.hold(self._owner, link)
-        self._release()
+        if link.parent is self._link is not None:
+            self._host.memory.grow(self._owner, link)
+        else:
+            self._host.memory.hold(self._owner, link)
+            self._release()
         self._link = link
         return link
 

@@ -292,8 +292,8 @@ class LineRuntime:
     # Effects.
 
     def _carry_out(self, validated_since: float | None = None) -> None:
-        while effects := self.line.take_effects():
-            for effect in effects:
+        while self.line.effects:
+            for effect in self.line.take_effects():
                 if validated_since is not None and isinstance(effect, Sample):
                     spent = self._services.clock() - validated_since
                     effect.turn.marks.add("validate", round(spent * 1e6))
