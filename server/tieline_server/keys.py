@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -69,25 +70,26 @@ class Keys:
         >>> Keys(None, clock=lambda: 0.0, warn=print).authenticate(None).owner
         'local'
         """
+        return self.caller(authorization)()
+
+    def caller(self, authorization: str | None) -> Callable[[], Principal]:
+        """What tells, each time anew, who sends this header: only its hash is made once."""
+        return partial(self._holder, None if self._path is None else _digest(authorization))
+
+    def _holder(self, digest: bytes | None) -> Principal:
+        """Looks up a hash, never a key: how long that takes says nothing of either."""
         if self._path is None:
             return _LOCAL
         self._refresh(self._path)
-        scheme, _, token = (authorization or "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
+        if digest is None:
             raise ApiError.of(
                 "invalid_api_key",
                 "Missing API key: send it as 'authorization: Bearer <key>'.",
             )
-        principal = self._find(token)
+        principal = self._principals.get(digest)
         if principal is None:
             raise ApiError.of("invalid_api_key", "Incorrect API key provided.")
         return principal
-
-    def _find(self, token: str) -> Principal | None:
-        """Looks up a hash, never a key: how long that takes says nothing of either."""
-        presented = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        return self._principals.get(presented)
 
     def _refresh(self, path: Path) -> None:
         now = self._clock()
@@ -102,6 +104,15 @@ class Keys:
             self._principals = read(path)
         except KeyFileError as error:
             self._warn(f"{error}; the last good keys stay in use")
+
+
+def _digest(authorization: str | None) -> bytes | None:
+    """The SHA-256 of the key in a header, or None where it has none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        return None
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def read(path: Path) -> Mapping[bytes, Principal]:

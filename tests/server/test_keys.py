@@ -102,6 +102,17 @@ def test_a_new_key_works_and_a_revoked_one_does_not_after_a_second(
     assert warnings == []
 
 
+def test_a_caller_whose_key_is_revoked_is_refused_when_it_is_asked_for_again(
+    keys: Keys, path: Path, clock: Clock
+) -> None:
+    caller = keys.caller("Bearer ann-key")
+    assert caller().owner == "ann"
+    path.write_text(entry("new-key", "carol"))
+    clock.now += 1.0
+    with pytest.raises(ApiError):
+        caller()
+
+
 def test_the_file_is_looked_at_no_more_than_once_a_second(
     keys: Keys, path: Path, clock: Clock
 ) -> None:

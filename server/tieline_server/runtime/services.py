@@ -53,7 +53,7 @@ class Services(Struct, frozen=True, kw_only=True):
     compaction: str = "keep-tail"
     """What becomes of history that is folded away: the setting of the same name."""
     keys: Any = None
-    """The door's: ``keys.authenticate(header) -> Principal``."""
+    """The door's: ``keys.authenticate(header) -> Principal``, ``keys.caller(header)``."""
 
     def offered(self, principal: Principal) -> Iterator[tuple[str, Model]]:
         """(engine, model under its public name) of what the principal may use, in order."""

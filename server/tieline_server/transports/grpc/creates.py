@@ -6,7 +6,6 @@ line for one request, whose refusal is the call's status.
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -130,7 +129,7 @@ class CreateCalls:
             await abort(context, error, call.request_id)
 
     def _caller(self, call: Call) -> tuple[Principal, Callable[[], Principal]]:
-        authenticate = partial(self._services.keys.authenticate, call.authorization)
+        authenticate = self._services.keys.caller(call.authorization)
         return authenticate(), authenticate
 
     def _line(

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -59,7 +58,7 @@ class CreateCalls:
 
     async def create(self, call: Call) -> web.StreamResponse:
         """One turn. A caller that leaves ends it; what refuses it is the status."""
-        authenticate = partial(self._services.keys.authenticate, call.authorization)
+        authenticate = self._services.keys.caller(call.authorization)
         principal: Principal = authenticate()
         with self._calls.place():
             create, size = await read_create(call, self._services, self._config)
@@ -89,7 +88,7 @@ class CreateCalls:
 
     async def resume(self, call: Call, after: int | None) -> web.StreamResponse:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
-        authenticate = partial(self._services.keys.authenticate, call.authorization)
+        authenticate = self._services.keys.caller(call.authorization)
         principal: Principal = authenticate()
         with self._calls.place():
             line = LineRuntime(self._services, transport="sse", authenticate=authenticate)

@@ -23,7 +23,6 @@ import math
 import socket as sockets
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from aiohttp import WSCloseCode, web
@@ -93,7 +92,7 @@ class WebSocketEndpoint:
                 self._guard(request)
             handshake = read_handshake(request)
             with self.live.place():
-                authenticate = partial(self._services.keys.authenticate, handshake.authorization)
+                authenticate = self._services.keys.caller(handshake.authorization)
                 authenticate()
                 return await self._serve(request, handshake, request_id, authenticate)
         except ApiError as error:
