@@ -142,18 +142,26 @@ class UpstreamEngine:
                 if not accepted:
                     accepted = True
                     yield [Accepted(input_tokens=request.tokens)]
+                step: Sequence[Delta] = ()
                 while not answer.done and (events := await exchange.read()) is not None:
-                    if step := answer.read(events):
-                        if not begun:
-                            begun = True
-                            timing.begun()
+                    step = answer.read(events)
+                    if step and not begun:
+                        begun = True
+                        timing.begun()
+                    # What is read with the end goes with it.
+                    if step and not answer.done:
                         yield step
                 if not (answer.done or answer.finished):
                     raise cut()
                 replica.worked()
-                last = answer.end(timing.phases())
+                ended = step if answer.done else ()
+                try:
+                    last = answer.end(timing.phases())
+                except Failure:
+                    yield ended
+                    raise
                 self._keep(exchange)
-                yield last
+                yield [*ended, *last]
                 return
             except Failure as failure:
                 if begun:

@@ -140,7 +140,6 @@ def test_a_reader_that_takes_long_is_no_fault_of_the_upstream() -> None:
             server.plans.append(streamed(chunk(content="a"), chunk(content="b"), chunk("stop")))
             async with aclosing(engine.sample(ask())) as steps:
                 await anext(steps)
-                await anext(steps)
                 loop.call_later(3 * SHORT.between, gone.set)
                 await gone.wait()
                 rest = [each async for step in steps for each in step]
