@@ -98,7 +98,8 @@ def make_logger(form: str, level: str, stream: BinaryIO) -> FilteringBoundLogger
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
-    return cast(FilteringBoundLogger, logger)
+    # Bound at once: what is not would be looked up again for each line, written or not.
+    return cast(FilteringBoundLogger, logger.bind())
 
 
 def _render_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> bytes:

@@ -87,11 +87,7 @@ class Lanes:
     @property
     def idle(self) -> bool:
         """Whether nothing runs, waits or is held."""
-        # A loop: this is asked several times a turn, and a generator costs thrice as much.
-        for lane in self._by_name.values():
-            if lane.current is not None or lane.queue:
-                return False
-        return True
+        return all(lane.current is None and not lane.queue for lane in self._by_name.values())
 
     def next_deadline(self, at: float | None) -> float | None:
         """When the first of their turns is to be looked at, or ``at`` where that is sooner."""

@@ -77,8 +77,10 @@ class Marks:
         """One sampling is over; ``phases`` is what the engine itself measured."""
         if self._asked is not None:
             self._engine += now - self._asked
-        for name, microseconds in (phases or {}).items():
-            self.add(name, microseconds)
+        if phases:
+            mine = self._phases
+            for name, microseconds in phases.items():
+                mine[name] = mine.get(name, 0) + microseconds
 
     def held(self, now: float) -> None:
         """It waits for its client."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET, Raw
 
 from tieline.errors import ApiError
-from tieline.items import Item, decode_input
+from tieline.items import SEALABLE, Item, decode_input
 from tieline.requests import Append
 from tieline_server.core import intake, sealed
 from tieline_server.core.effects import Catalog, Principal, Prompt, Resolved
@@ -117,7 +117,9 @@ def follow(
     """
     sealer, owner = turn.host.sealer, turn.principal.owner
     named = intake.dereference(new, before, found)
-    opened = [sealed.opened(item, sealer, owner) for item in named]
+    opened = [
+        sealed.opened(item, sealer, owner) if item.type in SEALABLE else item for item in named
+    ]
     intake.check(opened, before, unanswered=turn.host.profile.unanswered)
     return opened
 

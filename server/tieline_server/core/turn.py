@@ -326,7 +326,6 @@ class Turn:
         assert self.resolved is not None
         host.admission.enter()
         self.placed = True
-        self.tally = Tally()
         self.marks.asked(host.now)
         self.wake_at = None if self.running else host.now + host.limits.announce_after
         host.effects.append(Sample(self, self.resolved.engine, settling.prompt_of(self)))
@@ -401,6 +400,7 @@ class Turn:
         self.wake_at = None
         self.held = False
         self.marks.resume(self.host.now)
+        self.tally = Tally()
         joined = (*items, *self.steers.take())
         self.tip = self.standing.move(Segment(self.tip, joined, turn=self.tip.turn))
         if self.stores:
@@ -478,8 +478,9 @@ class Turn:
     def _keep_events(self) -> None:
         """A response that may be read again has its events kept from the first one on."""
         request, settings = self.request, self.settings
-        wanted = request.resumable or self.background or request.idempotency_key is not None
-        if wanted and settings is not None and self.log is None:
+        if settings is None or self.log is not None:
+            return
+        if request.resumable or settings.background or request.idempotency_key is not None:
             self.outbox.log = self.host.logs.open(settings.echoed)
             self.host.effects.append(Begin(self))
 
