@@ -215,29 +215,28 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 def _item(raw: bytes, view: View) -> Item:
+    if isinstance(view, Opaque):
+        opens, answers = _opens(view), _answers(view)
+        return Item(raw=raw, type=view.type, id=view.id, opens=opens, answers=answers)
     return Item(
         raw=raw,
-        type=view.type if isinstance(view, Opaque) else _NAMES[type(view)],
+        type=_NAMES[type(view)],
         id=view.id,
-        opens=_opens(view),
-        answers=_answers(view),
+        opens=view.call_id if isinstance(view, _CALLS) else None,
+        answers=view.call_id if isinstance(view, _OUTPUTS) else None,
     )
 
 
-def _opens(view: View) -> str | None:
-    if isinstance(view, _CALLS):
-        return view.call_id
-    if not isinstance(view, Opaque) or view.type not in CALL_KINDS:
+def _opens(view: Opaque) -> str | None:
+    if view.type not in CALL_KINDS:
         return None
     if view.type == "tool_search_call" and view.execution != "client":
         return None
     return view.id if view.type == "mcp_approval_request" else view.call_id
 
 
-def _answers(view: View) -> str | None:
-    if isinstance(view, _OUTPUTS):
-        return view.call_id
-    if not isinstance(view, Opaque) or view.type not in OUTPUT_KINDS:
+def _answers(view: Opaque) -> str | None:
+    if view.type not in OUTPUT_KINDS:
         return None
     if view.type == "tool_search_output" and view.execution not in (None, "client"):
         return None

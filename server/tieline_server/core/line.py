@@ -29,7 +29,7 @@ from tieline.requests import (
     Steer,
 )
 from tieline.responses import Response
-from tieline_server.core import moving, reading, refusals, settling, steering
+from tieline_server.core import moving, reading, refusals, steering
 from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
@@ -41,7 +41,6 @@ from tieline_server.core.effects import (
     Outlive,
     Principal,
     Release,
-    Resolved,
     Saved,
     Work,
 )
@@ -305,10 +304,6 @@ class Line:
     def session(self, lane: str | None) -> str:
         """Names the line and lane for engines."""
         return f"{self.id}/{lane or ''}"
-
-    def resolve(self, model: str | None, principal: Principal) -> Resolved:
-        """The model of this name; raises :class:`ApiError` 404 or 403."""
-        return settling.resolve(self.catalog, model, principal)
 
     # Actions of the table.
 

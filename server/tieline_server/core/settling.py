@@ -43,11 +43,11 @@ def resolve(catalog: Catalog, model: str | None, principal: Principal) -> Resolv
 def ground(turn: "Turn") -> None:
     """Resolves the model and settles the settings; raises :class:`ApiError` for what is wrong."""
     if turn.settings is not None:
-        turn.resolved = turn.host.resolve(turn.settings.model, turn.principal)
+        turn.resolved = resolve(turn.host.catalog, turn.settings.model, turn.principal)
     elif turn.follows_latest:
         _follow_latest(turn)
     else:
-        turn.resolved = turn.host.resolve(turn.request.model, turn.principal)
+        turn.resolved = resolve(turn.host.catalog, turn.request.model, turn.principal)
         turn.settings = _settings(turn, turn.resolved)
     if turn.settings is not None and ENCRYPTED_REASONING in turn.settings.include:
         turn.output.seal = partial(turn.host.sealer.seal, turn.principal.owner)
@@ -69,7 +69,7 @@ def _follow_latest(turn: "Turn") -> None:
     turn.pinned = tip
     settings = tip.settings.following()
     turn.settings = settings.choosing(turn.request.tool_choice, turn.recall)
-    turn.resolved = turn.host.resolve(turn.settings.model, turn.principal)
+    turn.resolved = resolve(turn.host.catalog, turn.settings.model, turn.principal)
 
 
 def parent_of(turn: "Turn") -> Tip | None:
@@ -134,7 +134,7 @@ def reveal(turn: "Turn", chain: Segment) -> None:
 def read(turn: "Turn", raw: Raw) -> list[Item]:
     """The items of some input, counted as work; raises :class:`ApiError` 400."""
     items = decode_input(raw)
-    turn.host.work.validate += sum(len(item.raw) for item in items)
+    turn.host.work.validate += sum([len(item.raw) for item in items])
     return items
 
 

@@ -20,6 +20,7 @@ from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
     Begin,
+    Catalog,
     Claim,
     Effect,
     Load,
@@ -63,6 +64,7 @@ class Host(Protocol):
     """What a turn needs of its line."""
 
     admission: Admission
+    catalog: Catalog
     driver: Any
     effects: list[Effect]
     extensions: frozenset[str]
@@ -79,10 +81,6 @@ class Host(Protocol):
 
     def new_id(self, prefix: str) -> str:
         """A fresh id."""
-        ...
-
-    def resolve(self, model: str | None, principal: Principal) -> Resolved:
-        """The model of this name; raises :class:`ApiError` 404 or 403."""
         ...
 
     def session(self, lane: str | None) -> str:

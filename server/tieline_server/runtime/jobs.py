@@ -6,7 +6,6 @@ for its line whenever it has something to report.
 
 import asyncio
 import logging
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -125,13 +124,16 @@ async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     if prompt.settings.compaction is not None:
         prompt = await _fold(services, turn, engine, prompt)
     most = services.limits.outbox
-    async with aclosing(engine.sample(prompt)) as steps:
+    steps = engine.sample(prompt)
+    try:
         async for step in steps:
             driver_of(turn).feed(turn, step)
             if not turn.placed:
                 return
             if turn.outbox.crowd >= most:
                 await space(turn, most)
+    finally:
+        await steps.aclose()
     raise server_error()
 
 

@@ -113,7 +113,8 @@ class LineRuntime:
 
     def receive(self, request: Request, *, size: int) -> None:
         """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""
-        started = self._services.clock()
+        self._set_time()
+        started = self.line.now
         if isinstance(request, _AUTHENTICATED):
             try:
                 self._principal = self._authenticate()
@@ -124,7 +125,6 @@ class LineRuntime:
         if link is not None:
             link.send(request, self._principal)
             return
-        self._set_time()
         self.line.receive(request, self._principal)
         if isinstance(request, SessionEnd):
             self._end_links()
