@@ -7,7 +7,7 @@ again when it is named; any other is then ``previous_response_not_found``, and t
 its input whole. Where that does not help, what asks for more is refused.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -39,7 +39,7 @@ class Budget:
         """Owner -> the chains that only wait to be continued, the least recently used first."""
         self._order: OrderedDict[Place, str] = OrderedDict()
         """All of them, and whose they are."""
-        self._resting: Counter[Segment] = Counter()
+        self._resting: dict[Segment, int] = {}
         """How many of them end in this link."""
         self.size = 0
         """Bytes held in all."""
@@ -76,8 +76,11 @@ class Budget:
 
     def rest(self, place: Place, owner: str, tip: Segment) -> None:
         """This chain is the latest of its lane now, and the most recently used of all."""
-        self._idle.setdefault(owner, OrderedDict())[place] = tip
-        self._resting[tip] += 1
+        idle = self._idle.get(owner)
+        if idle is None:
+            idle = self._idle[owner] = OrderedDict()
+        idle[place] = tip
+        self._resting[tip] = self._resting.get(tip, 0) + 1
         self._order[place] = owner
 
     def leave(self, place: Place) -> None:
@@ -85,9 +88,9 @@ class Budget:
         owner = self._order.pop(place)
         idle = self._idle[owner]
         tip = idle.pop(place)
-        self._resting[tip] -= 1
-        if not self._resting[tip]:
-            del self._resting[tip]
+        others = self._resting.pop(tip) - 1
+        if others:
+            self._resting[tip] = others
         if not idle:
             del self._idle[owner]
 

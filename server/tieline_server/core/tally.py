@@ -34,14 +34,10 @@ class Tally:
         >>> Tally().usage(Finish(output_tokens=3)).total_tokens
         3
         """
-        end = finish or Finish()
+        end, took = finish or Finish(), self._input
         return Usage.of(
-            input=_first(end.input_tokens, self._input.input_tokens),
-            cached=_first(end.cached_tokens, self._input.cached_tokens),
-            output=_first(end.output_tokens, self._output),
-            reasoning=_first(end.reasoning_tokens, self._reasoning),
+            input=took.input_tokens if end.input_tokens is None else end.input_tokens,
+            cached=took.cached_tokens if end.cached_tokens is None else end.cached_tokens,
+            output=self._output if end.output_tokens is None else end.output_tokens,
+            reasoning=self._reasoning if end.reasoning_tokens is None else end.reasoning_tokens,
         )
-
-
-def _first(stated: int | None, counted: int) -> int:
-    return counted if stated is None else stated
