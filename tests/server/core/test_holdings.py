@@ -16,19 +16,25 @@ def link(parent: Segment | None, words: int) -> Segment:
 
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=1, max_size=12),
-    st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from(["hold", "grow", "release"]), st.integers(0, 30)), max_size=30
+    ),
 )
 def test_the_size_is_that_of_all_links_that_are_held(
-    tree: list[tuple[int, int]], deeds: list[tuple[bool, int]]
+    tree: list[tuple[int, int]], deeds: list[tuple[str, int]]
 ) -> None:
     links: list[Segment] = []
     for parent, words in tree:
         links.append(link(links[parent % len(links)] if links and parent else None, words))
     holdings, held = Holdings(), list[Segment]()
-    for takes, which in deeds:
-        if takes or not held:
+    for deed, which in deeds:
+        if deed == "hold" or not held:
             held.append(links[which % len(links)])
             holdings.hold(held[-1])
+        elif deed == "grow":
+            longer = link(held[which % len(held)], which % 4)
+            held[which % len(held)] = longer
+            holdings.grow(longer)
         else:
             holdings.release(held.pop(which % len(held)))
         every = {each for tip in held for each in tip.path()}
