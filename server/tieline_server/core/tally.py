@@ -1,9 +1,14 @@
 """What one sampling has used: counted from its deltas, replaced by what the engine states."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from tieline.responses import Usage
 from tieline_server.core.deltas import Accepted, Delta, Finish, ReasoningDelta
+
+MOST: Final = 1 << 31
+"""Tokens that one sampling may say it used. An engine far away may state anything; what is no
+such number is passed over, as ledgers and wires have no room for it."""
 
 
 class Tally:
@@ -35,9 +40,16 @@ class Tally:
         3
         """
         end, took = finish or Finish(), self._input
-        return Usage.of(
-            input=took.input_tokens if end.input_tokens is None else end.input_tokens,
-            cached=took.cached_tokens if end.cached_tokens is None else end.cached_tokens,
-            output=self._output if end.output_tokens is None else end.output_tokens,
-            reasoning=self._reasoning if end.reasoning_tokens is None else end.reasoning_tokens,
-        )
+        input = took.input_tokens if end.input_tokens is None else end.input_tokens
+        cached = took.cached_tokens if end.cached_tokens is None else end.cached_tokens
+        output = self._output if end.output_tokens is None else end.output_tokens
+        reasoning = self._reasoning if end.reasoning_tokens is None else end.reasoning_tokens
+        if not (0 <= cached <= input <= MOST and 0 <= reasoning <= output <= MOST):
+            input, output = _stated(input, took.input_tokens), _stated(output, self._output)
+            cached = min(input, _stated(cached, took.cached_tokens))
+            reasoning = min(output, _stated(reasoning, self._reasoning))
+        return Usage.of(input=input, cached=cached, output=output, reasoning=reasoning)
+
+
+def _stated(tokens: int, counted: int) -> int:
+    return tokens if 0 <= tokens <= MOST else counted

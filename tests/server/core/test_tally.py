@@ -1,5 +1,7 @@
 """What one sampling has used."""
 
+import pytest
+
 from tieline_server.core.deltas import (
     Accepted,
     CallDelta,
@@ -11,7 +13,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
-from tieline_server.core.tally import Tally
+from tieline_server.core.tally import MOST, Tally
 
 RUN: list[Delta] = [
     ReasoningDelta("hm", tokens=3),
@@ -48,3 +50,19 @@ def test_what_the_engine_states_at_the_end_replaces_what_was_counted() -> None:
 
 def test_a_sampling_that_was_never_accepted_used_nothing() -> None:
     assert Tally().usage(None).total_tokens == 0
+
+
+@pytest.mark.parametrize("stated", [-1, MOST + 1, 1 << 70])
+def test_what_no_sampling_can_have_used_is_passed_over(stated: int) -> None:
+    end = Finish(
+        input_tokens=stated, cached_tokens=stated, output_tokens=stated, reasoning_tokens=stated
+    )
+    assert counted().usage(end) == counted().usage(None)
+
+
+def test_cached_and_reasoning_tokens_are_among_the_others() -> None:
+    usage = Tally().usage(
+        Finish(input_tokens=5, cached_tokens=9, output_tokens=3, reasoning_tokens=4)
+    )
+    assert usage.input_tokens_details.cached_tokens == 5
+    assert usage.output_tokens_details.reasoning_tokens == 3

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline.errors import TielineError
+from tieline_server.core.tally import MOST
 from tieline_server.engines.base import Model
 from tieline_server.engines.upstream.replicas import Replica
 
@@ -217,7 +218,7 @@ def _counted(answer: bytes) -> int | None:
     except (msgspec.MsgspecError, RecursionError):
         return None
     if (count := counted.count or counted.input_tokens) is not None:
-        return count
+        return count if 0 <= count <= MOST else None
     return len(counted.tokens) if counted.tokens is not None else None
 
 

@@ -77,11 +77,20 @@ def test_a_model_has_its_context_where_the_server_says_it(entry: Any, window: in
     ("routes", "count"),
     [
         ({"/tokenize": {"count": 5, "tokens": [1]}}, 5),
+        ({"/tokenize": {"count": 1 << 70}}, None),
+        ({"/tokenize": {"count": -1}}, None),
         ({"/apply-template": {"prompt": "x"}, "/tokenize": {"tokens": [1, 2, 3]}}, 3),
         ({"/apply-template": {"prompt": "x"}, "/tokenize": {"tokens": []}}, None),
         ({"/tokenize": {"tokens": []}}, None),
     ],
-    ids=["vllm", "llama.cpp", "llama.cpp that finds none", "one that reads no messages"],
+    ids=[
+        "vllm",
+        "more than there can be",
+        "less than none",
+        "llama.cpp",
+        "llama.cpp that finds none",
+        "one that reads no messages",
+    ],
 )
 def test_tokens_are_counted_in_the_way_that_the_server_has(routes: Any, count: int | None) -> None:
     models = {"/v1/models": {"data": [{"id": "scripted"}]}}
