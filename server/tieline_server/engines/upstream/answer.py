@@ -145,6 +145,8 @@ class ChatAnswer:
     def _take(self, choice: _Choice, deltas: list[Delta]) -> None:
         delta = choice.delta
         if delta is not None:
+            if delta.content or delta.reasoning_content or delta.reasoning or delta.refusal:
+                deltas += self._calls.interrupt()
             if thought := delta.reasoning_content or delta.reasoning:
                 deltas.append(ReasoningDelta(thought, tokens_of(thought)))
             if text := delta.content:

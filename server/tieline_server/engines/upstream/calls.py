@@ -86,6 +86,10 @@ class Calls:
                 call.pieces.append(function.arguments)
         return self._advance(ends=False)
 
+    def interrupt(self) -> list[Delta]:
+        """Something else is said. Raises :class:`Failure` for a call that is not whole by then."""
+        return self._advance(ends=True) if self._at < len(self._calls) else []
+
     def end(self, *, cut: bool) -> list[Delta]:
         """No more pieces come. Raises :class:`Failure` for a call that is no call, unless cut."""
         return self._advance(ends=True, cut=cut)

@@ -252,7 +252,7 @@ class ResponseAnswer:
     # What they come to.
 
     def _says(self, kind: str, event: _Event) -> str:
-        if not isinstance(event.delta, str):
+        if not isinstance(event.delta, str) or self._call is not None:
             raise malformed()
         self._said = True
         self._kind = kind

@@ -7,7 +7,15 @@ import pytest
 
 from tests.support.engine_contract import deltas_of, prompt
 from tests.support.upstream_server import MODEL, Part, call, chunk, streamed, upstream
-from tieline_server.core.deltas import CallDelta, CallStart, Delta
+from tieline_server.core.deltas import (
+    Accepted,
+    CallDelta,
+    CallStart,
+    Delta,
+    Finish,
+    ItemEnd,
+    TextDelta,
+)
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 
@@ -96,3 +104,20 @@ def test_calls_that_nobody_could_run_fail_the_turn(parts: list[Part]) -> None:
 def test_a_call_that_the_limit_cut_is_left_as_it_is() -> None:
     deltas = answered(call(0, '{"a":', id="1", name="read"), chunk("length"))
     assert made(deltas) == [("function_call", "read", None, '{"a":')]
+
+
+def test_what_is_said_between_two_calls_ends_the_first() -> None:
+    first = call(0, '{"a":1}', id="1", name="read")
+    deltas = answered(first, chunk(content="so"), call(1, '{"b":2}', id="2", name="read"), STOP)
+    assert made([each for each in deltas if not isinstance(each, TextDelta)]) == [READ_A, READ_B]
+    kinds = [type(each) for each in deltas if not isinstance(each, Accepted | Finish)]
+    assert kinds == [
+        CallStart, CallDelta, ItemEnd, TextDelta, CallStart, CallDelta, ItemEnd
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["content", "reasoning", "refusal"])
+def test_what_is_said_within_a_call_is_no_part_of_anything(name: str) -> None:
+    parts = [call(0, '{"a":', id="1", name="read"), chunk(**{name: "b"}), call(0, "1}"), STOP]
+    with pytest.raises(EngineError, match="not valid JSON"):
+        answered(*parts)

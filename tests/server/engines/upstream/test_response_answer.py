@@ -19,7 +19,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.settings import Tool
-from tieline_server.engines.upstream.faults import Failure
+from tieline_server.engines.upstream.faults import MALFORMED, Failure
 from tieline_server.engines.upstream.response_answer import ResponseAnswer
 
 SHELL = Tool(type="custom", name="shell", namespace="os")
@@ -186,3 +186,11 @@ def test_what_goes_wrong_is_typed(events: list[bytes], code: str) -> None:
     found = failure(*events)
     assert found.error.code == code
     assert "secret" not in found.error.message
+
+
+@pytest.mark.parametrize(
+    "kind", ["output_text", "refusal", "reasoning_text", "reasoning_summary_text"]
+)
+def test_what_is_said_within_a_call_is_no_answer(kind: str) -> None:
+    begun = added("function_call", name="get_weather")
+    assert failure(begun, said(f"{kind}.delta", delta="a")).error.message == MALFORMED
