@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from tieline.items import Message
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Settings, Tool
@@ -28,6 +29,9 @@ from tieline_server.engines.upstream.truncation import SHORTER, room_of, start_o
 
 KEPT: Final = "upstream.kept"
 """The memo of a link: what each replica keeps that ends with an answer to it."""
+
+CUT: Final = "incomplete"
+"""Status of a message that does not stand in the chain as it was said."""
 
 LOGPROBS: Final = "message.output_text.logprobs"
 
@@ -291,6 +295,9 @@ def _new(answered: Segment, kept: Kept, behind: Sequence[Segment]) -> tuple[Segm
     if len(behind) < 2 or said.turn != answered.turn:
         return None
     if tuple(item.type for item in said.items) != kept.kinds:
+        return None
+    if any(isinstance(item.view, Message) and item.view.status == CUT for item in said.items):
+        # Whole for the upstream, and cut behind it: by a guard, or by who had enough.
         return None
     return tuple(reversed(behind[:-1]))
 

@@ -261,8 +261,12 @@ def test_a_request_that_is_wrong_in_any_form_is_refused_after_one_more_try() -> 
 
 @pytest.mark.parametrize(
     "said_instead",
-    [[], [{"type": "message", "role": "assistant", "content": "f"}] * 2],
-    ids=["nothing", "other items"],
+    [
+        [],
+        [{"type": "message", "role": "assistant", "content": "f"}] * 2,
+        [{"type": "message", "role": "assistant", "content": "f", "status": "incomplete"}],
+    ],
+    ids=["nothing", "other items", "less of it"],
 )
 def test_an_answer_that_the_chain_has_otherwise_is_not_continued(said_instead: Any) -> None:
     async def main() -> None:
