@@ -7,6 +7,7 @@ all after it, waits for the verdicts. A hit closes it.
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,15 +18,22 @@ from tieline_server.engines.base import Engine, EngineError, Model
 from tieline_server.guards.base import (
     Counts,
     Guard,
+    Piece,
     Spent,
     Unchecked,
     Watching,
     refused,
     unchecked,
 )
+from tieline_server.guards.held import Asked
 from tieline_server.guards.output import Gate, Watcher
 from tieline_server.guards.sentences import Sentences, Steps, ended, next_of
-from tieline_server.guards.verdicts import Verdicts
+from tieline_server.guards.verdicts import Verdicts, ask
+
+SAID: Final = "invalid_request"
+"""The code of errors whose message is not of our making."""
+
+UNTOLD: Final = "The engine refuses the request; what it says was held back by a content filter."
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -92,7 +100,8 @@ class GuardedEngine:
                 await _check(chosen.swift, prompt)
             async with aclosing(self._engine.sample(prompt)) as steps:
                 first = await _first(steps, chosen, prompt, spent)
-                async with aclosing(self._through(first, steps, chosen, spent)) as answer:
+                asked = Asked(prompt.settings.tools.offered, prompt.settings.format.type != "text")
+                async with aclosing(self._through(first, steps, chosen, spent, asked)) as answer:
                     async for step in answer:
                         if step and type(step[-1]) is Finish:
                             # The engine has ended before anybody hears so.
@@ -102,17 +111,42 @@ class GuardedEngine:
                             return
                         yield step
         except EngineError as error:
-            error.phases = spent.phases
-            raise
+            told = await self._fit_to_tell(error, chosen)
+            told.phases = spent.phases
+            raise told from None
 
-    def _through(self, first: Sequence[Delta], steps: Steps, chosen: Chosen, spent: Spent) -> Steps:
+    async def _fit_to_tell(self, error: EngineError, chosen: Chosen) -> EngineError:
+        """The error, without what is flagged of it: an engine may pass on what others said."""
+        if error.code != SAID:
+            return error
+        text = f"{error.message}\n{error.param or ''}"
+        untold = EngineError(SAID, UNTOLD)
+        for watcher in chosen.watchers:
+            watch = watcher.guard.watch(escaped=False)
+            watch.read(text, last=True)
+            self._counts.checks[watcher.label] += 1
+            if watch.flagged is not None:
+                self._counts.hits[watcher.label] += 1
+                return untold
+        try:
+            for guard in chosen.listeners:
+                label = (guard.name, "output")
+                if await ask(guard, [Piece(text)], self._counts, label) is not None:
+                    return untold
+        except Unchecked:
+            return untold
+        return error
+
+    def _through(
+        self, first: Sequence[Delta], steps: Steps, chosen: Chosen, spent: Spent, asked: Asked
+    ) -> Steps:
         """What the guards of output let through."""
         if chosen.watchers:
-            answer = _gated(first, steps, Gate(chosen.watchers, self._counts, spent))
+            answer = _gated(first, steps, Gate(chosen.watchers, self._counts, spent, asked=asked))
         else:
             answer = _joined(first, steps)
         for guard in chosen.listeners:
-            answer = Sentences(guard, self._counts, spent).run(answer)
+            answer = Sentences(guard, self._counts, spent, asked=asked).run(answer)
         return answer
 
 

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -14,6 +16,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
+from tieline_server.core.settings import Tool
 
 Text = TextDelta | RefusalDelta | ReasoningDelta | SummaryDelta | CallDelta
 
@@ -22,6 +25,20 @@ TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, SummaryDelta,
 
 COUNTED: Final = TEXTS | {CallStart, ItemEnd}
 """Deltas that stand for tokens."""
+
+
+class Asked(Struct, frozen=True):
+    """What a client has said of the answer beforehand."""
+
+    tools: tuple[Tool, ...] = ()
+    json: bool = False
+    """Whether its text is to be JSON, and so is read without its escapes."""
+
+    def name_of(self, call: CallStart) -> str:
+        """What a call is named; nothing where that is one of the client's own tools."""
+        if any((tool.namespace, tool.name) == (call.namespace, call.name) for tool in self.tools):
+            return ""
+        return call.name if call.namespace is None else f"{call.namespace}\n{call.name}"
 
 
 class Held:

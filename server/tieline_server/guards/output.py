@@ -22,7 +22,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.guards.base import Counts, Spent, Watch, Watching
-from tieline_server.guards.held import TEXTS, Held, Text, bare_mark, counts_of
+from tieline_server.guards.held import TEXTS, Asked, Held, Text, bare_mark, counts_of
 
 
 class Watcher:
@@ -41,8 +41,16 @@ class Gate:
     After a hit it has said :class:`Finish`, and takes nothing more.
     """
 
-    def __init__(self, watchers: Sequence[Watcher], counts: Counts, spent: Spent) -> None:
+    def __init__(
+        self,
+        watchers: Sequence[Watcher],
+        counts: Counts,
+        spent: Spent,
+        *,
+        asked: Asked = Asked(),  # noqa: B008  # it is frozen
+    ) -> None:
         self._watchers = watchers
+        self._asked = asked
         self._counts = counts
         self._spent = spent
         self._kind: type | None = None
@@ -93,9 +101,13 @@ class Gate:
 
     def _between(self, delta: Delta, out: list[Delta]) -> None:
         self._end_part(out)
+        if not self.hit and type(delta) is CallStart:
+            self._escaped = delta.kind == "function_call"
+            if name := self._asked.name_of(delta):
+                self._begin_part(CallStart)
+                self._watch(name, out, last=True)
+                self._kind = None
         if not self.hit:
-            if type(delta) is CallStart:
-                self._escaped = delta.kind == "function_call"
             out.append(bare_mark(delta))
 
     def _read(self, kind: type, texts: Sequence[Text], out: list[Delta]) -> None:
@@ -112,7 +124,7 @@ class Gate:
 
     def _begin_part(self, kind: type) -> None:
         self._kind = kind
-        escaped = kind is CallDelta and self._escaped
+        escaped = self._asked.json if kind is TextDelta else kind is CallDelta and self._escaped
         self._watches = [each.guard.watch(escaped=escaped) for each in self._watchers]
         for each in self._watchers:
             self._counts.checks[each.label] += 1

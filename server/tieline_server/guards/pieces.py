@@ -22,6 +22,9 @@ BINARY: Final = frozenset({"file_data", "data", "image_data"})
 
 IMAGES: Final = frozenset({"image_url"})
 
+NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Members of a schema whose own members somebody has named."""
+
 RUNS: Final = frozenset({"content", "output"})
 """Members whose parts a model reads without anything between them."""
 
@@ -46,26 +49,28 @@ def heads_of(settings: Settings) -> Iterator[tuple[str, Piece]]:
         yield "instructions", Piece(settings.instructions)
     texts: list[str] = []
     for tool in settings.tools.offered:
-        texts += [text for text in (tool.name, tool.description) if text]
+        texts += [text for text in (tool.namespace, tool.name, tool.description) if text]
         for raw in (tool.parameters, tool.format):
             if raw is not None:
                 texts += _texts_in(raw)
     if texts:
         yield "tools", Piece("\n".join(texts))
     if settings.format.schema is not None:
-        yield "text", Piece("\n".join(_texts_in(settings.format.schema)))
+        name = [settings.format.name] if settings.format.name else []
+        yield "text", Piece("\n".join([*name, *_texts_in(settings.format.schema)]))
 
 
 def _texts_in(raw: bytes) -> list[str]:
-    reader = _Reader()
+    reader = _Reader(schema=True)
     reader.read(_decode(raw))
     return reader.texts
 
 
 class _Reader:
-    """Collects the texts of some JSON in order."""
+    """Collects the texts of some JSON in order; of a ``schema`` also how its members are named."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, schema: bool = False) -> None:
+        self._schema = schema
         self.texts: list[str] = []
         self.images: list[str] = []
 
@@ -74,6 +79,8 @@ class _Reader:
         if isinstance(value, str):
             self._text(value, name)
         elif isinstance(value, dict):
+            if self._schema and name in NAMED:
+                self.texts += value
             for key, each in value.items():
                 self.read(each, "url_of_image" if name in IMAGES and key == "url" else key)
         elif isinstance(value, list):

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish
+from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.guards.base import Counts, Guard, Piece, Spent, Unchecked, unchecked
 from tieline_server.guards.escapes import Unescaper, unescaped
-from tieline_server.guards.held import TEXTS, Held, Text, bare_mark, counts_of
+from tieline_server.guards.held import TEXTS, Asked, Held, Text, bare_mark, counts_of
 from tieline_server.guards.verdicts import ask
 
 LONGEST: Final = 400
@@ -70,8 +70,16 @@ def _whole(text: str) -> int:
 class Sentences:
     """Lets through what ``guard`` lets through, and closes the engine at a hit."""
 
-    def __init__(self, guard: Guard, counts: Counts, spent: Spent) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        counts: Counts,
+        spent: Spent,
+        *,
+        asked: Asked = Asked(),  # noqa: B008  # it is frozen
+    ) -> None:
         self._guard = guard
+        self._client = asked
         self._counts = counts
         self._spent = spent
         self._label = (guard.name, "output")
@@ -164,14 +172,24 @@ class Sentences:
             elif kind is not Accepted:
                 self._end_part()
                 if type(delta) is CallStart:
-                    self._escaped = delta.kind == "function_call"
+                    self._begin_call(delta)
                 self._queue.append(bare_mark(delta))
+
+    def _begin_call(self, call: CallStart) -> None:
+        self._escaped = call.kind == "function_call"
+        if name := self._client.name_of(call):
+            part = _Part(CallStart, escaped=False)
+            part.text, part.last = name, True
+            self._waiting += len(name)
+            self._queue.append(part)
 
     def _grow(self, delta: Text) -> None:
         part, kind = self._open, type(delta)
         if part is None or part.kind is not kind:
             self._end_part()
-            part = self._open = _Part(kind, escaped=kind is CallDelta and self._escaped)
+            escaped = self._client.json if kind is TextDelta else self._escaped
+            escaped = escaped and kind in (TextDelta, CallDelta)
+            part = self._open = _Part(kind, escaped=escaped)
             self._queue.append(part)
         part.held.add(delta)
         part.text += delta.text

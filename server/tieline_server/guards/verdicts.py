@@ -131,7 +131,7 @@ class Verdicts:
 
     async def _head(self, settings: Settings) -> str | None:
         """The verdict on instructions and tools, which is that of the last time."""
-        key = settings.instructions, settings.tools.offered, settings.format.schema
+        key = settings.instructions, settings.tools.offered, settings.format
         if key in self._heads:
             self._heads.move_to_end(key)
             return self._heads[key]

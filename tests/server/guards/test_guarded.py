@@ -26,7 +26,7 @@ from tieline_server.core.history import Segment
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.guards.base import REFUSED, Counts, Guard
-from tieline_server.guards.guarded import GuardedEngine
+from tieline_server.guards.guarded import UNTOLD, GuardedEngine
 from tieline_server.guards.pattern import PatternGuard
 from tieline_server.summaries import summarise
 
@@ -338,5 +338,29 @@ def test_closing_the_engine_closes_what_samples_and_no_guard() -> None:
         await guarded.close()
         error = await refusal(guarded, prompt("hi"))
         assert error.code == "engine_unavailable"
+
+    run(main())
+
+
+@pytest.mark.parametrize("guard", [PATTERN, Reader("bad")], ids=["pattern", "asked"])
+def test_what_an_engine_passes_on_of_an_error_is_read_like_an_answer(guard: Guard) -> None:
+    async def main() -> None:
+        said = EngineError("invalid_request", "so bad", param="input")
+        for steps in ([said], [[Accepted()], [TextDelta("Hi. ")], said]):
+            error = await refusal(around(speaker(*steps), guard), ask())
+            assert (error.code, error.message, error.param) == ("invalid_request", UNTOLD, None)
+        fine = EngineError("invalid_request", "so be it", param="input")
+        error = await refusal(around(speaker(fine), guard), ask())
+        assert (error.message, error.param) == ("so be it", "input")
+
+    run(main())
+
+
+def test_what_cannot_be_asked_about_of_an_error_is_not_passed_on() -> None:
+    async def main() -> None:
+        reader = Reader("none", applies=frozenset({"output"}))
+        reader.fails = True
+        said = EngineError("invalid_request", "so bad")
+        assert (await refusal(around(speaker(said), reader), ask())).message == UNTOLD
 
     run(main())

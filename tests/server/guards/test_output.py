@@ -17,20 +17,23 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
+from tieline_server.core.settings import Tool
 from tieline_server.core.tally import Tally
 from tieline_server.guards.base import Counts, Spent
+from tieline_server.guards.held import Asked
 from tieline_server.guards.output import Gate, Watcher
 from tieline_server.guards.pattern import PatternGuard
 
 CALL = CallStart(kind="function_call", name="f")
 CUSTOM = CallStart(kind="custom_tool_call", name="c")
+ASKED = Asked(tools=(Tool(type="function", name="f"), Tool(type="custom", name="c")))
 
 
-def gate(*patterns: str, counts: Counts | None = None) -> Gate:
+def gate(*patterns: str, counts: Counts | None = None, asked: Asked = ASKED) -> Gate:
     """One guard for each pattern."""
     guards = [PatternGuard(f"g{at}", [each]) for at, each in enumerate(patterns)]
     watchers = [Watcher(guard, guard.name) for guard in guards]
-    return Gate(watchers, counts or Counts(), Spent())
+    return Gate(watchers, counts or Counts(), Spent(), asked=asked)
 
 
 def through(some: Gate, *steps: Sequence[Delta]) -> list[Delta]:
@@ -159,3 +162,20 @@ def test_a_part_counts_as_one_piece_however_many_tokens_it_has() -> None:
     through(some, *([TextDelta("word ")] for _ in range(50)), [ItemEnd(), TextDelta("a"), Finish()])
     assert counts.checks == {("g0", "output"): 2}
     assert counts.seconds["g0", "output"] > 0
+
+
+def test_the_name_of_a_call_is_read_where_it_is_not_one_that_the_client_offered() -> None:
+    foreign = CallStart(kind="function_call", name="f", namespace="so bad")
+    out = through(gate("bad"), [TextDelta("a"), foreign, CallDelta("{}"), Finish()])
+    assert seen(out) == [TextDelta("a", 0), Finish(reason="content_filter")]
+    own = CallStart(kind="function_call", name="bad")
+    offered = Asked(tools=(Tool(type="function", name="bad"),))
+    out = through(gate("bad", asked=offered), [own, CallDelta("{}"), Finish()])
+    assert seen(out) == [own, CallDelta("{}", 0), Finish()]
+
+
+def test_escapes_count_in_text_that_is_to_be_json() -> None:
+    text = TextDelta(r'{"q":"b\u0061d"}')
+    out = through(gate("bad", asked=Asked(json=True)), [text], [Finish()])
+    assert seen(out) == [TextDelta('{"q":"', 0), Finish(reason="content_filter")]
+    assert seen(through(gate("bad"), [text], [Finish()]))[-1] == Finish()

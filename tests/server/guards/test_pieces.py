@@ -98,10 +98,11 @@ def test_models_write_messages_of_the_assistant_thoughts_and_calls(item: Any, ow
 
 
 def test_what_comes_beside_the_input_is_named_by_its_parameter() -> None:
-    schema = {"type": "object", "description": "of text"}
+    schema = {"type": "object", "properties": {"q": {"description": "of text"}}}
+    web = {"type": "namespace", "name": "web", "tools": [{**WEATHER, "name": "open"}]}
     asked = prompt(
         instructions="be brief",
-        tools=[WEATHER],
+        tools=[WEATHER, web],
         text={"format": {"type": "json_schema", "name": "n", "schema": schema}},
     )
     heads = dict(heads_of(asked.settings))
@@ -109,5 +110,7 @@ def test_what_comes_beside_the_input_is_named_by_its_parameter() -> None:
     assert heads["instructions"] == Piece("be brief")
     assert heads["tools"].text.startswith("get_weather\nThe weather in a city.")
     assert "celsius" in heads["tools"].text
-    assert heads["text"] == Piece("of text")
+    assert "\nweb\nopen\n" in heads["tools"].text
+    assert "\nunit\n" in heads["tools"].text
+    assert heads["text"] == Piece("n\nq\nof text")
     assert list(heads_of(prompt().settings)) == []

@@ -20,11 +20,14 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
+from tieline_server.core.settings import Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.guards.base import Counts, Spent
+from tieline_server.guards.held import Asked
 from tieline_server.guards.sentences import LONGEST, MOST, Sentences
 
 CALL = CallStart(kind="function_call", name="f")
+ASKED = Asked(tools=(Tool(type="function", name="f"),))
 
 
 class Said(Struct):
@@ -61,9 +64,11 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
-async def through(said: Said, reader: Reader, counts: Counts | None = None) -> list[Delta]:
+async def through(
+    said: Said, reader: Reader, counts: Counts | None = None, *, asked: Asked = ASKED
+) -> list[Delta]:
     """All that leaves, less what stands for tokens alone."""
-    sentences = Sentences(reader, counts or Counts(), Spent())
+    sentences = Sentences(reader, counts or Counts(), Spent(), asked=asked)
     async with aclosing(sentences.run(said.run())) as steps:
         async for step in steps:
             said.out += [delta for delta in step if getattr(delta, "text", " ")]
@@ -224,5 +229,29 @@ def test_closing_it_ends_the_engine_and_the_question_at_once() -> None:
         await steps.aclose()
         assert said.closed
         assert reader.waiting == 0
+
+    run(main())
+
+
+def test_the_name_of_a_call_is_read_where_it_is_not_one_that_the_client_offered() -> None:
+    async def main() -> None:
+        reader = Reader()
+        steps: list[list[Delta]] = [[CALL], [CallDelta("{}")], [Finish()]]
+        foreign = CallStart(kind="function_call", name="f", namespace="so bad")
+        assert await through(Said(steps), reader) == [CALL, CallDelta("{}", 0), Finish()]
+        assert reader.read == ["{}"]
+        out = await through(Said([[TextDelta("A.")], [foreign], [Finish()]]), reader)
+        assert out == [TextDelta("A.", 0), Finish(reason="content_filter")]
+        assert reader.read == ["{}", "A.", "so bad\nf"]
+
+    run(main())
+
+
+def test_text_that_is_to_be_json_is_read_as_it_is_meant() -> None:
+    async def main() -> None:
+        steps: list[list[Delta]] = [[TextDelta(r'{"q":"b\u0061d"}')], [Finish()]]
+        out = await through(Said(steps), Reader(), asked=Asked(json=True))
+        assert out == [Finish(reason="content_filter")]
+        assert (await through(Said(steps), Reader()))[-1] == Finish()
 
     run(main())
