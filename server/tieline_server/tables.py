@@ -6,7 +6,9 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-_URL: Final = re.compile(r"https?://[^\s/?#@,]+(?:/[^\s?#@,]*)?")
+_URL: Final = re.compile(
+    r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@,:\[\]]+)(?::(\d{1,5}))?(?:/[^\s?#@,]*)?"
+)
 
 
 def listed(value: str) -> list[str]:
@@ -22,9 +24,14 @@ def _upstream(value: str | None) -> str | None:
     """What is wrong is not repeated: somebody may have put a password in."""
     if value is not None and not (urls := listed(value)):
         raise ValueError("it names no URL")
-    if value is not None and not all(map(_URL.fullmatch, urls)):
+    if value is not None and not all(map(_is_url, urls)):
         raise ValueError("it is no URL such as http://127.0.0.1:8000/v1, without a key")
     return value
+
+
+def _is_url(url: str) -> bool:
+    found = _URL.fullmatch(url)
+    return found is not None and int(found[1] or 1) in range(1, 1 << 16)
 
 
 Upstream = Annotated[str | None, AfterValidator(_upstream)]

@@ -34,12 +34,25 @@ def test_a_price_is_a_number_of_both_ways(price: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", ",", "model:8000", "ftp://a/v1", "http://user:secret@host/v1", "http://h/?key=1"]
+    "url",
+    [
+        "",
+        ",",
+        "model:8000",
+        "ftp://a/v1",
+        "http://user:secret@host/v1",
+        "http://h/?key=1",
+        "http://h:port",
+        "http://h:99999",
+        "http://h:0",
+        "http://:80",
+        "http://[::1",
+    ],
 )
 def test_an_upstream_is_urls_without_a_secret_and_the_refusal_repeats_none(url: str) -> None:
     said = refusal(ModelSettings, upstream=url)
     assert "URL" in said
-    both = "http://a:1/v1,https://b"
+    both = "http://a:1/v1,https://b,http://[::1]:65535/v1"
     assert ModelSettings.model_validate({"upstream": both}).upstream == both
 
 

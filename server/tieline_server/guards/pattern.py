@@ -262,7 +262,8 @@ def _lines(name: str, path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        # Some editors begin a file with a mark, which no pattern is meant to have.
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise GuardError(f"guards.{name}: cannot read {path}: {type(error).__name__}") from None
     return [line for line in text.splitlines() if line and not line.startswith("#")]

@@ -156,6 +156,8 @@ def test_the_patterns_of_a_file_join_those_of_the_table(tmp_path: Path) -> None:
     for missing in (tmp_path / "none", tmp_path):
         with pytest.raises(GuardError, match="cannot read"):
             PatternGuard.of("g", GuardSettings(kind="pattern", file=missing))
+    path.write_bytes(b"\xef\xbb\xbffrom editor\r\n# a comment\r\n")
+    assert first(PatternGuard.of("g", settings), "a comment", "from editor") == 1
     path.write_text("# nothing\n")
     with pytest.raises(GuardError, match="there is no pattern"):
         PatternGuard.of("g", GuardSettings(kind="pattern", file=path))
