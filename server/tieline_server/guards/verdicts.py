@@ -7,6 +7,7 @@ before it.
 """
 
 import asyncio
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ HEADS: Final = 256
 """Different sets of instructions and tools whose verdict is remembered."""
 
 LARGE: Final = 256 * 1024
-"""Bytes of items that are not taken apart on the loop."""
+"""Bytes of items, or of instructions and tools, that are not taken apart on the loop."""
 
 
 class Verdict(Enum):
@@ -131,11 +132,14 @@ class Verdicts:
 
     async def _head(self, settings: Settings) -> str | None:
         """The verdict on instructions and tools, which is that of the last time."""
-        key = settings.instructions, settings.tools.offered, settings.format
+        key = _head_key(settings)
         if key in self._heads:
             self._heads.move_to_end(key)
             return self._heads[key]
-        heads = list(heads_of(settings))
+        if settings.echoed > LARGE:
+            heads = await asyncio.to_thread(list, heads_of(settings))
+        else:
+            heads = list(heads_of(settings))
         at = await self._ask([piece for _, piece in heads])
         param = self._heads[key] = None if at is None else heads[at][0]
         if len(self._heads) > HEADS:
@@ -152,6 +156,20 @@ class Verdicts:
         if before is None or before.turn != link.turn:
             return False
         return before.memo.get(self._key) is Verdict.SAMPLED
+
+
+def _head_key(settings: Settings) -> object:
+    """What verdicts on instructions and tools are remembered by; of large ones a digest.
+
+    A client may send others with every create: nothing that is large is kept for the next one.
+    """
+    if settings.echoed <= LARGE:
+        return settings.instructions, settings.tools.offered, settings.format
+    digest = hashlib.blake2b()
+    for name in ("instructions", "tools", "text"):
+        raw = bytes(settings.echo[name])
+        digest.update(b"%d:%b" % (len(raw), raw))
+    return digest.digest()
 
 
 async def ask(

@@ -1,6 +1,8 @@
 """What is read of a chain: each item once, whoever asks and however the chain goes on."""
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -260,3 +262,30 @@ def test_items_that_say_nothing_are_not_asked_about() -> None:
         assert (reader.calls, counts.checks) == (1, {("reader", "input"): 1})
 
     run(main())
+
+
+def test_large_instructions_and_tools_are_read_once_and_not_kept_for_that() -> None:
+    async def main() -> None:
+        reader = Reader()
+        verdicts = Verdicts(reader, Counts())
+        tip = link("hi")
+        for number in range(8):
+            for _ in range(2):
+                members = {"instructions": f"{number}" + "x" * 1_000_000, "tools": [WEATHER]}
+                assert await verdicts.flagged(ending(tip, **members)) is None
+        assert len(reader.read) == 2 * 8 + 1
+        other = {**members, "tools": [{**WEATHER, "description": "bad"}]}
+        assert await verdicts.flagged(ending(tip, **other)) == "tools"
+        del other, members
+        reader.read.clear()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        del verdicts
+        gc.collect()
+        assert before - tracemalloc.get_traced_memory()[0] < 500_000
+
+    tracemalloc.start()
+    try:
+        run(main())
+    finally:
+        tracemalloc.stop()
