@@ -18,6 +18,8 @@ class Accepted(Struct, frozen=True, kw_only=True, gc=False):
 
     input_tokens: int = 0
     cached_tokens: int = 0
+    held: bool = False
+    """Nobody is to hear of it yet; it counts for a turn that ends before that."""
 
 
 class TextDelta(Struct, frozen=True, gc=False):

@@ -228,6 +228,8 @@ class Turn:
         if type(delta) is Finish:
             held = self._must_hold(delta)
             self.handle(TurnInput.HOLD if held else TurnInput.FINISH, delta)
+        elif delta.held:  # type: ignore[union-attr]  # it is Accepted
+            self.tally.accept(delta)  # type: ignore[arg-type]
         else:
             self.handle(TurnInput.ACCEPT, delta)
 

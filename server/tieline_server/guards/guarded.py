@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tieline_server.core.deltas import Delta, Finish
+from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import Engine, EngineError, Model
 from tieline_server.guards.base import (
@@ -99,7 +99,11 @@ class GuardedEngine:
             with spent.waiting():
                 await _check(chosen.swift, prompt)
             async with aclosing(self._engine.sample(prompt)) as steps:
-                first = await _first(steps, chosen, prompt, spent)
+                first: Sequence[Delta] = ()
+                async with aclosing(_first(steps, chosen, prompt, spent)) as before:
+                    async for first in before:
+                        if first and type(first[0]) is Accepted and first[0].held:
+                            yield first
                 asked = Asked(prompt.settings.tools.offered, prompt.settings.format.type != "text")
                 async with aclosing(self._through(first, steps, chosen, spent, asked)) as answer:
                     async for step in answer:
@@ -183,21 +187,26 @@ async def _check(guards: Iterable[tuple[Guard, Verdicts]], prompt: Prompt) -> No
             raise refused(guard, param)
 
 
-async def _first(steps: Steps, chosen: Chosen, prompt: Prompt, spent: Spent) -> Sequence[Delta]:
-    """The first step of an engine, once it is known that it may be told."""
+async def _first(steps: Steps, chosen: Chosen, prompt: Prompt, spent: Spent) -> Steps:
+    """The first step of an engine, once it is known that it may be told.
+
+    What it took before that comes first, told to nobody: it is used, whatever the verdict is.
+    """
     if not chosen.asked:
-        return await next_of(steps) or ()
+        yield await next_of(steps) or ()
+        return
     verdict = asyncio.ensure_future(_check(chosen.asked, prompt))
     step = asyncio.ensure_future(next_of(steps))
     try:
         await asyncio.wait((verdict, step), return_when=asyncio.FIRST_COMPLETED)
         if not verdict.done():
             # A refusal of the engine's needs no verdict.
-            step.result()
+            if taken := [delta for delta in step.result() or () if type(delta) is Accepted]:
+                yield [replace(taken[0], held=True)]
             with spent.waiting():
                 await verdict
         verdict.result()
-        return await step or ()
+        yield await step or ()
     finally:
         await ended((verdict, step))
 

@@ -81,6 +81,18 @@ class TestStart:
         assert line.errors == []
         assert line.stopped == [turn]
 
+    def test_what_the_engine_took_but_may_not_tell_yet_announces_nothing_and_counts(self) -> None:
+        line = Lockstep()
+        turn = line.create("hi")
+        line.say(turn, Accepted(input_tokens=30, held=True))
+        assert line.types(turn) == []
+        line.wait(1.0)
+        line.fail(turn, "invalid_prompt")
+        usage = line.response(turn).usage
+        assert usage is not None
+        assert (usage.input_tokens, usage.output_tokens) == (30, 0)
+        assert line.record(turn).usage == usage
+
     def test_generate_false_ends_completed_without_output_and_can_be_continued(self) -> None:
         line = Lockstep()
         warm = line.create("context", generate=False)

@@ -121,6 +121,8 @@ def test_the_engine_is_asked_while_the_verdict_is_out_and_nothing_is_said_before
         engine, reader = hello(), Reader()
         reader.gate.clear()
         steps = around(engine, reader).sample(ask())
+        # It counts, should the turn end here.
+        assert await anext(steps) == [Accepted(input_tokens=1, held=True)]
         first = asyncio.ensure_future(anext(steps))
         await reader.signal.until(lambda: reader.waiting == 1)
         for _ in range(100):
@@ -180,6 +182,8 @@ def test_closing_it_while_a_verdict_is_out_ends_the_question_and_the_engine() ->
         engine, reader = hello(), Reader()
         reader.gate.clear()
         steps = around(engine, reader).sample(ask())
+        # It counts, should the turn end here.
+        assert await anext(steps) == [Accepted(input_tokens=1, held=True)]
         first = asyncio.ensure_future(anext(steps))
         await reader.signal.until(lambda: reader.waiting == 1)
         first.cancel()
