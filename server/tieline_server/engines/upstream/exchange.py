@@ -169,11 +169,12 @@ class Exchange:
         while len(body) < LARGEST_ERROR and (piece := await response.read()):
             body += piece
         said = said_in(bytes(body))
-        logger.warning(
-            "upstream refused: %s %s %s", self._replica.url, response.status, said.message[:500]
-        )
         after = retry_after(response.headers.get("retry-after"), now=datetime.now(UTC))
-        return refused(response.status, said, retry_after=after)
+        failure = refused(response.status, said, retry_after=after)
+        # What is wrong with a request is often said by quoting it: that is for its client alone.
+        told = "" if failure.error.code == "invalid_request" else said.message[:500]
+        logger.warning("upstream refused: %s %s %s", self._replica.url, response.status, told)
+        return failure
 
     def _broken(self, error: BaseException) -> Failure:
         expired = self._watch is not None and self._watch.expired

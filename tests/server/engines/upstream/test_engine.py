@@ -352,6 +352,22 @@ def test_one_replica_of_two_is_enough_to_start() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(("status", "logged"), [(400, False), (422, False), (401, True)])
+def test_what_an_upstream_says_of_a_request_is_for_its_client_and_not_for_the_log(
+    caplog: pytest.LogCaptureFixture, status: int, logged: bool
+) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.otherwise = refusing(status, {"message": "no such thing as 'my secret'"})
+            with pytest.raises(EngineError) as caught:
+                await deltas_of(engine, ask("my secret"))
+            assert ("my secret" in caught.value.message) is not logged
+
+    run(main())
+    assert "upstream refused" in caplog.text
+    assert ("my secret" in caplog.text) is logged
+
+
 def test_the_key_is_sent_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with upstream(key="s3cret") as server, opened(server, key="s3cret") as engine:
