@@ -5,10 +5,10 @@ upstream was not held to that, or writes JSON with white space, a call is still 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from tieline_server.core.deltas import Delta, Finish, FinishReason
 from tieline_server.engines.base import EngineError
@@ -29,8 +29,21 @@ Split = Callable[[str, int, int], Sequence[int] | None]
 """``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
 
 
+Id = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
+class _Likely(Struct, frozen=True):
+    token: str | None = None
+    bytes: list[int] | None = None
+    logprob: float | None = None
+
+
+class _Token(_Likely, frozen=True):
+    top_logprobs: list[_Likely] = []
+
+
 class _Logprobs(Struct, frozen=True):
-    content: list[dict[str, Any]] | None = None
+    content: list[_Token] | None = None
     """As llama.cpp has them."""
     tokens: list[str] | None = None
     """As completions have them, with the next two."""
@@ -39,13 +52,13 @@ class _Logprobs(Struct, frozen=True):
 
 
 class _Verbose(Struct, frozen=True):
-    tokens: list[int] = []
+    tokens: list[Id] = []
 
 
 class _Choice(Struct, frozen=True):
     index: int = 0
     text: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[Id] | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
@@ -183,6 +196,8 @@ class CompletionAnswer:
         if not newest or sampled is None:
             return None
         count, self._count = sampled - self._count, sampled
+        if count < 1:
+            return None
         # Of a code point that took several, llama.cpp tells the last one.
         return newest if count == len(newest) else self._split(text, count, newest[-1])
 
@@ -197,10 +212,8 @@ class CompletionAnswer:
         return tuple(_completion_entry(*each, self._wanted) for each in entries)
 
 
-def _entry(token: Mapping[str, Any], wanted: int) -> Raw:
-    members = ("token", "bytes", "logprob")
-    top = [{name: each.get(name) for name in members} for each in token["top_logprobs"][:wanted]]
-    return Raw(_encode({**{name: token.get(name) for name in members}, "top_logprobs": top}))
+def _entry(token: _Token, wanted: int) -> Raw:
+    return Raw(_encode(structs.replace(token, top_logprobs=token.top_logprobs[:wanted])))
 
 
 def _completion_entry(

@@ -21,6 +21,7 @@ from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
+from tieline_server.engines.upstream.faults import MALFORMED
 from tieline_server.engines.upstream.probe import UpstreamError
 
 T = TypeVar("T")
@@ -336,6 +337,40 @@ def test_log_probabilities_of_completions_are_read_too() -> None:
             ]
             assert [len(each["top_logprobs"]) for each in entries] == [1, 0]
             assert said.tokens == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token_ids": [1 << 40]},
+        {"token_ids": [-1]},
+        {"logprobs": {"content": [{"token": "fi", "top_logprobs": [3]}]}},
+        {"logprobs": {"content": [{"token": 3}]}},
+    ],
+    ids=["an id beyond any", "an id below any", "no alternatives", "no token"],
+)
+def test_what_is_no_id_and_no_log_probability_is_no_answer(wrong: Any) -> None:
+    async def main() -> None:
+        async with scripted(Scripted()) as (server, engine):
+            server.plans.append(streamed(event({"choices": [{"text": "fine", **wrong}]})))
+            wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+            with pytest.raises(EngineError) as caught:
+                await deltas_of(engine, ask(engine, **wanted))
+            assert (caught.value.code, caught.value.message) == ("server_error", MALFORMED)
+
+    run(main())
+
+
+@pytest.mark.parametrize("sampled", [0, -5])
+def test_a_chunk_that_was_sampled_as_nothing_has_no_ids(sampled: int) -> None:
+    async def main() -> None:
+        async with scripted(Scripted()) as (server, engine):
+            odd = {"choices": [{"text": ""}], "__verbose": {"tokens": [5]}}
+            odd["timings"] = {"predicted_n": sampled}
+            server.plans.append(streamed(event(odd), COMPLETIONS.text("fine"), *COMPLETIONS.stop))
+            assert text_in(await deltas_of(engine, ask(engine))) == "fine"
 
     run(main())
 
