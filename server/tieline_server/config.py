@@ -389,9 +389,16 @@ class Config(BaseSettings):
                 f"--workers {self.workers} needs a --store that they share, such as "
                 "sqlite:///PATH: memory is of one process"
             )
+        self._check_names()
         self._check_engines()
         self._check_guards()
         return self
+
+    def _check_names(self) -> None:
+        for name, table in self.models.items():
+            for each in (name, *table.aliases):
+                if not each.strip() or not each.isprintable():
+                    raise ValueError(f"models: {each[:64]!r} is no name for a model")
 
     def _check_guards(self) -> None:
         for name, value in (("patterns", self.guard_patterns), ("moderation", self.moderation)):

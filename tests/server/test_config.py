@@ -429,3 +429,12 @@ class TestGuards:
         monkeypatch.setenv("TIELINE_MODERATION_KEY", "hush hush")
         with pytest.raises(ConfigError, match=r"^TIELINE_MODERATION_KEY: it holds no key"):
             Config.load({}).key_of_guard(without)
+
+
+@pytest.mark.parametrize(
+    "text", ['[models.""]', '[models." "]', '[models."a\\nb"]', '[models.m]\naliases = [""]']
+)
+def test_a_model_has_a_name_that_can_be_read(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="no name for a model") as refused:
+        Config.load({"config": str(write(tmp_path, text)), "engine": "scripted"})
+    assert "\n" not in str(refused.value)
