@@ -20,7 +20,8 @@ NPM_SYNCED := $(NPM)/node_modules/.synced
 unexport VIRTUAL_ENV
 unexport UV_PROJECT_ENVIRONMENT
 
-SIDE_BY_SIDE = --numprocesses=$(JOBS) --dist=loadfile
+# One that dies is the end of the run: its tests would wait for another one for ever.
+SIDE_BY_SIDE = --numprocesses=$(JOBS) --dist=loadfile --max-worker-restart=0
 
 SCHEMA := $(sort $(wildcard protos/tieline/v1/*.proto))
 BASELINE := protos/baseline.binpb

@@ -21,12 +21,12 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -53,6 +53,8 @@ from tieline_server.models import ModelError, find
 logger: Final = logging.getLogger("tieline.llama")
 
 T = TypeVar("T")
+
+_Seated: TypeAlias = "tuple[_Job, Seat, Future[None]]"
 
 Split = Callable[[str, int, int], Sequence[int] | None]
 """``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
@@ -165,7 +167,8 @@ class LlamaEngine:
         with self._seating:
             self._waiting[want] = job
             self._slots.wait(want)
-            self._seat()
+            seated = self._seat()
+        self._watch(seated)
         return job
 
     def _withdraw(self, job: "_Job") -> None:
@@ -175,19 +178,25 @@ class LlamaEngine:
                 del self._waiting[job.want]
                 job.over()
 
-    def _seat(self) -> None:
+    def _seat(self) -> list[_Seated]:
         """Whoever is next gets a free slot, as long as there are both."""
+        seated: list[_Seated] = []
         while (next_in_line := self._slots.seat()) is not None:
             want, seat = next_in_line
             job = self._waiting.pop(want)
-            future = self._sampling.submit(job.run, seat)
+            seated.append((job, seat, self._sampling.submit(job.run, seat)))
+        return seated
+
+    def _watch(self, seated: Iterable[_Seated]) -> None:
+        """Not while seats are given: of a job that is over already, this thread hears at once."""
+        for job, seat, future in seated:
             future.add_done_callback(partial(self._leave, job, seat))
 
     def _leave(self, job: "_Job", seat: Seat, _: "Future[None]") -> None:
         with self._seating:
             self._slots.free(seat.number, job.kept)
-            if not self._closed:
-                self._seat()
+            seated = [] if self._closed else self._seat()
+        self._watch(seated)
         job.over()
 
     async def _beside(self, render: Callable[[Prompt], T], prompt: Prompt) -> T:

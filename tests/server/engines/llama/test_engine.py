@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -510,6 +511,36 @@ def test_what_the_library_says_never_reaches_a_client(
         answer(engine, ask())
     assert (caught.value.code, caught.value.status) == ("server_error", 500)
     assert "secret" not in caught.value.message
+
+
+class _AtOnce:
+    """An executor whose work is over before whoever submits it can look."""
+
+    def submit(self, work: Callable[..., None], *given: object) -> "Future[None]":
+        done: Future[None] = Future()
+        work(*given)
+        done.set_result(None)
+        return done
+
+
+def test_answers_that_are_over_at_once_leave_their_slots(
+    engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(completion: Completion, report: Callable[[Report], bool]) -> None:
+        report(Failure("at once"))
+
+    async def main() -> None:
+        asked = [
+            deltas_of(engine, replace(ask(), session=f"lane {number}")) for number in range(20)
+        ]
+        for refused in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(refused, EngineError)
+
+    monkeypatch.setattr(engine._runtime, "complete", complete)
+    monkeypatch.setattr(engine, "_sampling", _AtOnce())
+    asyncio.run(main())
+    monkeypatch.undo()
+    assert answer(engine, ask())
 
 
 def test_closing_the_engine_ends_what_runs_and_every_thread() -> None:
