@@ -5,7 +5,7 @@ The names that vLLM, SGLang, llama.cpp, Ollama and DeepSeek give to reasoning ar
 until the upstream states what was used.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,15 +21,10 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.calls import CallPiece, Calls
-from tieline_server.engines.upstream.faults import malformed, refused, said_of, status_in
-
-DONE: Final = b"[DONE]"
+from tieline_server.engines.upstream.chunks import ChunkedAnswer
 
 ONE_TOKEN: Final = 16
 """Characters of a chunk up to which it counts as one token; of more, each four are one."""
-
-ABORTED: Final = frozenset({"abort", "error", "insufficient_system_resource"})
-"""Finish reasons by which servers say that they failed."""
 
 _REASONS: Final[dict[str, FinishReason]] = {
     "length": "length",
@@ -83,51 +78,21 @@ class _Chunk(Struct, frozen=True):
 
 
 _chunk: Final = msgspec.json.Decoder(_Chunk)
-_anything: Final = msgspec.json.Decoder()
 
 
-class ChatAnswer:
+class ChatAnswer(ChunkedAnswer):
     """Reads one answer. ``tools`` are those that were sent."""
 
-    __slots__ = ("_calls", "_reason", "_usage", "done")
+    __slots__ = ("_calls",)
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
+        super().__init__(_chunk.decode)
         self._calls = Calls(tools)
-        self._reason: str | None = None
-        self._usage: _Usage | None = None
-        self.done = False
-        """Whether the upstream said that nothing more comes."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the model has ended, even if its usage is still to come."""
-        return self._reason is not None
-
-    def read(self, events: Iterable[bytes]) -> list[Delta]:
-        """The deltas of some events. Raises :class:`Failure`."""
-        deltas: list[Delta] = []
-        for data in events:
-            if data == DONE:
-                self.done = True
-                break
-            try:
-                chunk = _chunk.decode(data)
-            except (msgspec.MsgspecError, RecursionError):
-                raise malformed() from None
-            if chunk.error is not None or chunk.object == "error":
-                said = said_of(chunk.error or _anything.decode(data))
-                raise refused(status_in(said), said)
-            if chunk.usage is not None:
-                self._usage = chunk.usage
-            for choice in chunk.choices or ():
-                if choice.index == 0:
-                    self._take(choice, deltas)
-        return deltas
 
     def end(self, phases: dict[str, int]) -> list[Delta]:
         """The last step. Raises :class:`Failure` where a call is not whole."""
         reason = _REASONS.get(self._reason or "", "stop")
-        usage = self._usage or _Usage()
+        usage: _Usage = self._usage or _Usage()
         cached = usage.prompt_cache_hit_tokens
         if usage.prompt_tokens_details is not None:
             cached = usage.prompt_tokens_details.cached_tokens
@@ -142,7 +107,7 @@ class ChatAnswer:
         )
         return [*self._calls.end(cut=reason != "stop"), finish]
 
-    def _take(self, choice: _Choice, deltas: list[Delta]) -> None:
+    def _take(self, choice: _Choice, chunk: _Chunk, deltas: list[Delta]) -> None:
         delta = choice.delta
         if delta is not None:
             if delta.content or delta.reasoning_content or delta.reasoning or delta.refusal:
@@ -157,10 +122,6 @@ class ChatAnswer:
                 deltas.append(RefusalDelta(delta.refusal, tokens_of(delta.refusal)))
             if delta.tool_calls:
                 deltas += self._calls.feed(delta.tool_calls)
-        if choice.finish_reason is not None:
-            if choice.finish_reason in ABORTED:
-                raise refused(500, said_of(None))
-            self._reason = choice.finish_reason
 
 
 def tokens_of(text: str) -> int:

@@ -4,7 +4,7 @@ What holds the text to a form, and so who reads it, is the constraint of the pro
 upstream was not held to that, or writes JSON with white space, a call is still a call.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,14 +15,9 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.llama.constrain import Constraint
 from tieline_server.engines.llama.sampled_ids import Sampled
 from tieline_server.engines.llama.sampled_text import Piece, Reader
-from tieline_server.engines.upstream.answer import ABORTED, DONE, tokens_of
-from tieline_server.engines.upstream.faults import (
-    broken_call,
-    malformed,
-    refused,
-    said_of,
-    status_in,
-)
+from tieline_server.engines.upstream.answer import tokens_of
+from tieline_server.engines.upstream.chunks import ChunkedAnswer
+from tieline_server.engines.upstream.faults import broken_call
 from tieline_server.engines.upstream.loose_text import LooseReader, is_bare
 
 Split = Callable[[str, int, int], Sequence[int] | None]
@@ -88,11 +83,10 @@ class _Chunk(Struct, frozen=True, rename={"verbose": "__verbose"}):
 
 
 _chunk: Final = msgspec.json.Decoder(_Chunk)
-_anything: Final = msgspec.json.Decoder()
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class CompletionAnswer:
+class CompletionAnswer(ChunkedAnswer):
     """Reads one answer; ``sampled`` hears which ids it was. ``logprobs``: how many are wanted."""
 
     def __init__(
@@ -104,6 +98,7 @@ class CompletionAnswer:
         loose: bool,
         logprobs: int | None,
     ) -> None:
+        super().__init__(_chunk.decode)
         self._loose = loose
         self._reader: Reader = constraint.reader()
         if loose and is_bare(constraint):
@@ -112,36 +107,6 @@ class CompletionAnswer:
         self._split = split
         self._wanted = logprobs
         self._count = 0
-        self._reason: str | None = None
-        self._usage: _Usage | None = None
-        self.done = False
-        """Whether the upstream said that nothing more comes."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the model has ended, even if its usage is still to come."""
-        return self._reason is not None
-
-    def read(self, events: Iterable[bytes]) -> list[Delta]:
-        """The deltas of some events. Raises :class:`Failure`, :class:`EngineError` off a form."""
-        deltas: list[Delta] = []
-        for data in events:
-            if data == DONE:
-                self.done = True
-                break
-            try:
-                chunk = _chunk.decode(data)
-            except (msgspec.MsgspecError, RecursionError):
-                raise malformed() from None
-            if chunk.error is not None or chunk.object == "error":
-                said = said_of(chunk.error or _anything.decode(data))
-                raise refused(status_in(said), said)
-            if chunk.usage is not None:
-                self._usage = chunk.usage
-            for choice in chunk.choices or ():
-                if choice.index == 0:
-                    deltas += self._take(choice, chunk)
-        return deltas
 
     def end(self, phases: dict[str, int]) -> list[Delta]:
         """The last step. Raises as :meth:`read` does where the answer is not whole."""
@@ -155,7 +120,7 @@ class CompletionAnswer:
                 raise
             raise broken_call() from None
         self._sampled.add((), deltas)
-        usage = self._usage or _Usage()
+        usage: _Usage = self._usage or _Usage()
         cached = usage.prompt_tokens_details
         finish = Finish(
             reason=reason,
@@ -166,26 +131,22 @@ class CompletionAnswer:
         )
         return [*deltas, finish]
 
-    def _take(self, choice: _Choice, chunk: _Chunk) -> list[Delta]:
+    def _take(self, choice: _Choice, chunk: _Chunk, deltas: list[Delta]) -> None:
         text = choice.text or ""
         ids = self._ids(text, choice, chunk)
-        deltas: list[Delta] = []
+        made: list[Delta] = []
         if text:
             count = len(ids) if ids else tokens_of(text)
             piece = Piece(text, count, self._logprobs(choice.logprobs))
             try:
-                deltas = self._reader.feed(piece)
+                made = self._reader.feed(piece)
             except EngineError:
                 if not self._loose:
                     raise
                 raise broken_call() from None
         if text or ids:
-            self._sampled.add(ids, deltas)
-        if choice.finish_reason is not None:
-            if choice.finish_reason in ABORTED:
-                raise refused(500, said_of(None))
-            self._reason = choice.finish_reason
-        return deltas
+            self._sampled.add(ids, made)
+        deltas += made
 
     def _ids(self, text: str, choice: _Choice, chunk: _Chunk) -> Sequence[int] | None:
         """The ids of a chunk, or None where the upstream does not say."""

@@ -24,8 +24,9 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.settings import Tool
-from tieline_server.engines.upstream.answer import DONE, tokens_of
+from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.calls import custom_input
+from tieline_server.engines.upstream.chunks import DONE
 from tieline_server.engines.upstream.faults import (
     broken_call,
     cut,

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tieline_server.core.deltas import Finish, ReasoningDelta, RefusalDelta, TextDelta
-from tieline_server.engines.upstream.answer import DONE, ChatAnswer
+from tieline_server.engines.upstream.answer import ChatAnswer
+from tieline_server.engines.upstream.chunks import DONE
 from tieline_server.engines.upstream.faults import Failure
 
 

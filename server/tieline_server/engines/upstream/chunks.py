@@ -1,0 +1,69 @@
+"""What streamed completions have in common, a chat's and others: chunks, errors, their end."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from tieline_server.core.deltas import Delta
+from tieline_server.engines.upstream.faults import malformed, refused, said_of, status_in
+
+DONE: Final = b"[DONE]"
+
+ABORTED: Final = frozenset({"abort", "error", "insufficient_system_resource"})
+"""Finish reasons by which servers say that they failed."""
+
+_anything: Final = msgspec.json.Decoder()
+
+
+class ChunkedAnswer:
+    """Reads the chunks of one answer; what a choice of them says is a matter of the kind."""
+
+    __slots__ = ("_decode", "_reason", "_usage", "done")
+
+    def __init__(self, decode: Callable[[bytes], Any]) -> None:
+        self._decode = decode
+        self._reason: str | None = None
+        self._usage: Any = None
+        self.done = False
+        """Whether the upstream said that nothing more comes."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model has ended, even if its usage is still to come."""
+        return self._reason is not None
+
+    def read(self, events: Iterable[bytes]) -> list[Delta]:
+        """The deltas of some events.
+
+        Raises :class:`Failure`, and :class:`EngineError` for text off the form it must have.
+        """
+        deltas: list[Delta] = []
+        for data in events:
+            if data == DONE:
+                self.done = True
+                break
+            try:
+                chunk = self._decode(data)
+            except (msgspec.MsgspecError, RecursionError):
+                raise malformed() from None
+            if chunk.error is not None or chunk.object == "error":
+                said = said_of(chunk.error or _anything.decode(data))
+                raise refused(status_in(said), said)
+            if chunk.usage is not None:
+                self._usage = chunk.usage
+            for choice in chunk.choices or ():
+                if choice.index == 0:
+                    self._take(choice, chunk, deltas)
+                    if choice.finish_reason is not None:
+                        self._finish(choice.finish_reason)
+        return deltas
+
+    def _take(self, choice: Any, chunk: Any, deltas: list[Delta]) -> None:
+        """Adds what a choice of a chunk says."""
+        raise NotImplementedError
+
+    def _finish(self, reason: str) -> None:
+        if reason in ABORTED:
+            raise refused(500, said_of(None))
+        self._reason = reason
