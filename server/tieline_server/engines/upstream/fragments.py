@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from tieline.errors import ApiError
 from tieline.items import Item
@@ -22,6 +22,7 @@ from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Tool, parse_tools
 from tieline_server.engines.base import EngineError
+from tieline_server.engines.upstream import views
 from tieline_server.engines.upstream.tool_names import wire_name
 from tieline_server.engines.upstream.truncation import derived_from
 
@@ -105,28 +106,6 @@ def messages_of(tip: Segment, work: Work, *, start: Segment | None = None) -> Re
     return derived_from(start, tip, KEY, step=step, initial=Rendered(buffer=bytearray()))
 
 
-class _Message(Struct, frozen=True):
-    role: str
-    content: Raw = Raw(b'""')
-
-
-class _Call(Struct, frozen=True):
-    call_id: str
-    name: str
-    arguments: Raw = Raw(b'""')
-    input: str = ""
-    namespace: str | None = None
-
-
-class _Output(Struct, frozen=True):
-    call_id: str
-    output: Raw
-
-
-class _Tools(Struct, frozen=True):
-    tools: Raw = Raw(b"[]")
-
-
 class _Image(Struct, frozen=True):
     url: str | None = None
     detail: str | None = None
@@ -147,10 +126,6 @@ class _Part(Struct, frozen=True):
 
 
 _encode: Final = msgspec.json.Encoder().encode
-_message: Final = msgspec.json.Decoder(_Message)
-_call: Final = msgspec.json.Decoder(_Call)
-_output: Final = msgspec.json.Decoder(_Output)
-_tools: Final = msgspec.json.Decoder(_Tools)
 _parts: Final = msgspec.json.Decoder(list[_Part])
 
 
@@ -192,7 +167,7 @@ class _Writer:
     # Kinds of items.
 
     def _on_message(self, raw: bytes) -> None:
-        message = _message.decode(raw)
+        message = views.MESSAGE.decode(raw)
         content = bytes(message.content)
         if message.role == "assistant":
             self._say(content if content[:1] == b'"' else _encode(_text(_read(content))))
@@ -203,15 +178,15 @@ class _Writer:
         self._speak(b',{"role":"%b","content":%b}' % (role.encode(), content))
 
     def _on_call(self, raw: bytes) -> None:
-        call = _call.decode(raw)
+        call = views.CALL.decode(raw)
         self._make_call(call, bytes(call.arguments))
 
     def _on_custom_call(self, raw: bytes) -> None:
-        call = _call.decode(raw)
+        call = views.CALL.decode(raw)
         self._make_call(call, _encode(_encode({"input": call.input}).decode()))
 
     def _on_output(self, raw: bytes) -> None:
-        output = _output.decode(raw)
+        output = views.OUTPUT.decode(raw)
         content, shown = bytes(output.output), []
         if content[:1] != b'"':
             parts = _read(content)
@@ -230,7 +205,7 @@ class _Writer:
 
     def _on_tools(self, raw: bytes) -> None:
         try:
-            self._tools += parse_tools(bytes(_tools.decode(raw).tools)).offered
+            self._tools += parse_tools(bytes(views.TOOLS.decode(raw).tools)).offered
         except ApiError:
             # Whether the input is right is not for an engine to say; these tools are no tools.
             return
@@ -247,7 +222,7 @@ class _Writer:
             joined = text if last.text == b'""' else last.text[:-1] + PARAGRAPH + text[1:]
             self._open = Assistant(joined, last.calls)
 
-    def _make_call(self, call: _Call, arguments: bytes) -> None:
+    def _make_call(self, call: views.Call, arguments: bytes) -> None:
         """The assistant called a tool; ``arguments`` is a JSON string of JSON."""
         entry = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % (
             _encode(call.call_id),

@@ -21,6 +21,7 @@ from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Tool, parse_tools
 from tieline_server.engines.base import EngineError
+from tieline_server.engines.upstream import views
 from tieline_server.engines.upstream.tool_names import wire_name
 from tieline_server.engines.upstream.truncation import derived_from
 
@@ -100,27 +101,9 @@ def items_of(
     return derived_from(start, tip, key, step=step, initial=initial)
 
 
-class _Message(Struct, frozen=True):
-    role: str
-    content: Raw = Raw(b'""')
-
-
 class _Part(Struct, frozen=True):
     text: str | None = None
     refusal: str | None = None
-
-
-class _Call(Struct, frozen=True):
-    call_id: str
-    name: str
-    arguments: Raw = Raw(b'""')
-    input: str = ""
-    namespace: str | None = None
-
-
-class _Output(Struct, frozen=True):
-    call_id: str
-    output: Raw
 
 
 class _Thought(Struct, frozen=True):
@@ -129,21 +112,13 @@ class _Thought(Struct, frozen=True):
     content: list[Raw] | None = None
 
 
-class _Tools(Struct, frozen=True):
-    tools: Raw = Raw(b"[]")
-
-
 _encode: Final = msgspec.json.Encoder().encode
-_message: Final = msgspec.json.Decoder(_Message)
 _parts: Final = msgspec.json.Decoder(list[_Part])
-_call: Final = msgspec.json.Decoder(_Call)
-_output: Final = msgspec.json.Decoder(_Output)
 _thought: Final = msgspec.json.Decoder(_Thought)
-_tools: Final = msgspec.json.Decoder(_Tools)
 
 
 def _on_message(raw: bytes, *, custom: bool) -> bytes:
-    message = _message.decode(raw)
+    message = views.MESSAGE.decode(raw)
     content = bytes(message.content)
     if message.role == "assistant" and content[:1] != b'"':
         parts = _parts.decode(content)
@@ -152,12 +127,12 @@ def _on_message(raw: bytes, *, custom: bool) -> bytes:
 
 
 def _on_call(raw: bytes, *, custom: bool) -> bytes:
-    call = _call.decode(raw)
+    call = views.CALL.decode(raw)
     return _function_call(call, bytes(call.arguments))
 
 
 def _on_custom_call(raw: bytes, *, custom: bool) -> bytes:
-    call = _call.decode(raw)
+    call = views.CALL.decode(raw)
     if not custom:
         return _function_call(call, _encode(_encode({"input": call.input}).decode()))
     return b',{"type":"custom_tool_call","call_id":%b,"name":%b,"input":%b}' % (
@@ -167,7 +142,7 @@ def _on_custom_call(raw: bytes, *, custom: bool) -> bytes:
     )
 
 
-def _function_call(call: _Call, arguments: bytes) -> bytes:
+def _function_call(call: views.Call, arguments: bytes) -> bytes:
     """``arguments`` is a JSON string of JSON."""
     return b',{"type":"function_call","call_id":%b,"name":%b,"arguments":%b}' % (
         _encode(call.call_id),
@@ -185,7 +160,7 @@ def _on_custom_output(raw: bytes, *, custom: bool) -> bytes:
 
 
 def _output_of(kind: bytes, raw: bytes) -> bytes:
-    output = _output.decode(raw)
+    output = views.OUTPUT.decode(raw)
     return b',{"type":"%b","call_id":%b,"output":%b}' % (
         kind,
         _encode(output.call_id),
@@ -226,7 +201,7 @@ def _written(write: Callable[..., bytes], item: Item, *, custom: bool) -> bytes:
 
 def _offered(raw: bytes) -> tuple[Tool, ...]:
     try:
-        return parse_tools(bytes(_tools.decode(raw).tools)).offered
+        return parse_tools(bytes(views.TOOLS.decode(raw).tools)).offered
     except ApiError:
         # Whether the input is right is not for an engine to say; these tools are no tools.
         return ()
