@@ -207,7 +207,7 @@ def test_the_engine_has_ended_when_a_hit_in_its_answer_is_told() -> None:
                         assert engine.finished + engine.stopped == 1
             assert text_in(said) == "so. "
             assert finish_of(said).reason == "content_filter"
-            assert (finish_of(said).phases or {})["guard"] > 0
+            assert "guard" in (finish_of(said).phases or {})
 
     run(main())
 
