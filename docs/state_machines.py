@@ -6,7 +6,6 @@ Run as ``python docs/state_machines.py``; ``--check`` fails when the page is not
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 
 from tieline_server.core.transitions import LANES, LINES
@@ -27,18 +26,18 @@ _CHARTS = (
     ("A line: one connection", LINES),
 )
 
-Table = Mapping[tuple[StrEnum, StrEnum], tuple[str, StrEnum]]
+Table = Mapping[tuple[str, str], tuple[str, str]]
 
 
 def chart(table: Table) -> str:
     """One table as a Mermaid state diagram."""
     arrows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (state, what), (action, following) in table.items():
-        if action == "ignore" and following is state:
+        if action == "ignore" and following == state:
             continue
-        label = what.value if action == "ignore" else f"{what.value}: {action}"
-        arrows[state.value, following.value].append(label)
-    first = next(iter(table))[0].value
+        label = what if action == "ignore" else f"{what}: {action}"
+        arrows[state, following].append(label)
+    first = next(iter(table))[0]
     lines = [f"    [*] --> {first}"]
     lines += [
         f"    {state} --> {following}: {', '.join(labels)}"

@@ -30,7 +30,6 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.limits import Limits
-from tieline_server.core.turns import TurnState
 
 WIRES: Final[list[Callable[[], Wire]]] = [ProtoWire, BareProtoWire, JsonWire]
 LANES = [None, "a", "b"]
@@ -418,7 +417,7 @@ class AnyPair(RuleBasedStateMachine):
     def say(self, which: int, pieces: list[list[Delta]], end: Finish | None) -> None:
         sampling = self.pair.server.sampling
         turn = self.pair.server.turns[sampling[which % len(sampling)]]
-        step: list[Delta] = [TEN] if turn.state is TurnState.STARTING else []
+        step: list[Delta] = [TEN] if turn.state == "starting" else []
         if turn.settings is not None and turn.settings.generate:
             step += [delta for piece in pieces for delta in piece]
         self.pair.server.say(turn.id, *step, *([] if end is None else [end]))
@@ -497,7 +496,7 @@ class AnyPair(RuleBasedStateMachine):
         while server.saves:
             self.commit(works=True)
         for turn_id in server.sampling:
-            first = server.turns[turn_id].state is TurnState.STARTING
+            first = server.turns[turn_id].state == "starting"
             server.say(turn_id, *([TEN] if first else []), Finish())
 
 

@@ -30,9 +30,7 @@ from tieline_server.core.event_log import EventLog, EventLogs
 from tieline_server.core.history import Tip
 from tieline_server.core.limits import Limits
 from tieline_server.core.line import Line
-from tieline_server.core.transitions import LineState
 from tieline_server.core.turn import Turn
-from tieline_server.core.turns import TurnState
 
 LANES = [None, "a", "b"]
 WINDOW = 120.0
@@ -247,7 +245,7 @@ class World:
         at = self.dice.randrange(len(self.asked))
         step, effect = self.asked[at]
         reader = effect.turn
-        if reader.state is not TurnState.FOLLOWING:
+        if reader.state != "following":
             del self.asked[at]
             return
         turn = self.kept.get(effect.response_id)
@@ -280,7 +278,7 @@ class World:
 
     def pick(self) -> Lockstep | None:
         """A line that is open."""
-        open_ones = [each for each in self.lines if each.line.state is LineState.OPEN]
+        open_ones = [each for each in self.lines if each.line.state == "open"]
         return self.dice.choice(open_ones) if open_ones else None
 
     def send(self, step: Lockstep, kind: str, **members: Any) -> None:
@@ -393,7 +391,7 @@ class World:
         if not placed:
             return
         turn = self.dice.choice(placed)
-        step: list[Delta] = [TEN] if turn.state is TurnState.STARTING else []
+        step: list[Delta] = [TEN] if turn.state == "starting" else []
         for piece in self.dice.choices(PIECES, k=self.dice.randrange(4)):
             step += piece
         if end if end is not None else self.dice.random() < 0.3:
@@ -486,7 +484,7 @@ class World:
                 self.say(end=True)
             for step in self.lines:
                 self.take(step)
-            if all(step.line.state is LineState.CLOSED for step in self.every()):
+            if all(step.line.state == "closed" for step in self.every()):
                 break
             self.wait(WINDOW)
         self.check()
@@ -494,7 +492,7 @@ class World:
 
     def _check_ends(self) -> None:
         for step in self.every():
-            assert step.line.state is LineState.CLOSED
+            assert step.line.state == "closed"
             assert step.line.admission.idle
             assert not step.line.waiting
             step.line.memory.clear()
@@ -513,7 +511,7 @@ class World:
         for session in self.sessions:
             if session.line in self.lines and not session.told:
                 over = outcomes[session.response_id] in ("refused", "disconnected")
-                moved = session.line.line.state is LineState.CLOSED and not over
+                moved = session.line.line.state == "closed" and not over
                 if moved and not session.events[-1].TERMINAL:
                     assert session.response_id in self.left, "a reader hears the end"
 

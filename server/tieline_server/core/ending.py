@@ -10,7 +10,6 @@ from tieline.responses import Response
 from tieline_server.core.effects import Outcome, Save, Saved
 from tieline_server.core.history import NO_CALLS, Tip
 from tieline_server.core.record import record_of
-from tieline_server.core.turns import TurnInput
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
@@ -55,7 +54,7 @@ def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
     turn.completed_at = turn.host.unix_time if status == "completed" else None
     turn.marks.concluded(turn.host.now)
     if not turn.stores or turn.tip is None:
-        turn.handle(TurnInput.SAVED)
+        turn.handle("saved")
         return
     record = Saved(
         response=turn.snapshot(status),

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, get_args
 
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create
@@ -11,7 +11,7 @@ from tieline_server.core.history import Segment
 from tieline_server.core.settings import Recall, Settings
 from tieline_server.core.transitions import LANES, LaneInput, LaneState
 from tieline_server.core.turn import Host, Turn
-from tieline_server.core.turns import TurnInput, TurnState
+from tieline_server.core.turns import TurnState
 
 
 class Lane:
@@ -19,7 +19,7 @@ class Lane:
 
     def __init__(self, host: Host, name: str | None, recall: Recall | None = None) -> None:
         self.name = name
-        self.state = LaneState.IDLE
+        self.state: LaneState = "idle"
         self.current: Turn | None = None
         self.queue: deque[Turn] = deque()
         self.parked: deque[tuple[Create | Append | Cancel, Principal]] = deque()
@@ -78,7 +78,7 @@ class Lane:
         link: Segment | None = None
         if turn is not None:
             on_lane = turn.id
-            if turn.state is TurnState.SAVING:
+            if turn.state == "saving":
                 settings, link = turn.settings, turn.tip
         elif tip is not None:
             on_lane, settings, link = tip.response_id, tip.settings, tip.segment
@@ -116,7 +116,7 @@ class Lane:
     def begin(self) -> None:
         """The first in the queue has the lane now."""
         self.current = self.queue.popleft()
-        self.current.handle(TurnInput.HEAD)
+        self.current.handle("head")
 
     def seat(self, turn: Turn) -> None:
         """A turn from elsewhere has the lane now; one that only read it gives way."""
@@ -132,7 +132,7 @@ class Lane:
         key = turn.request.idempotency_key
         if key is not None and key == self.current.request.idempotency_key:
             return
-        self.current.handle(TurnInput.CUT, "superseded")
+        self.current.handle("cut", "superseded")
 
     def follow_latest(self, append: Append, principal: Principal) -> None:
         """Nothing is held: create after the lane's latest response, with its settings."""
@@ -153,7 +153,7 @@ class Lane:
         self.current.answer(append)
 
 
-_RUNNING: Final = frozenset(TurnState) - {TurnState.HELD, TurnState.SAVING, TurnState.ENDED}
+_RUNNING: Final = frozenset(get_args(TurnState)) - {"held", "saving", "ended"}
 """States of a turn that is on its way to the next hold, or to its end."""
 
 

@@ -9,9 +9,7 @@ from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, size_of
 from tieline_server.core.profile import Profile, unsupported
 from tieline_server.core.settings import Recall
-from tieline_server.core.transitions import LaneState
 from tieline_server.core.turn import Host, Turn
-from tieline_server.core.turns import TurnState
 
 
 class Lanes:
@@ -56,7 +54,7 @@ class Lanes:
         self._profile.admit(request)
         self._admission.lane(request.stream_id)
         lane = self.get(request.stream_id)
-        if lane.state is not LaneState.HELD or isinstance(request, Create):
+        if lane.state != "held" or isinstance(request, Create):
             # An answer to a held turn waits behind nobody.
             self._admission.queue(lane.waiting)
             if lane.current is not None:
@@ -142,13 +140,13 @@ def _sooner(at: float | None, turn: Turn) -> float | None:
 
 
 _LIVELY: Final = ("thinking", "prefill", "queued", "held")
-_UNBEGUN: Final = (TurnState.QUEUED, TurnState.CLAIMING, TurnState.WAITING, TurnState.DOOMED)
+_UNBEGUN: Final = ("queued", "claiming", "waiting", "doomed")
 
 
 def _phase(turn: Turn | None) -> str:
     if turn is None:
         return "idle"
-    if turn.state is TurnState.HELD:
+    if turn.state == "held":
         return "held"
     if turn.state in _UNBEGUN:
         return "queued"

@@ -56,24 +56,23 @@ from tieline_server.core.profile import OPENAI, Profile, session_started, unsupp
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall
 from tieline_server.core.succession import Succession
-from tieline_server.core.transitions import LINES, LaneInput, LaneState, LineInput, LineState
+from tieline_server.core.transitions import LINES, LineInput, LineState
 from tieline_server.core.turn import Turn
-from tieline_server.core.turns import TurnInput, TurnState
 
 _INPUTS: Final[dict[type[Request], LineInput]] = {
-    Create: LineInput.CREATE,
-    Append: LineInput.APPEND,
-    Cancel: LineInput.CANCEL,
-    Steer: LineInput.STEER,
-    Resume: LineInput.RESUME,
-    Processed: LineInput.NOTICE,
-    ClientHeartbeat: LineInput.NOTICE,
-    SessionStart: LineInput.SESSION_START,
-    SessionEnd: LineInput.SESSION_END,
-    Opaque: LineInput.UNKNOWN,
+    Create: "create",
+    Append: "append",
+    Cancel: "cancel",
+    Steer: "steer",
+    Resume: "resume",
+    Processed: "notice",
+    ClientHeartbeat: "notice",
+    SessionStart: "session_start",
+    SessionEnd: "session_end",
+    Opaque: "unknown",
 }
 
-_SAMPLING: Final = frozenset({TurnState.SAMPLING, TurnState.STEERED})
+_SAMPLING: Final = frozenset({"sampling", "steered"})
 _RECENT: Final = 256
 """Ended responses whose late cancel is told apart from an unknown id."""
 
@@ -105,7 +104,7 @@ class Line:
         self.driver: Any = driver
         """Who drives it: a turn's jobs report there, wherever the turn has moved."""
         self.id = new_id(ids.LINE)
-        self.state = LineState.OPEN
+        self.state: LineState = "open"
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
         self.memory = Memory(budget, most=limits.line_bytes)
         self.admission = Admission(limits)
@@ -145,12 +144,12 @@ class Line:
 
     def expel(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
         """The peer may ask no more: everything stops, and the error is the last event."""
-        self.handle(LineInput.DROP, refusals.error_event(error, event_id, stream_id), error)
+        self.handle("drop", refusals.error_event(error, event_id, stream_id), error)
 
     def loaded(self, turn: Turn, saved: Saved | None, found: Mapping[str, Item]) -> None:
         """The store answered a ``Load``. A failed response cannot be continued."""
         usable = saved is not None and saved.response.status != "failed"
-        turn.handle(TurnInput.LOADED, saved.tip if saved and usable else None, found)
+        turn.handle("loaded", saved.tip if saved and usable else None, found)
         self._follow(turn)
 
     def deltas(self, turn: Turn, step: Sequence[Delta]) -> None:
@@ -161,7 +160,7 @@ class Line:
 
     def folded(self, turn: Turn, fold: Fold) -> None:
         """Before it samples, the turn's history was folded away."""
-        turn.handle(TurnInput.FOLD, fold)
+        turn.handle("fold", fold)
 
     def engine_failed(self, turn: Turn, error: ApiError) -> None:
         """An engine refused (before it accepted) or failed (after it)."""
@@ -171,43 +170,43 @@ class Line:
     def saved(self, turn: Turn, error: ApiError | None) -> None:
         """The store answered a ``Save``."""
         if error is None:
-            turn.handle(TurnInput.SAVED)
+            turn.handle("saved")
         else:
-            turn.handle(TurnInput.UNSAVED, error)
+            turn.handle("unsaved", error)
         self._follow(turn)
 
     def claimed(self, turn: Turn, holder: str, *, same: bool) -> None:
         """The response that holds a key: the turn's own, or another's of the same body or not."""
-        if turn.state is not TurnState.CLAIMING:
+        if turn.state != "claiming":
             if holder == turn.id:
                 self.effects.append(Release(turn, at_once=True))
             return
         if holder == turn.id:
             turn.claimed = True
-            turn.handle(TurnInput.CLAIMED)
+            turn.handle("claimed")
         elif same:
-            turn.handle(TurnInput.FOLLOW, reading.Reading(holder, None, moves=False))
+            turn.handle("follow", reading.Reading(holder, None, moves=False))
         else:
-            turn.handle(TurnInput.REFUSE, refusals.other_body())
+            turn.handle("refuse", refusals.other_body())
         self._follow(turn)
 
     def unclaimed(self, turn: Turn, error: ApiError) -> None:
         """Whose key it is cannot be said: nothing may run."""
-        turn.handle(TurnInput.REFUSE, error)
+        turn.handle("refuse", error)
         self._follow(turn)
 
     def relayed(self, turn: Turn, taken: Sequence[events.Event]) -> None:
         """The response that a turn follows said these things, in order."""
-        turn.handle(TurnInput.RELAY, taken)
+        turn.handle("relay", taken)
 
     def followed(self, turn: Turn, tip: Tip | None) -> None:
         """It has been read to its end; with ``tip`` it is this lane's latest now."""
-        turn.handle(TurnInput.READ, tip)
+        turn.handle("read", tip)
         self._follow(turn)
 
     def lost(self, turn: Turn, error: ApiError) -> None:
         """It cannot be read."""
-        turn.handle(TurnInput.CLAIM if reading.gone(turn, error) else TurnInput.FAIL, error)
+        turn.handle("claim" if reading.gone(turn, error) else "fail", error)
         self._follow(turn)
 
     def give(self, turn: Turn) -> None:
@@ -228,7 +227,7 @@ class Line:
         It ends with the turn, which is cancelled when ``seconds`` have passed; None: never.
         """
         self.outgoing.close()
-        self.handle(LineInput.DRAIN, seconds)
+        self.handle("drain", seconds)
         self._cut_reason = CANCELLED
         self._join(turn, None)
         self._rest()
@@ -245,7 +244,7 @@ class Line:
         turn = self._lanes.turn(response_id)
         if turn is None or turn.reading is not None or turn.principal.owner != owner:
             return None
-        turn.handle(TurnInput.CUT, reason)
+        turn.handle("cut", reason)
         response = turn.snapshot(turn.status)
         self._follow(turn)
         return response
@@ -260,21 +259,21 @@ class Line:
 
     def half_close(self) -> None:
         """The client will send no more; what runs ends."""
-        self.handle(LineInput.HALF_CLOSE)
+        self.handle("half_close")
         self._rest()
 
     def drop(self) -> None:
         """The peer is gone."""
-        self.handle(LineInput.DROP)
+        self.handle("drop")
 
     def age(self) -> None:
         """The line has lived as long as it may: what runs ends, then it closes."""
-        self.handle(LineInput.AGE)
+        self.handle("age")
         self._rest()
 
     def drain(self, seconds: float) -> None:
         """The server will stop in ``seconds``."""
-        self.handle(LineInput.DRAIN, seconds)
+        self.handle("drain", seconds)
         self._rest()
 
     def tick(self) -> None:
@@ -332,7 +331,7 @@ class Line:
             if tip is not None and tip.owner == principal.owner:
                 turn.pinned = tip
             turn.extra = self._succession.take(named)
-        lane.handle(LaneInput.CREATE, turn)
+        lane.handle("create", turn)
         self._follow_lane(lane)
 
     def append(self, append: Append, principal: Principal) -> None:
@@ -346,15 +345,15 @@ class Line:
             except ApiError as error:
                 self._refuse(append, error)
                 return
-        lane.handle(LaneInput.APPEND, append, principal)
+        lane.handle("append", append, principal)
         self._follow_lane(lane)
 
     def append_last(self, append: Append, principal: Principal) -> None:
         """A held turn may still end well; nothing new begins."""
         lane = self._lanes.find(append.stream_id)
-        if lane is not None and lane.state is LaneState.HELD:
+        if lane is not None and lane.state == "held":
             self.append(append, principal)
-        elif self.state is LineState.AGED:
+        elif self.state == "aged":
             self.refuse_old(append, principal)
         else:
             self.refuse_draining(append, principal)
@@ -366,7 +365,7 @@ class Line:
             return
         turn = self._lanes.target(cancel)
         if turn is not None:
-            turn.handle(TurnInput.CUT, CANCELLED)
+            turn.handle("cut", CANCELLED)
             self._follow(turn)
             return
         named = cancel.response_id or cancel.event_id
@@ -399,7 +398,7 @@ class Line:
             )
             self.outgoing.put(lane, failed)
             return
-        turn.handle(TurnInput.STEER, steer, items)
+        turn.handle("steer", steer, items)
         self._follow(turn)
 
     def resume(self, resume: Resume, principal: Principal, *, moves: bool = True) -> None:
@@ -412,7 +411,7 @@ class Line:
         ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
         reader = Turn(self, ask, principal=principal, recall=lane.recall)
         reader.reading = reading.Reading(resume.response_id or "", resume.after, moves)
-        lane.handle(LaneInput.CREATE, reader)
+        lane.handle("create", reader)
         self._follow_lane(lane)
 
     def refuse_unknown(self, request: Opaque, _principal: Principal) -> None:
@@ -487,7 +486,7 @@ class Line:
         if not outright and turn.outlives and turn is self._lanes.get(turn.lane).current:
             self._outlive(turn)
         else:
-            turn.handle(TurnInput.DROP)
+            turn.handle("drop")
 
     def _outlive(self, turn: Turn) -> None:
         self._part(turn)
@@ -496,7 +495,7 @@ class Line:
     def _part(self, turn: Turn) -> None:
         lane = self._lanes.get(turn.lane)
         moving.part(turn, lane)
-        if self.state is not LineState.CLOSED:
+        if self.state != "closed":
             self._follow_lane(lane)
 
     def _join(self, turn: Turn, name: str | None) -> None:
@@ -513,13 +512,13 @@ class Line:
     def _check_time(self, turn: Turn) -> None:
         if turn.expires_at is not None and turn.expires_at <= self.now:
             turn.expires_at = None
-            turn.handle(TurnInput.CUT, "deadline")
+            turn.handle("cut", "deadline")
         elif turn.wake_at is not None and turn.wake_at <= self.now:
             turn.wake_at = None
-            if turn.state is TurnState.HELD:
-                turn.handle(TurnInput.CUT, "held_timeout")
+            if turn.state == "held":
+                turn.handle("cut", "held_timeout")
             else:
-                turn.handle(TurnInput.ANNOUNCE)
+                turn.handle("announce")
         self._follow(turn)
 
     def _cut_all(self, reason: str) -> None:
@@ -527,7 +526,7 @@ class Line:
             for request, _ in lane.unpark():
                 self._refuse(request, refusals.draining())
             for turn in list(lane.turns()):
-                turn.handle(TurnInput.CUT, reason)
+                turn.handle("cut", reason)
             self._follow_lane(lane)
 
     def _follow(self, turn: Turn) -> None:
@@ -540,16 +539,16 @@ class Line:
     def _follow_lane(self, lane: Lane) -> None:
         while (turn := lane.current) is not None or lane.queue:
             if turn is None:
-                lane.handle(LaneInput.NEXT)
+                lane.handle("next")
             elif turn.ended:
                 lane.current = None
-                lane.handle(LaneInput.END)
+                lane.handle("end")
                 self._after(turn, lane)
-            elif turn.state is TurnState.HELD and self.state is LineState.ENDING:
+            elif turn.state == "held" and self.state == "ending":
                 self._unanswered(turn)
-            elif (turn.state is TurnState.HELD) != (lane.state is LaneState.HELD):
-                held = turn.state is TurnState.HELD
-                lane.handle(LaneInput.HOLD if held else LaneInput.RESUME)
+            elif (turn.state == "held") != (lane.state == "held"):
+                held = turn.state == "held"
+                lane.handle("hold" if held else "resume")
             else:
                 break
         self._fill_places()
@@ -559,12 +558,12 @@ class Line:
         if turn.outlives:
             self._outlive(turn)
         else:
-            turn.handle(TurnInput.CUT, CANCELLED)
+            turn.handle("cut", CANCELLED)
 
     def _fill_places(self) -> None:
         while self.waiting and self.admission.has_place:
             turn = self.waiting.popleft()
-            turn.handle(TurnInput.START)
+            turn.handle("start")
 
     def _after(self, turn: Turn, lane: Lane) -> None:
         """A turn ended: late cancels know it, unless it was lost on the way; its steers go on."""
@@ -573,7 +572,7 @@ class Line:
         if turn.request.event_id is not None:
             self._ended.append(turn.request.event_id)
         self._succession.restore(turn)
-        if self.state is not LineState.CLOSED:
+        if self.state != "closed":
             self._succession.follow(turn, lane.queue)
             if lane.parked:
                 self._unpark(lane)
@@ -581,7 +580,7 @@ class Line:
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a line that was told goodbye can close."""
         if self._lanes.idle:
-            self.handle(LineInput.IDLE)
+            self.handle("idle")
 
 
 _PARKED: Final[dict[type[Request], Callable[[Line, Any, Principal], None]]] = {

@@ -9,8 +9,6 @@ from msgspec import UNSET
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline_server.core.transitions import LaneInput
-from tieline_server.core.turns import TurnInput, TurnState
 
 if TYPE_CHECKING:
     from tieline_server.core.lane import Lane
@@ -22,7 +20,7 @@ def part(turn: "Turn", lane: "Lane") -> None:
     """The turn runs on without its line, until another line takes it."""
     host = turn.host
     lane.current = None
-    lane.handle(LaneInput.END)
+    lane.handle("end")
     if turn in host.waiting:
         host.waiting.remove(turn)
     if turn.placed:
@@ -53,12 +51,12 @@ def join(line: "Line", turn: "Turn", lane: "Lane") -> None:
     turn.outbox.move_to(line.outgoing, lane.name)
     if turn.placed:
         line.admission.enter()
-    if turn.state is TurnState.WAITING:
+    if turn.state == "waiting":
         line.waiting.append(turn)
     reader = lane.current
-    lane.handle(LaneInput.SEAT, turn)
+    lane.handle("seat", turn)
     if reader is not None:
-        reader.handle(TurnInput.READ)
+        reader.handle("read")
 
 
 def told(turn: "Turn", after: int | None) -> list[events.Event]:

@@ -15,7 +15,6 @@ from tieline.errors import ApiError
 from tieline.events import Event, ResponseCreated
 from tieline_server.core.effects import CancelSource, Follow, Stop
 from tieline_server.core.ending import CANCELLED
-from tieline_server.core.turns import TurnInput
 
 if TYPE_CHECKING:
     from tieline_server.core.history import Tip
@@ -104,4 +103,4 @@ def cut(turn: "Turn", reason: str) -> None:
     if reason == CANCELLED:
         turn.host.effects.append(CancelSource(turn.id, turn.principal.owner))
     else:
-        turn.handle(TurnInput.FAIL, ApiError.of("server_draining", GONE, retry_after=1.0))
+        turn.handle("fail", ApiError.of("server_draining", GONE, retry_after=1.0))

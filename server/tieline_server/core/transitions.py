@@ -17,86 +17,84 @@ where it is free, or in the place of one that only reads it.
 The diagrams in docs/state-machines.md are made from these tables.
 """
 
-from enum import StrEnum
 from typing import Final, Literal
 
-
-class LaneState(StrEnum):
-    """What a lane does."""
-
-    IDLE = "idle"
-    """Nothing runs."""
-    BUSY = "busy"
-    """Its first response runs or waits for a place."""
-    HELD = "held"
-    """Its first response is held for tool outputs."""
-
-
-class LaneInput(StrEnum):
-    """What can happen to a lane."""
-
-    CREATE = "create"
-    """A create arrived."""
-    APPEND = "append"
-    """An append arrived."""
-    NEXT = "next"
-    """The lane is free and something is queued."""
-    HOLD = "hold"
-    """Its response became held."""
-    RESUME = "resume"
-    """Its held response goes on."""
-    END = "end"
-    """Its response ended, or went elsewhere."""
-    SEAT = "seat"
-    """A response that runs already comes from elsewhere."""
+LaneState = Literal[
+    # Nothing runs.
+    "idle",
+    # Its first response runs or waits for a place.
+    "busy",
+    # Its first response is held for tool outputs.
+    "held",
+]
+"""What a lane does."""
 
 
-class LineState(StrEnum):
-    """Whether a line takes requests."""
+LaneInput = Literal[
+    # A create arrived.
+    "create",
+    # An append arrived.
+    "append",
+    # The lane is free and something is queued.
+    "next",
+    # Its response became held.
+    "hold",
+    # Its held response goes on.
+    "resume",
+    # Its response ended, or went elsewhere.
+    "end",
+    # A response that runs already comes from elsewhere.
+    "seat",
+]
+"""What can happen to a lane."""
 
-    OPEN = "open"
-    """Takes requests."""
-    ENDING = "ending"
-    """The client said goodbye: what runs ends, then the line closes."""
-    DRAINING = "draining"
-    """The server said goodbye: no new creates; what runs ends, then the line closes."""
-    AGED = "aged"
-    """Its time is up: no new creates; what runs ends, then it says so and closes."""
-    CLOSED = "closed"
-    """Over."""
+
+LineState = Literal[
+    # Takes requests.
+    "open",
+    # The client said goodbye: what runs ends, then the line closes.
+    "ending",
+    # The server said goodbye: no new creates; what runs ends, then the line closes.
+    "draining",
+    # Its time is up: no new creates; what runs ends, then it says so and closes.
+    "aged",
+    # Over.
+    "closed",
+]
+"""Whether a line takes requests."""
 
 
-class LineInput(StrEnum):
-    """What can happen to a line."""
-
-    SESSION_START = "session_start"
-    """The client says what it can take."""
-    CREATE = "create"
-    """response.create."""
-    APPEND = "append"
-    """response.append."""
-    CANCEL = "cancel"
-    """response.cancel."""
-    STEER = "steer"
-    """response.steer."""
-    RESUME = "resume"
-    """response.resume."""
-    NOTICE = "notice"
-    """A message that needs no answer: heartbeat, response.processed."""
-    UNKNOWN = "unknown"
-    """A client event of no known type."""
-    SESSION_END = "session_end"
-    """The client ends the session."""
-    HALF_CLOSE = "half_close"
-    """The client will send no more."""
-    DRAIN = "drain"
-    """The server is about to stop."""
-    AGE = "age"
-    """It has lived as long as a line may."""
-    DROP = "drop"
-    """The peer is gone."""
-    IDLE = "idle"
-    """No response runs, waits or is held."""
+LineInput = Literal[
+    # The client says what it can take.
+    "session_start",
+    # response.create.
+    "create",
+    # response.append.
+    "append",
+    # response.cancel.
+    "cancel",
+    # response.steer.
+    "steer",
+    # response.resume.
+    "resume",
+    # A message that needs no answer: heartbeat, response.processed.
+    "notice",
+    # A client event of no known type.
+    "unknown",
+    # The client ends the session.
+    "session_end",
+    # The client will send no more.
+    "half_close",
+    # The server is about to stop.
+    "drain",
+    # It has lived as long as a line may.
+    "age",
+    # The peer is gone.
+    "drop",
+    # No response runs, waits or is held.
+    "idle",
+]
+"""What can happen to a line."""
 
 
 LaneAction = Literal["answer", "begin", "enqueue", "follow_latest", "ignore", "seat", "supersede"]
@@ -123,101 +121,101 @@ LineAction = Literal[
 
 # fmt: off
 LANES: Final[dict[tuple[LaneState, LaneInput], tuple[LaneAction, LaneState]]] = {
-    (LaneState.IDLE, LaneInput.CREATE): ("enqueue", LaneState.IDLE),
-    (LaneState.IDLE, LaneInput.APPEND): ("follow_latest", LaneState.IDLE),
-    (LaneState.IDLE, LaneInput.NEXT): ("begin", LaneState.BUSY),
-    (LaneState.IDLE, LaneInput.HOLD): ("ignore", LaneState.IDLE),
-    (LaneState.IDLE, LaneInput.RESUME): ("ignore", LaneState.IDLE),
-    (LaneState.IDLE, LaneInput.END): ("ignore", LaneState.IDLE),
-    (LaneState.IDLE, LaneInput.SEAT): ("seat", LaneState.BUSY),
-    (LaneState.BUSY, LaneInput.CREATE): ("enqueue", LaneState.BUSY),
-    (LaneState.BUSY, LaneInput.APPEND): ("follow_latest", LaneState.BUSY),
-    (LaneState.BUSY, LaneInput.NEXT): ("ignore", LaneState.BUSY),
-    (LaneState.BUSY, LaneInput.HOLD): ("ignore", LaneState.HELD),
-    (LaneState.BUSY, LaneInput.RESUME): ("ignore", LaneState.BUSY),
-    (LaneState.BUSY, LaneInput.END): ("ignore", LaneState.IDLE),
-    (LaneState.BUSY, LaneInput.SEAT): ("seat", LaneState.BUSY),
-    (LaneState.HELD, LaneInput.CREATE): ("supersede", LaneState.HELD),
-    (LaneState.HELD, LaneInput.APPEND): ("answer", LaneState.HELD),
-    (LaneState.HELD, LaneInput.NEXT): ("ignore", LaneState.HELD),
-    (LaneState.HELD, LaneInput.HOLD): ("ignore", LaneState.HELD),
-    (LaneState.HELD, LaneInput.RESUME): ("ignore", LaneState.BUSY),
-    (LaneState.HELD, LaneInput.END): ("ignore", LaneState.IDLE),
-    (LaneState.HELD, LaneInput.SEAT): ("ignore", LaneState.HELD),
+    ("idle", "create"): ("enqueue", "idle"),
+    ("idle", "append"): ("follow_latest", "idle"),
+    ("idle", "next"): ("begin", "busy"),
+    ("idle", "hold"): ("ignore", "idle"),
+    ("idle", "resume"): ("ignore", "idle"),
+    ("idle", "end"): ("ignore", "idle"),
+    ("idle", "seat"): ("seat", "busy"),
+    ("busy", "create"): ("enqueue", "busy"),
+    ("busy", "append"): ("follow_latest", "busy"),
+    ("busy", "next"): ("ignore", "busy"),
+    ("busy", "hold"): ("ignore", "held"),
+    ("busy", "resume"): ("ignore", "busy"),
+    ("busy", "end"): ("ignore", "idle"),
+    ("busy", "seat"): ("seat", "busy"),
+    ("held", "create"): ("supersede", "held"),
+    ("held", "append"): ("answer", "held"),
+    ("held", "next"): ("ignore", "held"),
+    ("held", "hold"): ("ignore", "held"),
+    ("held", "resume"): ("ignore", "busy"),
+    ("held", "end"): ("ignore", "idle"),
+    ("held", "seat"): ("ignore", "held"),
 }
 """The queue of one lane."""
 
 LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = {
-    (LineState.OPEN, LineInput.SESSION_START): ("start_session", LineState.OPEN),
-    (LineState.OPEN, LineInput.CREATE): ("create", LineState.OPEN),
-    (LineState.OPEN, LineInput.APPEND): ("append", LineState.OPEN),
-    (LineState.OPEN, LineInput.CANCEL): ("cancel", LineState.OPEN),
-    (LineState.OPEN, LineInput.STEER): ("steer", LineState.OPEN),
-    (LineState.OPEN, LineInput.RESUME): ("resume", LineState.OPEN),
-    (LineState.OPEN, LineInput.NOTICE): ("ignore", LineState.OPEN),
-    (LineState.OPEN, LineInput.UNKNOWN): ("refuse_unknown", LineState.OPEN),
-    (LineState.OPEN, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
-    (LineState.OPEN, LineInput.HALF_CLOSE): ("stop_input", LineState.ENDING),
-    (LineState.OPEN, LineInput.DRAIN): ("go_away", LineState.DRAINING),
-    (LineState.OPEN, LineInput.AGE): ("grow_old", LineState.AGED),
-    (LineState.OPEN, LineInput.DROP): ("drop_all", LineState.CLOSED),
-    (LineState.OPEN, LineInput.IDLE): ("ignore", LineState.OPEN),
-    (LineState.ENDING, LineInput.SESSION_START): ("refuse_late", LineState.ENDING),
-    (LineState.ENDING, LineInput.CREATE): ("refuse_late", LineState.ENDING),
-    (LineState.ENDING, LineInput.APPEND): ("refuse_late", LineState.ENDING),
-    (LineState.ENDING, LineInput.CANCEL): ("cancel", LineState.ENDING),
-    (LineState.ENDING, LineInput.STEER): ("refuse_late", LineState.ENDING),
-    (LineState.ENDING, LineInput.RESUME): ("refuse_late", LineState.ENDING),
-    (LineState.ENDING, LineInput.NOTICE): ("ignore", LineState.ENDING),
-    (LineState.ENDING, LineInput.UNKNOWN): ("refuse_unknown", LineState.ENDING),
-    (LineState.ENDING, LineInput.SESSION_END): ("ignore", LineState.ENDING),
-    (LineState.ENDING, LineInput.HALF_CLOSE): ("ignore", LineState.ENDING),
-    (LineState.ENDING, LineInput.DRAIN): ("go_away", LineState.ENDING),
-    (LineState.ENDING, LineInput.AGE): ("ignore", LineState.ENDING),
-    (LineState.ENDING, LineInput.DROP): ("drop_all", LineState.CLOSED),
-    (LineState.ENDING, LineInput.IDLE): ("close", LineState.CLOSED),
-    (LineState.DRAINING, LineInput.SESSION_START): ("start_session", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.CREATE): ("refuse_draining", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.APPEND): ("append_last", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.CANCEL): ("cancel", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.STEER): ("steer", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.RESUME): ("refuse_draining", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.NOTICE): ("ignore", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.UNKNOWN): ("refuse_unknown", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
-    (LineState.DRAINING, LineInput.HALF_CLOSE): ("stop_input", LineState.ENDING),
-    (LineState.DRAINING, LineInput.DRAIN): ("ignore", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.AGE): ("ignore", LineState.DRAINING),
-    (LineState.DRAINING, LineInput.DROP): ("drop_all", LineState.CLOSED),
-    (LineState.DRAINING, LineInput.IDLE): ("close", LineState.CLOSED),
-    (LineState.AGED, LineInput.SESSION_START): ("start_session", LineState.AGED),
-    (LineState.AGED, LineInput.CREATE): ("refuse_old", LineState.AGED),
-    (LineState.AGED, LineInput.APPEND): ("append_last", LineState.AGED),
-    (LineState.AGED, LineInput.CANCEL): ("cancel", LineState.AGED),
-    (LineState.AGED, LineInput.STEER): ("steer", LineState.AGED),
-    (LineState.AGED, LineInput.RESUME): ("refuse_old", LineState.AGED),
-    (LineState.AGED, LineInput.NOTICE): ("ignore", LineState.AGED),
-    (LineState.AGED, LineInput.UNKNOWN): ("refuse_unknown", LineState.AGED),
-    (LineState.AGED, LineInput.SESSION_END): ("stop_input", LineState.ENDING),
-    (LineState.AGED, LineInput.HALF_CLOSE): ("stop_input", LineState.ENDING),
-    (LineState.AGED, LineInput.DRAIN): ("go_away", LineState.AGED),
-    (LineState.AGED, LineInput.AGE): ("ignore", LineState.AGED),
-    (LineState.AGED, LineInput.DROP): ("drop_all", LineState.CLOSED),
-    (LineState.AGED, LineInput.IDLE): ("retire", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.SESSION_START): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.CREATE): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.APPEND): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.CANCEL): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.STEER): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.RESUME): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.NOTICE): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.UNKNOWN): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.SESSION_END): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.HALF_CLOSE): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.DRAIN): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.AGE): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.DROP): ("ignore", LineState.CLOSED),
-    (LineState.CLOSED, LineInput.IDLE): ("ignore", LineState.CLOSED),
+    ("open", "session_start"): ("start_session", "open"),
+    ("open", "create"): ("create", "open"),
+    ("open", "append"): ("append", "open"),
+    ("open", "cancel"): ("cancel", "open"),
+    ("open", "steer"): ("steer", "open"),
+    ("open", "resume"): ("resume", "open"),
+    ("open", "notice"): ("ignore", "open"),
+    ("open", "unknown"): ("refuse_unknown", "open"),
+    ("open", "session_end"): ("stop_input", "ending"),
+    ("open", "half_close"): ("stop_input", "ending"),
+    ("open", "drain"): ("go_away", "draining"),
+    ("open", "age"): ("grow_old", "aged"),
+    ("open", "drop"): ("drop_all", "closed"),
+    ("open", "idle"): ("ignore", "open"),
+    ("ending", "session_start"): ("refuse_late", "ending"),
+    ("ending", "create"): ("refuse_late", "ending"),
+    ("ending", "append"): ("refuse_late", "ending"),
+    ("ending", "cancel"): ("cancel", "ending"),
+    ("ending", "steer"): ("refuse_late", "ending"),
+    ("ending", "resume"): ("refuse_late", "ending"),
+    ("ending", "notice"): ("ignore", "ending"),
+    ("ending", "unknown"): ("refuse_unknown", "ending"),
+    ("ending", "session_end"): ("ignore", "ending"),
+    ("ending", "half_close"): ("ignore", "ending"),
+    ("ending", "drain"): ("go_away", "ending"),
+    ("ending", "age"): ("ignore", "ending"),
+    ("ending", "drop"): ("drop_all", "closed"),
+    ("ending", "idle"): ("close", "closed"),
+    ("draining", "session_start"): ("start_session", "draining"),
+    ("draining", "create"): ("refuse_draining", "draining"),
+    ("draining", "append"): ("append_last", "draining"),
+    ("draining", "cancel"): ("cancel", "draining"),
+    ("draining", "steer"): ("steer", "draining"),
+    ("draining", "resume"): ("refuse_draining", "draining"),
+    ("draining", "notice"): ("ignore", "draining"),
+    ("draining", "unknown"): ("refuse_unknown", "draining"),
+    ("draining", "session_end"): ("stop_input", "ending"),
+    ("draining", "half_close"): ("stop_input", "ending"),
+    ("draining", "drain"): ("ignore", "draining"),
+    ("draining", "age"): ("ignore", "draining"),
+    ("draining", "drop"): ("drop_all", "closed"),
+    ("draining", "idle"): ("close", "closed"),
+    ("aged", "session_start"): ("start_session", "aged"),
+    ("aged", "create"): ("refuse_old", "aged"),
+    ("aged", "append"): ("append_last", "aged"),
+    ("aged", "cancel"): ("cancel", "aged"),
+    ("aged", "steer"): ("steer", "aged"),
+    ("aged", "resume"): ("refuse_old", "aged"),
+    ("aged", "notice"): ("ignore", "aged"),
+    ("aged", "unknown"): ("refuse_unknown", "aged"),
+    ("aged", "session_end"): ("stop_input", "ending"),
+    ("aged", "half_close"): ("stop_input", "ending"),
+    ("aged", "drain"): ("go_away", "aged"),
+    ("aged", "age"): ("ignore", "aged"),
+    ("aged", "drop"): ("drop_all", "closed"),
+    ("aged", "idle"): ("retire", "closed"),
+    ("closed", "session_start"): ("ignore", "closed"),
+    ("closed", "create"): ("ignore", "closed"),
+    ("closed", "append"): ("ignore", "closed"),
+    ("closed", "cancel"): ("ignore", "closed"),
+    ("closed", "steer"): ("ignore", "closed"),
+    ("closed", "resume"): ("ignore", "closed"),
+    ("closed", "notice"): ("ignore", "closed"),
+    ("closed", "unknown"): ("ignore", "closed"),
+    ("closed", "session_end"): ("ignore", "closed"),
+    ("closed", "half_close"): ("ignore", "closed"),
+    ("closed", "drain"): ("ignore", "closed"),
+    ("closed", "age"): ("ignore", "closed"),
+    ("closed", "drop"): ("ignore", "closed"),
+    ("closed", "idle"): ("ignore", "closed"),
 }
 """The life of a line."""
 # fmt: on

@@ -108,7 +108,7 @@ class Turn:
         self.recall = recall
         self.lane = request.stream_id
         self.id = host.new_id(ids.RESPONSE)
-        self.state = TurnState.QUEUED
+        self.state: TurnState = "queued"
         self.outbox = Outbox(host.outgoing, self.lane)
         self.output = Output(self.outbox, host.new_id)
         self.steers = Steers(self.id, self.outbox, new_id=host.new_id)
@@ -169,7 +169,7 @@ class Turn:
     @property
     def ended(self) -> bool:
         """Whether nothing more will be sent."""
-        return self.state is TurnState.ENDED
+        return self.state == "ended"
 
     @property
     def log(self) -> EventLog | None:
@@ -203,12 +203,12 @@ class Turn:
             self.push_error(error, append.event_id)
             return False
         self.settings = settings
-        self.handle(TurnInput.APPEND, items)
+        self.handle("append", items)
         return True
 
     def sampled(self, step: Sequence[Delta]) -> None:
         """The engine said these things, in order."""
-        if self.state is TurnState.SAMPLING and len(step) == 1 and self.output.grow(step[0]):
+        if self.state == "sampling" and len(step) == 1 and self.output.grow(step[0]):
             # One token more: all that its row comes to.
             self.tally.count(step)
             return
@@ -217,25 +217,25 @@ class Turn:
             kind = type(delta)
             if kind is Accepted or kind is Finish:
                 if begin < at:
-                    self.handle(TurnInput.OUTPUT, step[begin:at])
+                    self.handle("output", step[begin:at])
                 self._mark(delta)
                 begin = at + 1
         if begin < len(step):
-            self.handle(TurnInput.OUTPUT, step[begin:] if begin else step)
+            self.handle("output", step[begin:] if begin else step)
 
     def _mark(self, delta: Delta) -> None:
         """Where a sampling begins or ends."""
         if type(delta) is Finish:
             held = self._must_hold(delta)
-            self.handle(TurnInput.HOLD if held else TurnInput.FINISH, delta)
+            self.handle("hold" if held else "finish", delta)
         elif delta.held:  # type: ignore[union-attr]  # it is Accepted
             self.tally.accept(delta)  # type: ignore[arg-type]
         else:
-            self.handle(TurnInput.ACCEPT, delta)
+            self.handle("accept", delta)
 
     def broke(self, error: ApiError) -> None:
         """The engine refused or failed."""
-        self.handle(TurnInput.FAIL if self.announced else TurnInput.REFUSE, error)
+        self.handle("fail" if self.announced else "refuse", error)
 
     # Actions of the table.
 
@@ -248,12 +248,12 @@ class Turn:
         if not loaded and not self.claimed:
             self.marks.head(self.host.now)
         if self.reading is not None:
-            self.handle(TurnInput.FOLLOW, self.reading)
+            self.handle("follow", self.reading)
             return
         try:
             settling.ground(self)
             if self.request.idempotency_key is not None and not self.claimed:
-                self.handle(TurnInput.CLAIM)
+                self.handle("claim")
                 return
             self._keep_events()
             parent = tip or settling.parent_of(self)
@@ -270,14 +270,14 @@ class Turn:
                 settling.reveal(self, self.parent)
             missing = intake.references(items, self.parent)
             if not loaded and (missing or (parent is None and named is not None)):
-                self.handle(TurnInput.LOAD, None if parent else named, tuple(missing))
+                self.handle("load", None if parent else named, tuple(missing))
                 return
             items = settling.follow(self, items, self.parent, found or {})
             number = self.parent.turn + 1 if self.parent else 1
             self.tip = self.standing.move(Segment(self.parent, tuple(items), turn=number))
             self.host.memory.admit(self.principal.owner)
         except ApiError as error:
-            self.handle(TurnInput.REFUSE, error)
+            self.handle("refuse", error)
             return
         self.marks.resolved(self.host.now)
         if self.stores:
@@ -357,11 +357,11 @@ class Turn:
     def take(self, run: Sequence[Delta]) -> None:
         """Deltas become events; one by one only where the turn may end between two of them."""
         assert self.settings is not None
-        if self.state is TurnState.SAMPLING and self.settings.max_tool_calls is None:
+        if self.state == "sampling" and self.settings.max_tool_calls is None:
             self._feed(run)
             return
         for delta in run:
-            begins = type(delta) is CallStart or self.state is TurnState.STEERED
+            begins = type(delta) is CallStart or self.state == "steered"
             if begins and self._stops_at(delta):
                 return
             self._feed((delta,))
@@ -410,12 +410,12 @@ class Turn:
     def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
         """It acts at the end of the open item, at once if none is; or joins the next append."""
         self.steers.accept(items)
-        if self.state is TurnState.STEERED and self.output.open is None:
-            self.handle(TurnInput.BOUNDARY)
+        if self.state == "steered" and self.output.open is None:
+            self.handle("boundary")
 
     def decline(self, steer: Steer, _items: Sequence[Item]) -> None:
         """It is not running (any more)."""
-        over = self.state in (TurnState.SAVING, TurnState.ENDED)
+        over = self.state in ("saving", "ended")
         code = "response_already_completed" if over else "response_not_active"
         words = f"Response '{self.id}' {'has already ended' if over else 'is not active yet'}."
         refusal = steering.failed(steering.ref(steer), code, words, stream_id=self.lane)
@@ -519,11 +519,11 @@ class Turn:
         if self.background:
             self._say_queued()
         if self.budget() == 0:
-            self.handle(TurnInput.CUT, "max_output_tokens")
+            self.handle("cut", "max_output_tokens")
         elif self.host.admission.has_place and not self.host.waiting:
-            self.handle(TurnInput.START)
+            self.handle("start")
         else:
-            self.handle(TurnInput.WAIT)
+            self.handle("wait")
 
     def budget(self) -> int | None:
         """Output tokens left for the whole rollout, or None."""
@@ -533,14 +533,14 @@ class Turn:
 
     def _stops_at(self, delta: Delta) -> bool:
         """Whether the turn ends here, where ``delta`` would begin one item more."""
-        steered = self.state is TurnState.STEERED
+        steered = self.state == "steered"
         if not self.output.begins_an_item(delta) or not (steered or self._calls_used_up()):
             return False
         self.output.close("completed")
         if steered:
-            self.handle(TurnInput.BOUNDARY)
+            self.handle("boundary")
         else:
-            self.handle(TurnInput.CUT, "max_tool_calls")
+            self.handle("cut", "max_tool_calls")
         return True
 
     def _calls_used_up(self) -> bool:

@@ -38,7 +38,6 @@ from tieline_server.core.line import Line
 from tieline_server.core.profile import Profile
 from tieline_server.core.refusals import no_target
 from tieline_server.core.settings import Recall
-from tieline_server.core.transitions import LineState
 from tieline_server.core.turn import Turn
 from tieline_server.journals import base as journals
 from tieline_server.runtime import jobs, reading
@@ -147,7 +146,7 @@ class LineRuntime:
             # It names its response, and no lane.
             turn = self.line.find(request.previous_response_id or "")
             return None if turn is None else self._links.get(turn.lane)
-        if isinstance(request, Create | Resume) and self.line.state is not LineState.OPEN:
+        if isinstance(request, Create | Resume) and self.line.state != "open":
             # After a goodbye nothing new begins, wherever it would run.
             return None
         return self._links.get(request.stream_id) if isinstance(request, _OF_LANES) else None
@@ -157,7 +156,7 @@ class LineRuntime:
         self._links[lane] = link
         for request, principal in self.line.unpark(lane):
             link.send(request, principal)
-        if self.line.state is not LineState.OPEN:
+        if self.line.state != "open":
             link.send(SessionEnd(), self._principal)
 
     def unlinked(self, lane: str | None) -> None:

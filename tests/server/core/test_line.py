@@ -20,7 +20,6 @@ from tieline_server.core.deltas import (
 from tieline_server.core.effects import Principal
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import EXTENSIONS, REVISION
-from tieline_server.core.transitions import LineState
 
 LOOK = CallStart(kind="function_call", name="look")
 NOT_FOUND = ("previous_response_not_found", "previous_response_id")
@@ -425,7 +424,7 @@ class TestSession:
         line.answer(second)
         assert line.closed is not None
         assert line.closed.error is None
-        assert line.line.state is LineState.CLOSED
+        assert line.line.state == "closed"
 
     def test_session_end_of_an_idle_line_closes_it_at_once(self) -> None:
         line = Lockstep()

@@ -13,7 +13,6 @@ from tieline_server.core.history import Tip
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
-from tieline_server.core.turns import TurnState
 
 NOT_FOUND = ApiError.of("response_not_found", "No.")
 
@@ -172,7 +171,7 @@ class TestKeys:
         first = line.create("hi", append=True, idempotency_key="k")
         (call_id,) = line.call(first)
         line.create("hi", append=True, idempotency_key="k")
-        assert line.turns[first].state is TurnState.HELD
+        assert line.turns[first].state == "held"
         line.append(output(call_id))
         line.answer(first)
         (follow,) = line.follows
@@ -205,7 +204,7 @@ class TestKeys:
         line.keys.clear()
         line.line.lost(reader, NOT_FOUND)
         line.settle()
-        assert (reader.id, reader.state, reader.reading) == (own, TurnState.STARTING, None)
+        assert (reader.id, reader.state, reader.reading) == (own, "starting", None)
         line.turns[own] = reader
         line.say(own, TEN, TextDelta("x"))
         assert line.types(own)[:2] == ["created", "in_progress"]
