@@ -212,7 +212,7 @@ class World:
         for response_id, log in self.logged.items():
             if log.whole:
                 old = self.whole.setdefault(response_id, [])
-                for event in log.events[len(old) :]:
+                for event in log.after(None)[len(old) :]:
                     assert event.sequence_number == len(old), "an event's place is its number"
                     old.append(event)
                     assert self.found.setdefault(bare(event), response_id) == response_id
@@ -504,8 +504,8 @@ class World:
             assert log.whole is not over
             assert log.ended is not over
             if log.whole:
-                assert log.events[-1].TERMINAL
-                assert [event.TERMINAL for event in log.events].count(True) == 1
+                assert log.after(None)[-1].TERMINAL
+                assert [event.TERMINAL for event in log.after(None)].count(True) == 1
             log.drop()
         assert self.logs.size == 0
         for session in self.sessions:

@@ -6,19 +6,39 @@ more, and its response cannot be resumed; where all together are too many, those
 that have ended go first, the oldest at the head.
 """
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
-from tieline.events import Event, OutputItemDone
+from tieline.events import (
+    Event,
+    OutputItemDone,
+    ResponseCompleted,
+    ResponseFailed,
+    ResponseIncomplete,
+)
+from tieline_server.core.delta_runs import DeltaRun
 
 EVENT: Final = 320
 """Bytes, about, that an event takes beside its text."""
+
+DELTA: Final = 64
+"""Bytes, about, that a delta takes beside its text."""
 
 TEXT: Final = 4
 """How often text is kept: in deltas, and in the events of parts and items that are whole."""
 
 FEW: Final = 64
-"""Events that a log may have more than it is counted with."""
+"""Deltas that a log may have more than it is counted with."""
+
+LITTLE: Final = 4096
+"""Bytes of text that it may have more."""
+
+_NOTED: Final = frozenset({OutputItemDone, ResponseCompleted, ResponseFailed, ResponseIncomplete})
+
+_number_of: Final = attrgetter("sequence_number")
 
 
 class EventLogs:
@@ -29,13 +49,10 @@ class EventLogs:
     def __init__(self, *, each: int = 64 * 1024 * 1024, most: int = 512 * 1024 * 1024) -> None:
         self._each = each
         self._most = most
-        self._ended: dict[EventLog, None] = {}
+        self._ended: deque[EventLog] = deque()
+        """Those whose response has ended, the first one first; some may be dropped by now."""
         self.size = 0
         """Bytes, about, of all events of all logs."""
-
-    def open(self, size: int = 0) -> "EventLog":
-        """A new log, whose events will echo so many bytes of the request."""
-        return EventLog(self, size)
 
     def grew(self, log: "EventLog", size: int) -> None:
         """A log has so many bytes more."""
@@ -43,29 +60,40 @@ class EventLogs:
         if log.size > self._each:
             log.drop()
         while self.size > self._most:
-            (next(iter(self._ended), None) or log).drop()
+            (self._ended[0] if self._ended else log).drop()
 
     def ended(self, log: "EventLog") -> None:
         """Nothing more comes to this log: it goes when room is needed."""
-        self._ended[log] = None
+        self._ended.append(log)
 
     def dropped(self, log: "EventLog", size: int) -> None:
         """A log holds nothing any more."""
         self.size -= size
-        self._ended.pop(log, None)
+        # Most go in the order in which they came.
+        while self._ended and not self._ended[0].whole:
+            self._ended.popleft()
 
 
 class EventLog:
-    """The events of one response, the first one first: an event's place is its number."""
+    """The events of one response, the first one first; their numbers have no gaps.
 
-    __slots__ = ("_listeners", "_logs", "_open", "_weighed", "ended", "events", "size", "whole")
+    They will echo ``size`` bytes of the request.
+    """
 
-    def __init__(self, logs: EventLogs, size: int) -> None:
+    __slots__ = ("_deltas", "_entries", "_listeners", "_logs", "_open", "_run", "_text",
+                 "_weighed", "ended", "size", "whole")  # fmt: skip
+
+    def __init__(self, logs: EventLogs, size: int = 0) -> None:
         self._logs = logs
         self._open = True
-        self._weighed = 0
-        self.events: list[Event] = []
-        self.size = size
+        self._entries: list[Event | DeltaRun] = []
+        self._run: DeltaRun | None = None
+        """The last entry, while deltas come."""
+        self._weighed = self._deltas = 0
+        """Entries that were counted, and deltas that came since."""
+        self._text = size
+        """Bytes of text that were not counted yet."""
+        self.size = 0
         """Bytes, about, of all events but the last few."""
         self.whole = True
         """Whether every event is still here."""
@@ -73,29 +101,35 @@ class EventLog:
         """Whether the last event is the terminal one."""
         # Few have a listener, and what is kept of every turn is kept small.
         self._listeners: tuple[Callable[[], None], ...] = ()
-        logs.grew(self, size)
+        if size > LITTLE:
+            self._weigh()
 
     def add(self, event: Event) -> None:
         """The response said this; what it says after its end is not part of it."""
         if not self._open:
             return
-        self.events.append(event)
-        kind = type(event)
-        if kind is OutputItemDone:
-            self._weigh(TEXT * len(event.item))  # type: ignore[attr-defined]
-        elif kind.TERMINAL:
-            self._end()
+        self._run = None
+        self._entries.append(event)
+        if type(event) in _NOTED:
+            self._note(event)
         if self._listeners:
             self._tell()
 
-    def extend(self, events: Sequence[Event]) -> None:
-        """The response said these things, in order; its end is not among them."""
-        if self._open:
-            self.events += events
-            if len(self.events) - self._weighed > FEW:
-                self._weigh()
-            if self._listeners:
-                self._tell()
+    def extend(self, first: Event, texts: Sequence[str]) -> None:
+        """The response said these deltas of one part or call, of which this is the first."""
+        if not self._open:
+            return
+        if self._run is None:
+            number: int = first.sequence_number  # type: ignore[assignment]
+            self._run = DeltaRun(number, first, list(texts))
+            self._entries.append(self._run)
+        else:
+            self._run.texts += texts
+        self._deltas += len(texts)
+        if self._deltas > FEW:
+            self._weigh()
+        if self._listeners:
+            self._tell()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """``listener`` is called whenever there is more to read, or never will be."""
@@ -105,36 +139,56 @@ class EventLog:
         """``listener`` is called no more, if it was."""
         self._listeners = tuple(each for each in self._listeners if each != listener)
 
+    @property
+    def last(self) -> Event | None:
+        """The terminal event, once the response has ended."""
+        last = self._entries[-1] if self.ended and self.whole else None
+        return None if isinstance(last, DeltaRun) else last
+
     def after(self, number: int | None, most: int | None = None) -> list[Event]:
         """The events with numbers behind ``number``; behind the end, the terminal one.
 
         At most so many of them, the first ones.
         """
         first = 0 if number is None else number + 1
-        found = self.events[first : None if most is None else first + most]
-        return found or (self.events[-1:] if self.ended else [])
+        entries, found = self._entries, list[Event]()
+        for entry in entries[max(0, bisect_right(entries, first, key=_number_of) - 1) :]:
+            room = None if most is None else most - len(found)
+            if room == 0:
+                break
+            if isinstance(entry, DeltaRun):
+                found += entry.behind(first, room)
+            elif _number_of(entry) >= first:
+                found.append(entry)
+        return found or ([self.last] if self.last else [])
 
     def drop(self) -> None:
         """Nobody will read it again."""
         if self.whole:
             self.whole = self._open = False
-            self.events = []
+            self._entries, self._run = [], None
             self._logs.dropped(self, self.size)
             self.size = 0
             self._tell()
 
-    def _end(self) -> None:
+    def _note(self, event: Event) -> None:
+        """An item is whole, whose text counts from now on; or the response has ended."""
+        if isinstance(event, OutputItemDone):
+            self._text += TEXT * len(event.item)
+            if self._text > LITTLE:
+                self._weigh()
+            return
         self._open = False
         self.ended = True
         self._weigh()
         if self.whole:
             self._logs.ended(self)
 
-    def _weigh(self, text: int = 0) -> None:
-        """Counts the events since the last time. Their text is counted when its item is whole."""
-        count = len(self.events)
-        size = EVENT * (count - self._weighed) + text
-        self._weighed = count
+    def _weigh(self) -> None:
+        """Counts what has come since the last time."""
+        count = len(self._entries)
+        size = EVENT * (count - self._weighed) + DELTA * self._deltas + self._text
+        self._weighed, self._deltas, self._text = count, 0, 0
         self.size += size
         self._logs.grew(self, size)
 

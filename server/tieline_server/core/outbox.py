@@ -199,13 +199,6 @@ class Outbox:
         elif self._outgoing.put(self._lane, event):
             self.count += 1
 
-    def _keep(self, events: Sequence[Event]) -> None:
-        """Events that are kept go out as they are: every reader sees the same ones."""
-        assert self.log is not None
-        self.count += len(events)
-        self._outgoing.extend(self._lane, events)
-        self.log.extend(events)
-
     def maker(self, kind: type[Event], **place: Any) -> Make:
         """What makes the deltas of one part: their class and where they belong."""
         kind_of: Any = kind
@@ -270,7 +263,11 @@ class Outbox:
         Where the reader is slow, the later ones join as if they had come one by one.
         """
         if self.log is not None:
-            self._keep(make(self.count, texts))
+            # What is kept goes out as it is: every reader sees the same events.
+            made = make(self.count, texts)
+            self.count += len(made)
+            self._outgoing.extend(self._lane, made)
+            self.log.extend(made[0], texts)
             return
         if len(texts) == 1:
             # A paced engine says one token at a time: the shortest way.

@@ -481,7 +481,7 @@ class Turn:
         if settings is None or self.log is not None:
             return
         if request.resumable or settings.background or request.idempotency_key is not None:
-            self.outbox.log = self.host.logs.open(settings.echoed)
+            self.outbox.log = EventLog(self.host.logs, settings.echoed)
             self.host.effects.append(Begin(self))
 
     # Snapshots and events.

@@ -82,9 +82,11 @@ class Recorder:
         turn, log = self._turn, self._turn.log
         if log is None or not log.whole:
             return
-        end = len(log.events) - log.ended
+        said = log.after(self._flushed - 1)
+        if said and said[-1].TERMINAL:
+            said.pop()
         # The lane is its reader's, and every reader has another one.
-        fresh = [json.encode(event) for event in relaned(log.events[self._flushed : end], None)]
+        fresh = [json.encode(event) for event in relaned(said, None)]
         if not fresh:
             return
         entry = Entry(
@@ -94,7 +96,7 @@ class Recorder:
             events=tuple(fresh),
             begun=self._standing(),
         )
-        self._flushed = end
+        self._flushed += len(fresh)
         self._journal.log(entry)
 
     async def settle(self) -> None:
@@ -142,7 +144,7 @@ class KeptTurn:
         """The response as it stands; None before its first event."""
         if self.turn is not None:
             return so_far(self.turn) if self.turn.announced else None
-        last = self.log.events[-1] if self.log.ended and self.log.whole else None
+        last = self.log.last
         return last.response if isinstance(last, LifecycleEvent) else None
 
     def find(self) -> Saved | None:

@@ -118,5 +118,5 @@ def test_a_held_turn_that_ends_without_a_word_ends_in_its_log_all_the_same() -> 
     assert log is not None
     assert line.types(turn)[-1] == "done"
     assert log.ended
-    assert log.events[:-1] == line.audit.by_response[turn]
-    assert log.events[-1].sequence_number == len(log.events) - 1
+    assert log.after(None)[:-1] == line.audit.by_response[turn]
+    assert log.after(None)[-1].sequence_number == len(log.after(None)) - 1

@@ -24,7 +24,7 @@ def source(text: str = "hi") -> tuple[Lockstep, str, list[Event]]:
     line.answer(response_id)
     log = line.turns[response_id].log
     assert log is not None
-    return line, response_id, log.events
+    return line, response_id, log.after(None)
 
 
 def reader_of(line: Lockstep) -> Turn:
@@ -247,7 +247,7 @@ class TestKeys:
         line.say(first, TEN, TextDelta("x"))
         log = line.turns[first].log
         assert log is not None
-        line.line.relayed(reader, log.events)
+        line.line.relayed(reader, log.after(None))
         line.line.lost(reader, NOT_FOUND)
         line.settle()
         assert reader.ended
