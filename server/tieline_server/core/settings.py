@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Raw, Struct
 from tieline.errors import ApiError
 from tieline.items import too_long
 from tieline.requests import Create, refusal
-from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL
+from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
 from tieline_server.core.effects import Defaults, Work
 
 T = TypeVar("T")
@@ -103,6 +103,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None
     echo: dict[str, Any]
     """Members of the Response object that repeat the settings."""
+    blank: Response
+    """A response that has these, and nothing of its own yet."""
     echoed: int = 0
     """Bytes of JSON that they take in each snapshot."""
     compaction: Compacting | None = None
@@ -121,7 +123,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         choice = recall.read("tool_choice", tool_choice, parse_tool_choice)
         _check_choice(choice, self.tools)
         echo = {**self.echo, "tool_choice": Raw(bytes(tool_choice))}
-        return msgspec.structs.replace(self, echo=echo, tool_choice=choice)
+        blank = Response(**echo)
+        return msgspec.structs.replace(self, echo=echo, blank=blank, tool_choice=choice)
 
 
 class Recall:
@@ -414,6 +417,7 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
         append=create.append is True,
         timeout_ms=create.timeout_ms,
         echo=echo,
+        blank=Response(**echo),
         echoed=len(msgspec.json.encode(echo)),
         compaction=managed,
     )

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 def snapshot(turn: "Turn", status: str) -> Response:
     """The response as it stands, with this status."""
-    echo = turn.settings.echo if turn.settings else {"model": turn.request.model or ""}
+    blank = turn.settings.blank if turn.settings else Response(model=turn.request.model or "")
     failure = turn.failure if status == "failed" else None
     reason = turn.reason if status == "incomplete" else None
     started = turn.usage.total_tokens or status not in ("queued", "in_progress")
-    return Response(
-        **echo,
+    return replace(
+        blank,
         id=turn.id,
         previous_response_id=turn.follows,
         created_at=turn.created_at,
