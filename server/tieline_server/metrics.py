@@ -36,38 +36,89 @@ class Histogram:
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.total += seconds
 
+    def add(self, other: "Histogram") -> None:
+        """All that another one has counted."""
+        self.counts = [mine + more for mine, more in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
 
-class Numbers:
-    """Sums over the turns that have ended."""
+
+class Series:
+    """Sums over turns that have ended alike."""
+
+    __slots__ = ("cached", "durations", "events", "first_tokens", "input", "output", "reasoning",
+                 "turns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.events: Counter[str] = Counter()
-        """By transport."""
-        self.responses: Counter[tuple[str, str, str, str]] = Counter()
+        self.turns = self.events = 0
+        self.input = self.cached = self.output = self.reasoning = 0
+        self.durations = Histogram()
+        self.first_tokens = Histogram()
+
+    def add(self, record: TurnRecord) -> None:
+        """One more."""
+        self.turns += 1
+        self.events += record.events
+        usage = record.usage
+        self.input += usage.input_tokens
+        self.cached += usage.input_tokens_details.cached_tokens
+        self.output += usage.output_tokens
+        self.reasoning += usage.output_tokens_details.reasoning_tokens
+        started_at, first_token_at = record.started_at, record.first_token_at
+        self.durations.record(record.ended_at - started_at)
+        if first_token_at is not None:
+            self.first_tokens.record(first_token_at - started_at)
+
+
+class Numbers:
+    """Sums over the turns that have ended. They are added up further when somebody asks."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str, str, str], Series] = {}
         """By transport, model, outcome, error."""
-        self.tokens: Counter[tuple[str, str]] = Counter()
-        """By model and kind."""
-        self.durations: dict[Labels, Histogram] = {}
-        """By model, transport, outcome."""
-        self.first_tokens: dict[Labels, Histogram] = {}
         self.guards = Counts()
         """What guards read."""
 
     def observe(self, record: TurnRecord, transport: str) -> None:
         """A turn ended."""
-        model = model_of(record)
-        self.events[transport] += record.events
-        self.responses[transport, model, record.outcome, record.error_code or ""] += 1
-        usage = record.usage
-        tokens = self.tokens
-        tokens[model, "input"] += usage.input_tokens
-        tokens[model, "cached"] += usage.input_tokens_details.cached_tokens
-        tokens[model, "output"] += usage.output_tokens
-        tokens[model, "reasoning"] += usage.output_tokens_details.reasoning_tokens
-        labels = (model, transport, record.outcome)
-        _record(self.durations, labels, record.ended_at - record.started_at)
-        if record.first_token_at is not None:
-            _record(self.first_tokens, labels, record.first_token_at - record.started_at)
+        alike = (transport, model_of(record), record.outcome, record.error_code or "")
+        series = self._series.get(alike)
+        if series is None:
+            series = self._series[alike] = Series()
+        series.add(record)
+
+    def events(self) -> Counter[Labels]:
+        """Events by transport."""
+        sums: Counter[Labels] = Counter()
+        for (transport, *_), series in self._all():
+            sums[(transport,)] += series.events
+        return sums
+
+    def responses(self) -> dict[Labels, int]:
+        """Responses by transport, model, outcome, error."""
+        return {alike: series.turns for alike, series in self._all()}
+
+    def tokens(self) -> Counter[Labels]:
+        """Tokens by model and kind."""
+        sums: Counter[Labels] = Counter()
+        for (_, model, *_), series in self._all():
+            sums[model, "input"] += series.input
+            sums[model, "cached"] += series.cached
+            sums[model, "output"] += series.output
+            sums[model, "reasoning"] += series.reasoning
+        return sums
+
+    def durations(self) -> dict[Labels, Histogram]:
+        """Seconds from create to end by model, transport, outcome."""
+        return _by_outcome((alike, series.durations) for alike, series in self._all())
+
+    def first_tokens(self) -> dict[Labels, Histogram]:
+        """The same to the first token, of turns that had one."""
+        had = ((alike, series.first_tokens) for alike, series in self._all())
+        return _by_outcome((alike, each) for alike, each in had if any(each.counts))
+
+    def _all(self) -> list[tuple[tuple[str, str, str, str], Series]]:
+        # The exporter's thread reads while the loop counts: a list is made in one atomic step.
+        return list(self._series.items())
 
     def text(self, *, lines: int, history_bytes: int = 0, evicted: int = 0) -> bytes:
         """All of them as Prometheus reads them (text format 0.0.4).
@@ -94,32 +145,34 @@ class Numbers:
                 "tieline_server_events_total",
                 "counter",
                 "Events of responses.",
-                [((transport,), count) for transport, count in self.events.items()],
+                self.events().items(),
                 ("tieline_transport",),
             ),
             *_sum(
                 "tieline_server_responses_total",
                 "counter",
                 "Responses ended.",
-                self.responses.items(),
+                self.responses().items(),
                 ("tieline_transport", "gen_ai_request_model", "tieline_outcome", "error_type"),
             ),
             *_sum(
                 "tieline_server_tokens_total",
                 "counter",
                 "Tokens used.",
-                self.tokens.items(),
+                self.tokens().items(),
                 ("gen_ai_request_model", "gen_ai_token_type"),
             ),
             *_guard("checks", "Pieces that guards have read.", self.guards.checks),
             *_guard("hits", "Pieces that guards have flagged.", self.guards.hits),
             *_guard("failures", "Times that a guard could not be asked.", self.guards.failures),
             *_guard("seconds", "Seconds that guards have read.", self.guards.seconds),
-            *_histogram("gen_ai_server_request_duration_seconds", "Create to end.", self.durations),
+            *_histogram(
+                "gen_ai_server_request_duration_seconds", "Create to end.", self.durations()
+            ),
             *_histogram(
                 "gen_ai_server_time_to_first_token_seconds",
                 "Create to first token.",
-                self.first_tokens,
+                self.first_tokens(),
             ),
         ]
         return ("\n".join(parts) + "\n").encode()
@@ -130,11 +183,13 @@ def model_of(record: TurnRecord) -> str:
     return record.public_model or OTHER
 
 
-def _record(histograms: dict[Labels, Histogram], labels: Labels, seconds: float) -> None:
-    histogram = histograms.get(labels)
-    if histogram is None:
-        histogram = histograms[labels] = Histogram()
-    histogram.record(seconds)
+def _by_outcome(
+    parts: Iterable[tuple[tuple[str, str, str, str], Histogram]],
+) -> dict[Labels, Histogram]:
+    sums: dict[Labels, Histogram] = {}
+    for (transport, model, outcome, _), each in parts:
+        sums.setdefault((model, transport, outcome), Histogram()).add(each)
+    return sums
 
 
 def _head(name: str, kind: str, meaning: str) -> Iterator[str]:

@@ -9,8 +9,7 @@ import logging
 import os
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from uuid import uuid4
 
@@ -319,7 +318,7 @@ class Signals:
             (GUARD_SECONDS, counts.seconds, "s", "Seconds that guards have read."),
         ):
             meter.create_observable_counter(
-                name, [self._read(counter, GUARD, STAGE)], unit, meaning
+                name, [self._read(counter.copy, GUARD, STAGE)], unit, meaning
             )
 
     @staticmethod
@@ -333,16 +332,15 @@ class Signals:
 
     @staticmethod
     def _read(
-        counter: Counter[Any] | dict[Any, float], *names: str
+        counted: Callable[[], Mapping[Any, float]], *names: str
     ) -> "Callable[[CallbackOptions], Iterable[Observation]]":
-        """A callback that reads ``counter``, whose keys are the values of ``names``."""
+        """A callback that reads what was ``counted``; its keys are the values of ``names``."""
         from opentelemetry.metrics import Observation
 
         def read(_options: "CallbackOptions") -> "Iterable[Observation]":
-            # The exporter's thread reads while the loop counts: a copy is one atomic step.
-            for key, value in counter.copy().items():
-                values = key if isinstance(key, tuple) else (key,)
-                labels = {name: each for name, each in zip(names, values, strict=True) if each}
+            # The exporter's thread reads while the loop counts: what it gets is a copy.
+            for key, value in counted().items():
+                labels = {name: each for name, each in zip(names, key, strict=True) if each}
                 yield Observation(value, labels)
 
         return read
