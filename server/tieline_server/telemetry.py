@@ -216,7 +216,7 @@ def turn_line(record: TurnRecord, transport: str) -> dict[str, Any]:
         "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
         "duration_ms": round((record.ended_at - record.started_at) * 1000, 3),
         "first_token_ms": _milliseconds(_first_token(record)),
-        "phases_us": record.phases,
+        "phases_us": record.phases(),
     }
     return {name: value for name, value in members.items() if value is not None}
 
@@ -243,7 +243,7 @@ def span_attributes(record: TurnRecord, transport: str) -> dict[str, Any]:
         OUTPUT_TOKENS: usage.output_tokens if started else None,
         REASONING_TOKENS: usage.output_tokens_details.reasoning_tokens if started else None,
     }
-    attributes |= {PHASE + name: value for name, value in record.phases.items()}
+    attributes |= {PHASE + name: value for name, value in record.phases().items()}
     return {name: value for name, value in attributes.items() if value is not None}
 
 

@@ -18,7 +18,6 @@ from tieline.items import Item, Message
 from tieline.requests import Create
 from tieline.responses import Usage
 from tieline_server.core import compaction, sealed
-from tieline_server.core.booking import booking_of
 from tieline_server.core.compaction import TAIL, Plan
 from tieline_server.core.deltas import Finish
 from tieline_server.core.effects import Outcome, Principal, Prompt, TurnRecord, Work
@@ -172,7 +171,7 @@ class _Job:
             reason=None,
             error_code=error.code if error is not None else None,
             usage=self._usage,
-            phases={"total": round((now - self._started) * 1e6)},
+            phases=lambda: {"total": round((now - self._started) * 1e6)},
             started_at=self._started,
             ended_at=now,
             first_token_at=None,
@@ -182,4 +181,4 @@ class _Job:
             events=0,
         )
         services.observe(record, self._transport)
-        services.ledger.book(booking_of(record, self._transport, ended_at=services.now()))
+        services.book(record, self._transport)

@@ -376,7 +376,7 @@ signals = signals_from_environment(log, lines=int)
 telemetry = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
 telemetry.observe(TurnRecord(response_id="resp_1", previous_response_id=None, owner="ann",
     model="m", lane=None, outcome="completed", kind="turn", reason=None, error_code=None,
-    usage=Usage(), phases={}, started_at=0.0, ended_at=1.0, first_token_at=None,
+    usage=Usage(), phases=dict, started_at=0.0, ended_at=1.0, first_token_at=None,
     trace_context=None, work=Work(), store=False, events=0), "grpc")
 telemetry.close(1.0)
 """

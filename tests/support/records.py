@@ -19,7 +19,7 @@ def turn(**changes: Any) -> TurnRecord:
         "reason": None,
         "error_code": None,
         "usage": Usage.of(input=100, cached=60, output=28, reasoning=8),
-        "phases": {"prefill": 200_000, "decode": 300_000, "overhead": 900},
+        "phases": lambda: {"prefill": 200_000, "decode": 300_000, "overhead": 900},
         "started_at": 10.0,
         "ended_at": 10.5,
         "first_token_at": 10.2,

@@ -38,8 +38,10 @@ def is_response(record: TurnRecord) -> bool:
     return record.outcome != "refused" and not waited
 
 
-def booking_of(record: TurnRecord, transport: str, *, ended_at: float) -> Booking:
-    """The row of a turn that ended at ``ended_at`` (Unix seconds)."""
+def booking_of(
+    record: TurnRecord, transport: str, *, ended_at: float, phases: bool = True
+) -> Booking:
+    """The row of a turn that ended at ``ended_at`` (Unix seconds), with its phases or without."""
     usage = record.usage
     return Booking(
         response_id=record.response_id,
@@ -54,7 +56,7 @@ def booking_of(record: TurnRecord, transport: str, *, ended_at: float) -> Bookin
         cached_tokens=usage.input_tokens_details.cached_tokens,
         output_tokens=usage.output_tokens,
         reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
-        phases=record.phases,
+        phases=record.phases() if phases else {},
         started_at=ended_at - (record.ended_at - record.started_at),
         ended_at=ended_at,
         stored=record.store,

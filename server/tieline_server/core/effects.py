@@ -5,6 +5,7 @@ back through the methods of :class:`~tieline_server.core.line.Line`. Docstrings 
 what it must call next.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
@@ -252,8 +253,8 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     reason: str | None
     error_code: str | None
     usage: Usage
-    phases: dict[str, int]
-    """Microseconds by phase (design: timing)."""
+    phases: Callable[[], dict[str, int]]
+    """Microseconds by phase (design: timing), worked out where somebody asks."""
     started_at: float
     """Seconds on the driver's clock at which the create was received."""
     ended_at: float

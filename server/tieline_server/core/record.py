@@ -8,6 +8,7 @@ to the first token. ``overhead``: all of ``total`` that is neither engine, nor q
 (design: timing).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tieline_server.core.effects import Outcome, TurnRecord
@@ -154,7 +155,7 @@ def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:
         reason=turn.reason,
         error_code=turn.failure.code if turn.failure else None,
         usage=turn.usage,
-        phases=turn.marks.phases(host.now),
+        phases=partial(turn.marks.phases, host.now),
         started_at=turn.marks.received,
         ended_at=host.now,
         first_token_at=turn.marks.first_token_at,

@@ -39,6 +39,9 @@ class Sum(Struct, frozen=True, kw_only=True):
 class Ledger(Protocol):
     """What keeps bookings."""
 
+    keeps_phases: bool
+    """Whether rows keep their phases: others may come without."""
+
     def book(self, booking: Booking) -> None:
         """Takes a row. Never waits and never raises; it is durable within 50 ms.
 

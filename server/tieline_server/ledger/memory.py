@@ -19,6 +19,8 @@ ROWS: Final = 10_000
 class MemoryLedger:
     """Rows in order of their booking; past ``most`` the oldest go."""
 
+    keeps_phases = False
+
     def __init__(self, *, most: int = ROWS) -> None:
         self._most = most
         self._rows: OrderedDict[str, Booking] = OrderedDict()
@@ -39,7 +41,8 @@ class MemoryLedger:
 
     def book(self, booking: Booking) -> None:
         """Takes a row; a response id that has one keeps it. Its phases, half of it, are let go."""
-        self._rows.setdefault(booking.response_id, replace(booking, phases={}))
+        row = replace(booking, phases={}) if booking.phases else booking
+        self._rows.setdefault(booking.response_id, row)
         if len(self._rows) > self._most:
             self._rows.popitem(last=False)
 

@@ -38,6 +38,8 @@ RETRY: Final = 1.0
 class SqlLedger:
     """Rows of the ledger, kept until they are durable."""
 
+    keeps_phases = True
+
     def __init__(self, database: Database, writer: Writer, *, most: int = MOST) -> None:
         self._database = database
         self._writer = writer

@@ -95,7 +95,12 @@ async def save(services: Services, effect: Save, *, transport: str) -> None:
         kept = services.running.kept.find(effect.record.owner, turn.id)
         if kept is not None and kept.recorder is not None:
             await kept.recorder.settle()
-        booking = booking_of(effect.booking, transport, ended_at=services.now())
+        booking = booking_of(
+            effect.booking,
+            transport,
+            ended_at=services.now(),
+            phases=services.ledger.keeps_phases,
+        )
         await services.store.put(effect.record, booking)
     except Exception:
         logger.exception("store.put failed", extra={"response_id": turn.id})

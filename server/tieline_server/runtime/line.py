@@ -13,7 +13,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Request, Resume, SessionEnd, Steer
 from tieline.responses import Response
-from tieline_server.core.booking import booking_of, is_response
+from tieline_server.core.booking import is_response
 from tieline_server.core.effects import (
     Begin,
     CancelSource,
@@ -392,7 +392,7 @@ class LineRuntime:
         )
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
-            services.ledger.book(booking_of(record, self.transport, ended_at=services.now()))
+            services.book(record, self.transport)
 
     def _on_close(self, effect: Close) -> None:
         self._end(effect.error)

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tieline.ids import IdSource
+from tieline_server.core.booking import booking_of
 from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Catalog, Principal, TurnRecord
 from tieline_server.core.event_log import EventLogs
@@ -54,6 +55,12 @@ class Services(Struct, frozen=True, kw_only=True):
     """What becomes of history that is folded away: the setting of the same name."""
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``, ``keys.caller(header)``."""
+
+    def book(self, record: TurnRecord, transport: str) -> None:
+        """Has a turn that ended now written into the ledger."""
+        ledger = self.ledger
+        row = booking_of(record, transport, ended_at=self.now(), phases=ledger.keeps_phases)
+        ledger.book(row)
 
     def offered(self, principal: Principal) -> Iterator[tuple[str, Model]]:
         """(engine, model under its public name) of what the principal may use, in order."""

@@ -48,7 +48,7 @@ class TestTurns:
             ((record, transport),) = stage.records
             assert (record.response_id, record.outcome) == (completed.response.id, "completed")
             assert transport == "test"
-            assert "validate" in record.phases
+            assert "validate" in record.phases()
             assert completed.response.completed_at >= completed.response.created_at
             await stage.line.close()
             assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
