@@ -18,7 +18,9 @@ from tieline_server.core.event_log import EventLog
 MERGE_CHARACTERS: Final = 128
 """A delta of this size joins no further: ``limits.outbox`` counts events, and bounds memory."""
 
-Make = Callable[[int, Sequence[str]], list[Event]]
+Texts = Sequence[str]
+Deltas = list[Event]
+Make = Callable[[int, Texts], Deltas]
 """Makes the deltas of some texts, of which the first has this ``sequence_number``."""
 
 
@@ -204,11 +206,12 @@ class Outbox:
         kind_of: Any = kind
         item_id, output_index = place["item_id"], place["output_index"]
         # The lane may change between two calls. One closure for each shape: to pass the place as a
-        # dictionary costs three times as much.
+        # dictionary costs three times as much. What they say of their types is looked up for each
+        # part, and so has names: to build it would cost more than the closure.
         if "content_index" in place:
             content_index = place["content_index"]
 
-            def make_content(first: int, texts: Sequence[str]) -> list[Event]:
+            def make_content(first: int, texts: Texts) -> Deltas:
                 lane = self._stream_id
                 return [
                     kind_of(
@@ -226,7 +229,7 @@ class Outbox:
         if "summary_index" in place:
             summary_index = place["summary_index"]
 
-            def make_summary(first: int, texts: Sequence[str]) -> list[Event]:
+            def make_summary(first: int, texts: Texts) -> Deltas:
                 lane = self._stream_id
                 return [
                     kind_of(
@@ -242,7 +245,7 @@ class Outbox:
 
             return make_summary
 
-        def make(first: int, texts: Sequence[str]) -> list[Event]:
+        def make(first: int, texts: Texts) -> Deltas:
             lane = self._stream_id
             return [
                 kind_of(
