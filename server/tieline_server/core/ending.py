@@ -71,14 +71,15 @@ def finish(turn: "Turn") -> None:
     """The store has it, or need not: the terminal event goes out."""
     turn.marks.saved(turn.host.now)
     if turn.status == "failed":
-        turn.evict_parent()
+        _evict_parent(turn)
     elif turn.tip is not None:
         turn.standing.rest(turn.lane, _tip(turn))
     turn.standing.leave()
     push_timing(turn)
     response = turn.snapshot(turn.status)
     if not turn.quiet:
-        turn.outbox.push(_TERMINAL[turn.status], response=response)
+        box = turn.outbox
+        box.push(terminal_event(response, box.count, stream_id=box.stream_id))
     elif turn.log is not None:
         # Its own reader took response.done for the end; those who read it again did not.
         turn.log.add(terminal_event(response, turn.outbox.count))
@@ -95,11 +96,21 @@ def refuse(turn: "Turn", error: ApiError) -> None:
     turn.failure = error
     turn.status = "refused"
     turn.push_error(error, turn.request.event_id)
-    turn.evict_parent()
+    _evict_parent(turn)
     turn.usage = turn.usage.plus(turn.tally.usage(None))
     turn.leave()
     forsake(turn)
     turn.record("refused")
+
+
+def _evict_parent(turn: "Turn") -> None:
+    """A failed continuation drops its parent if that is this lane's (wire.md 4.4).
+
+    A refusal of what was said is no fault of the chain that it was said to.
+    """
+    said = turn.failure is not None and turn.failure.code == "invalid_prompt"
+    if turn.follows is not None and not said:
+        turn.host.memory.evict(turn.lane, turn.follows)
 
 
 def forsake(turn: "Turn") -> None:

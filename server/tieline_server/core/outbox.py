@@ -176,7 +176,7 @@ class Outgoing:
 class Outbox:
     """The events of one response: numbers them and hands them to the line."""
 
-    __slots__ = ("_lane", "_outgoing", "_stream_id", "count", "log")
+    __slots__ = ("_lane", "_outgoing", "count", "log", "stream_id")
 
     def __init__(self, outgoing: Outgoing, lane: str | None) -> None:
         self.count = 0
@@ -189,11 +189,11 @@ class Outbox:
         """What comes from here on goes out by another line, or on another lane."""
         self._outgoing = outgoing
         self._lane = lane
-        self._stream_id: str | UnsetType = UNSET if lane is None else lane
+        self.stream_id: str | UnsetType = UNSET if lane is None else lane
+        """What its events name."""
 
-    def push(self, kind: type[Event], **members: Any) -> None:
-        """Numbers an event of this class and queues it."""
-        event = kind(sequence_number=self.count, stream_id=self._stream_id, **members)
+    def push(self, event: Event) -> None:
+        """Queues an event, made with ``count`` for its number and with ``stream_id``."""
         if self.log is not None:
             self.count += 1
             self._outgoing.extend(self._lane, (event,))
@@ -201,18 +201,24 @@ class Outbox:
         elif self._outgoing.put(self._lane, event):
             self.count += 1
 
-    def maker(self, kind: type[Event], **place: Any) -> Make:
+    def maker(
+        self,
+        kind: type[Event],
+        *,
+        item_id: str,
+        output_index: int,
+        content_index: int | None = None,
+        summary_index: int | None = None,
+    ) -> Make:
         """What makes the deltas of one part: their class and where they belong."""
         kind_of: Any = kind
-        item_id, output_index = place["item_id"], place["output_index"]
         # The lane may change between two calls. One closure for each shape: to pass the place as a
         # dictionary costs three times as much. What they say of their types is looked up for each
         # part, and so has names: to build it would cost more than the closure.
-        if "content_index" in place:
-            content_index = place["content_index"]
+        if content_index is not None:
 
             def make_content(first: int, texts: Texts) -> Deltas:
-                lane = self._stream_id
+                lane = self.stream_id
                 return [
                     kind_of(
                         sequence_number=number,
@@ -226,11 +232,10 @@ class Outbox:
                 ]
 
             return make_content
-        if "summary_index" in place:
-            summary_index = place["summary_index"]
+        if summary_index is not None:
 
             def make_summary(first: int, texts: Texts) -> Deltas:
-                lane = self._stream_id
+                lane = self.stream_id
                 return [
                     kind_of(
                         sequence_number=number,
@@ -246,7 +251,7 @@ class Outbox:
             return make_summary
 
         def make(first: int, texts: Texts) -> Deltas:
-            lane = self._stream_id
+            lane = self.stream_id
             return [
                 kind_of(
                     sequence_number=number,

@@ -109,11 +109,10 @@ class Open:
 class Output:
     """The output of one response, across all its samplings. ``new_id(prefix)`` makes ids."""
 
-    __slots__ = ("_new_id", "_outbox", "_push", "calls", "done", "kept", "open", "raws", "seal")
+    __slots__ = ("_new_id", "_outbox", "calls", "done", "kept", "open", "raws", "seal")
 
     def __init__(self, outbox: Outbox, new_id: Callable[[str], str]) -> None:
         self._outbox = outbox
-        self._push = outbox.push
         self._new_id = new_id
         self.open: Open | None = None
         self.done: list[Item] = []
@@ -175,15 +174,15 @@ class Output:
         self.raws.append(Raw(whole.raw))
         if status == "completed" or item.kind == "message":
             self.kept.append(whole)
-        self._push(events.OutputItemDone, output_index=item.index, item=self.raws[-1])
+        self._say_done(item.index, self.raws[-1])
 
     def add(self, item: Item) -> None:
         """An item that is whole from the start, and whose link in the chain is made elsewhere."""
         index, raw = len(self.done), Raw(item.raw)
         self.done.append(item)
         self.raws.append(raw)
-        self._push(events.OutputItemAdded, output_index=index, item=raw)
-        self._push(events.OutputItemDone, output_index=index, item=raw)
+        self._say_added(index, raw)
+        self._say_done(index, raw)
 
     @property
     def has_open_calls(self) -> bool:
@@ -213,8 +212,18 @@ class Output:
         item = self._in_part("message", "output_text")
         item.pieces.append(delta.text)
         item.logprobs += delta.logprobs
-        place = self._place(item)
-        self._push(events.OutputTextDelta, delta=delta.text, logprobs=delta.logprobs, **place)
+        box = self._outbox
+        box.push(
+            events.OutputTextDelta(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                item_id=item.id,
+                output_index=item.index,
+                content_index=len(item.content),
+                delta=delta.text,
+                logprobs=delta.logprobs,
+            )
+        )
 
     def _on_refusal(self, run: list[deltas.RefusalDelta]) -> None:
         self._grow("message", "refusal", run)
@@ -233,8 +242,9 @@ class Output:
             if delta.namespace is not None:
                 call["namespace"] = delta.namespace
             item = self._begin(delta.kind, prefix, call)
-            place = {"item_id": item.id, "output_index": item.index}
-            item.make = self._outbox.maker(_CALL_DELTAS[delta.kind], **place)
+            item.make = self._outbox.maker(
+                _CALL_DELTAS[delta.kind], item_id=item.id, output_index=item.index
+            )
             item.grows = deltas.CallDelta
             self.calls += 1
 
@@ -267,58 +277,185 @@ class Output:
             prefix = ids.MESSAGE if kind == "message" else ids.REASONING
             item = self._begin(kind, prefix, {})
         self._end_part(item)
-        item.part = part
-        summary = part == "summary_text"
-        added = events.ReasoningSummaryPartAdded if summary else events.ContentPartAdded
-        place = self._place(item)
-        item.make = self._outbox.maker(_PART_DELTAS[part], **place)
-        self._push(added, part=_PART_STARTS[part], **place)
+        self._begin_part(item, part)
         return item
 
     def _begin(self, kind: str, prefix: str, call: dict[str, Any]) -> Open:
         item = self.open = Open(kind, self._new_id(prefix), len(self.done))
         item.call = call
-        start = Raw(_encode(item.members("in_progress")))
-        self._push(events.OutputItemAdded, output_index=item.index, item=start)
+        self._say_added(item.index, Raw(_encode(item.members("in_progress"))))
         return item
 
-    def _place(self, item: Open) -> dict[str, Any]:
-        """Where the open part is: the members that all its events share."""
-        place = {"item_id": item.id, "output_index": item.index}
-        if item.part == "summary_text":
-            return {**place, "summary_index": len(item.summary)}
-        return {**place, "content_index": len(item.content)}
+    def _begin_part(self, item: Open, part: str) -> None:
+        item.part = part
+        box, start = self._outbox, _PART_STARTS[part]
+        if part == "summary_text":
+            index = len(item.summary)
+            item.make = box.maker(
+                _PART_DELTAS[part], item_id=item.id, output_index=item.index, summary_index=index
+            )
+            box.push(
+                events.ReasoningSummaryPartAdded(
+                    sequence_number=box.count,
+                    stream_id=box.stream_id,
+                    item_id=item.id,
+                    output_index=item.index,
+                    summary_index=index,
+                    part=start,
+                )
+            )
+            return
+        index = len(item.content)
+        item.make = box.maker(
+            _PART_DELTAS[part], item_id=item.id, output_index=item.index, content_index=index
+        )
+        box.push(
+            events.ContentPartAdded(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                item_id=item.id,
+                output_index=item.index,
+                content_index=index,
+                part=start,
+            )
+        )
 
     def _end_part(self, item: Open) -> None:
         """Closes the open part: its ``done``, then the part's ``done``."""
-        if item.part is None:
+        part = item.part
+        if part is None:
             return
-        text, place = "".join(item.pieces), self._place(item)
-        if item.part == "output_text":
-            part = _text_part(text, item.logprobs)
-            self._push(events.OutputTextDone, text=text, logprobs=tuple(item.logprobs), **place)
-        elif item.part == "refusal":
-            part = Raw(_encode({"type": "refusal", "refusal": text}))
-            self._push(events.RefusalDone, refusal=text, **place)
+        text = "".join(item.pieces)
+        if part == "summary_text":
+            self._end_summary(item, text)
         else:
-            part = Raw(_encode({"type": item.part, "text": text}))
-            summary = item.part == "summary_text"
-            done = events.ReasoningSummaryTextDone if summary else events.ReasoningTextDone
-            self._push(done, text=text, **place)
-        summary = item.part == "summary_text"
-        ended = events.ReasoningSummaryPartDone if summary else events.ContentPartDone
-        self._push(ended, part=part, **place)
-        (item.summary if summary else item.content).append(part)
+            self._end_content(item, part, text)
         item.part, item.grows, item.pieces, item.logprobs = None, None, [], []
 
-    def _end_call(self, item: Open) -> None:
-        text = "".join(item.pieces)
-        place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
-        if item.kind == "function_call":
-            self._push(events.FunctionCallArgumentsDone, arguments=text, **place)
-        else:
-            self._push(events.CustomToolCallInputDone, input=text, **place)
+    def _end_summary(self, item: Open, text: str) -> None:
+        box, index = self._outbox, len(item.summary)
+        box.push(
+            events.ReasoningSummaryTextDone(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                item_id=item.id,
+                output_index=item.index,
+                summary_index=index,
+                text=text,
+            )
+        )
+        whole = Raw(_encode({"type": "summary_text", "text": text}))
+        item.summary.append(whole)
+        box.push(
+            events.ReasoningSummaryPartDone(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                item_id=item.id,
+                output_index=item.index,
+                summary_index=index,
+                part=whole,
+            )
+        )
 
+    def _end_content(self, item: Open, part: str, text: str) -> None:
+        box, index = self._outbox, len(item.content)
+        done, whole = _CONTENT_ENDS[part](box, item, text)
+        box.push(done)
+        item.content.append(whole)
+        box.push(
+            events.ContentPartDone(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                item_id=item.id,
+                output_index=item.index,
+                content_index=index,
+                part=whole,
+            )
+        )
+
+    def _end_call(self, item: Open) -> None:
+        text, box = "".join(item.pieces), self._outbox
+        if item.kind == "function_call":
+            box.push(
+                events.FunctionCallArgumentsDone(
+                    sequence_number=box.count,
+                    stream_id=box.stream_id,
+                    item_id=item.id,
+                    output_index=item.index,
+                    arguments=text,
+                )
+            )
+        else:
+            box.push(
+                events.CustomToolCallInputDone(
+                    sequence_number=box.count,
+                    stream_id=box.stream_id,
+                    item_id=item.id,
+                    output_index=item.index,
+                    input=text,
+                )
+            )
+
+    def _say_added(self, index: int, item: Raw) -> None:
+        box = self._outbox
+        box.push(
+            events.OutputItemAdded(
+                sequence_number=box.count, stream_id=box.stream_id, output_index=index, item=item
+            )
+        )
+
+    def _say_done(self, index: int, item: Raw) -> None:
+        box = self._outbox
+        box.push(
+            events.OutputItemDone(
+                sequence_number=box.count, stream_id=box.stream_id, output_index=index, item=item
+            )
+        )
+
+
+def _text_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, Raw]:
+    done = events.OutputTextDone(
+        sequence_number=box.count,
+        stream_id=box.stream_id,
+        item_id=item.id,
+        output_index=item.index,
+        content_index=len(item.content),
+        text=text,
+        logprobs=tuple(item.logprobs),
+    )
+    return done, _text_part(text, item.logprobs)
+
+
+def _refusal_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, Raw]:
+    done = events.RefusalDone(
+        sequence_number=box.count,
+        stream_id=box.stream_id,
+        item_id=item.id,
+        output_index=item.index,
+        content_index=len(item.content),
+        refusal=text,
+    )
+    return done, Raw(_encode({"type": "refusal", "refusal": text}))
+
+
+def _reasoning_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, Raw]:
+    done = events.ReasoningTextDone(
+        sequence_number=box.count,
+        stream_id=box.stream_id,
+        item_id=item.id,
+        output_index=item.index,
+        content_index=len(item.content),
+        text=text,
+    )
+    return done, Raw(_encode({"type": "reasoning_text", "text": text}))
+
+
+_CONTENT_ENDS: Final = {
+    "output_text": _text_ends,
+    "refusal": _refusal_ends,
+    "reasoning_text": _reasoning_ends,
+}
+"""Part of the content -> the event that ends its text, and the part as it then is."""
 
 HANDLERS: Final[dict[type, Callable[[Output, Any], None]]] = {
     deltas.TextDelta: Output._on_text,

@@ -120,7 +120,10 @@ class Steers:
         """Takes a steer and says so."""
         taken = events.SteerRef(previous_response_id=self._response_id, id=self._new_id(ids.STEER))
         self._accepted.append((taken, tuple(items)))
-        self._outbox.push(events.SteerAccepted, steer=taken)
+        box = self._outbox
+        box.push(
+            events.SteerAccepted(sequence_number=box.count, stream_id=box.stream_id, steer=taken)
+        )
 
     def take(self) -> list[Item]:
         """The messages of all accepted steers, in order; they are used now."""
@@ -132,22 +135,29 @@ class Steers:
         """The response ended: tells what becomes of the steers that are still unused."""
         if not self._accepted:
             return
+        box = self._outbox
         if goes_on and open_calls:
             required = [_stub(call_id, call) for call_id, call in open_calls.items()]
             for steer, _ in self._accepted:
-                self._outbox.push(
-                    events.SteerPending,
-                    reason="waiting_for_required_input",
-                    required_input=required,
-                    steer=steer,
+                box.push(
+                    events.SteerPending(
+                        sequence_number=box.count,
+                        stream_id=box.stream_id,
+                        reason="waiting_for_required_input",
+                        required_input=required,
+                        steer=steer,
+                    )
                 )
         elif not goes_on:
             message = "The response did not end in a state that a steer can follow."
             for steer, _ in self._accepted:
-                self._outbox.push(
-                    events.SteerFailed,
-                    error=events.ErrorDetail(code="successor_creation_failed", message=message),
-                    steer=steer,
+                box.push(
+                    events.SteerFailed(
+                        sequence_number=box.count,
+                        stream_id=box.stream_id,
+                        error=events.ErrorDetail(code="successor_creation_failed", message=message),
+                        steer=steer,
+                    )
                 )
             self._accepted.clear()
 

@@ -339,7 +339,7 @@ class Turn:
         if not self.announced:
             self._push_created(response)
         self.running = True
-        self.outbox.push(events.ResponseInProgress, response=response)
+        self._say(events.ResponseInProgress, response)
 
     def fold(self, fold: Fold) -> None:
         """The history was too long: a compaction item stands for it from here on."""
@@ -392,7 +392,7 @@ class Turn:
         self.marks.held(self.host.now)
         self.wake_at = self.host.now + self.host.limits.held_timeout
         push_timing(self)
-        self.outbox.push(events.ResponseDone, response=self.snapshot("in_progress"))
+        self._say(events.ResponseDone, self.snapshot("in_progress"))
 
     def extend(self, items: Sequence[Item]) -> None:
         """The client answered: the outputs join the context and sampling goes on."""
@@ -492,8 +492,14 @@ class Turn:
 
     def push_error(self, error: ApiError, event_id: str | None) -> None:
         """An error event on this turn's lane, with the response's next number."""
-        self.outbox.push(
-            events.ErrorEvent, status=error.status, error=events.ErrorDetail.of(error, event_id)
+        box = self.outbox
+        box.push(
+            events.ErrorEvent(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                status=error.status,
+                error=events.ErrorDetail.of(error, event_id),
+            )
         )
 
     def _say_queued(self) -> None:
@@ -501,16 +507,23 @@ class Turn:
             return
         response = self.snapshot("queued")
         self._push_created(response)
-        self.outbox.push(events.ResponseQueued, response=response)
+        self._say(events.ResponseQueued, response)
 
     def _push_created(self, response: Response) -> None:
         self.announced = True
-        event_id = self.request.event_id
-        self.outbox.push(
-            events.ResponseCreated,
-            response=response,
-            event_id=UNSET if event_id is None else event_id,
+        event_id, box = self.request.event_id, self.outbox
+        box.push(
+            events.ResponseCreated(
+                sequence_number=box.count,
+                stream_id=box.stream_id,
+                response=response,
+                event_id=UNSET if event_id is None else event_id,
+            )
         )
+
+    def _say(self, kind: type[events.LifecycleEvent], response: Response) -> None:
+        box = self.outbox
+        box.push(kind(sequence_number=box.count, stream_id=box.stream_id, response=response))
 
     # Steps that actions share.
 
@@ -582,15 +595,6 @@ class Turn:
             self.standing.linked()
         if kept and self.tip is not None:
             self.tip = self.standing.move(Segment(self.tip, kept, turn=self.tip.turn))
-
-    def evict_parent(self) -> None:
-        """A failed continuation drops its parent if that is this lane's (wire.md 4.4).
-
-        A refusal of what was said is no fault of the chain that it was said to.
-        """
-        said = self.failure is not None and self.failure.code == "invalid_prompt"
-        if self.follows is not None and not said:
-            self.host.memory.evict(self.lane, self.follows)
 
     def record(self, outcome: Outcome) -> None:
         """Has it written down how it ended."""

@@ -20,7 +20,14 @@ def outgoing(merge_from: int | None = None) -> Outgoing:
 
 def text(outbox: Outbox, delta: str, *, item: str = "msg_1", part: int = 0) -> None:
     outbox.push(
-        events.OutputTextDelta, item_id=item, output_index=0, content_index=part, delta=delta
+        events.OutputTextDelta(
+            sequence_number=outbox.count,
+            stream_id=outbox.stream_id,
+            item_id=item,
+            output_index=0,
+            content_index=part,
+            delta=delta,
+        )
     )
 
 
@@ -194,7 +201,10 @@ class TestMerging:
         out = outgoing(1)
         outbox = Outbox(out, None)
         for _ in range(3):
-            outbox.push(events.ResponseInProgress, response=Response(id="r"))
+            number = outbox.count
+            outbox.push(
+                events.ResponseInProgress(sequence_number=number, response=Response(id="r"))
+            )
         assert len(taken(out)) == 3
 
     def test_another_lane_that_is_slow_does_not_matter(self) -> None:
