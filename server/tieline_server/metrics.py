@@ -63,8 +63,9 @@ class Series:
         self.cached += usage.input_tokens_details.cached_tokens
         self.output += usage.output_tokens
         self.reasoning += usage.output_tokens_details.reasoning_tokens
-        started_at, first_token_at = record.started_at, record.first_token_at
-        self.durations.record(record.ended_at - started_at)
+        times = record.times
+        started_at, first_token_at = times.started_at, times.first_token_at
+        self.durations.record(times.ended_at - started_at)
         if first_token_at is not None:
             self.first_tokens.record(first_token_at - started_at)
 

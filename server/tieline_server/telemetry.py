@@ -183,7 +183,7 @@ class Telemetry:
         if self.log.is_enabled_for(level):
             self.log.log(level, TURN, **turn_line(record, transport))
         if self._signals is not None:
-            ended_at = self._now() - (self._clock() - record.ended_at)
+            ended_at = self._now() - (self._clock() - record.times.ended_at)
             self._signals.observe(record, transport, ended_at=ended_at)
 
     def close(self, timeout: float) -> None:
@@ -214,9 +214,9 @@ def turn_line(record: TurnRecord, transport: str) -> dict[str, Any]:
         "cached_tokens": usage.input_tokens_details.cached_tokens,
         "output_tokens": usage.output_tokens,
         "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
-        "duration_ms": round((record.ended_at - record.started_at) * 1000, 3),
+        "duration_ms": round((record.times.ended_at - record.times.started_at) * 1000, 3),
         "first_token_ms": _milliseconds(_first_token(record)),
-        "phases_us": record.phases(),
+        "phases_us": record.times.phases(),
     }
     return {name: value for name, value in members.items() if value is not None}
 
@@ -243,14 +243,14 @@ def span_attributes(record: TurnRecord, transport: str) -> dict[str, Any]:
         OUTPUT_TOKENS: usage.output_tokens if started else None,
         REASONING_TOKENS: usage.output_tokens_details.reasoning_tokens if started else None,
     }
-    attributes |= {PHASE + name: value for name, value in record.phases().items()}
+    attributes |= {PHASE + name: value for name, value in record.times.phases().items()}
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _first_token(record: TurnRecord) -> float | None:
-    if record.first_token_at is None:
+    if record.times.first_token_at is None:
         return None
-    return record.first_token_at - record.started_at
+    return record.times.first_token_at - record.times.started_at
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -349,7 +349,7 @@ class Signals:
         """One ended turn; ``ended_at`` is in Unix seconds."""
         model = model_of(record)
         labels = {REQUEST_MODEL: model, TRANSPORT: transport, OUTCOME: record.outcome}
-        duration = record.ended_at - record.started_at
+        duration = record.times.ended_at - record.times.started_at
         self._duration.record(duration, labels)
         first = _first_token(record)
         if first is not None:

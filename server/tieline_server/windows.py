@@ -20,7 +20,7 @@ from tieline.responses import Usage
 from tieline_server.core import compaction, sealed
 from tieline_server.core.compaction import TAIL, Plan
 from tieline_server.core.deltas import Finish
-from tieline_server.core.effects import Outcome, Principal, Prompt, TurnRecord, Work
+from tieline_server.core.effects import Outcome, Principal, Prompt, Times, TurnRecord, Work
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Settings
 from tieline_server.core.tally import Tally
@@ -171,10 +171,12 @@ class _Job:
             reason=None,
             error_code=error.code if error is not None else None,
             usage=self._usage,
-            phases=lambda: {"total": round((now - self._started) * 1e6)},
-            started_at=self._started,
-            ended_at=now,
-            first_token_at=None,
+            times=Times(
+                started_at=self._started,
+                ended_at=now,
+                first_token_at=None,
+                phases=lambda: {"total": round((now - self._started) * 1e6)},
+            ),
             trace_context=None,
             work=Work(),
             store=False,

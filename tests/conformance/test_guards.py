@@ -196,7 +196,7 @@ def test_input_is_refused_before_anything_is_sampled_and_the_line_lives_on(
             assert [row.outcome for row in served.rows] == ["completed"]
             last = served.records[-1]
             assert (last.outcome, last.error_code) == ("refused", "invalid_prompt")
-            assert last.phases()["guard"] > 0
+            assert last.times.phases()["guard"] > 0
             again = await ask(peer, previous_response_id=first["id"], input="context, fine")
             assert [who for who, _ in said(context(again))] == ["user", "assistant", "user"]
             assert not leaked(again)
@@ -279,7 +279,7 @@ def test_each_item_of_200_turns_is_read_once(wire: Wire, kind: str) -> None:
             assert served.counts.checks["g", "input"] == 201
             assert served.counts.checks["g", "output"] == 200
             assert not served.counts.hits
-            assert all(record.phases()["guard"] > 0 for record in served.records)
+            assert all(record.times.phases()["guard"] > 0 for record in served.records)
 
     run(case())
 

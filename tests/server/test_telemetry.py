@@ -369,14 +369,14 @@ class TestEnvironment:
 import os, sys, time
 sys.modules["opentelemetry"] = None
 from tieline.responses import Usage
-from tieline_server.core.effects import TurnRecord, Work
+from tieline_server.core.effects import Times, TurnRecord, Work
 from tieline_server.telemetry import Telemetry, make_logger, signals_from_environment
 log = make_logger("json", "info", sys.stdout.buffer)
 signals = signals_from_environment(log, lines=int)
 telemetry = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
 telemetry.observe(TurnRecord(response_id="resp_1", previous_response_id=None, owner="ann",
     model="m", lane=None, outcome="completed", kind="turn", reason=None, error_code=None,
-    usage=Usage(), phases=dict, started_at=0.0, ended_at=1.0, first_token_at=None,
+    usage=Usage(), times=Times(phases=dict, started_at=0.0, ended_at=1.0, first_token_at=None),
     trace_context=None, work=Work(), store=False, events=0), "grpc")
 telemetry.close(1.0)
 """

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tieline.responses import Usage
-from tieline_server.core.effects import TurnRecord, Work
+from tieline_server.core.effects import Times, TurnRecord, Work
 
 
 def turn(**changes: Any) -> TurnRecord:
@@ -19,13 +19,16 @@ def turn(**changes: Any) -> TurnRecord:
         "reason": None,
         "error_code": None,
         "usage": Usage.of(input=100, cached=60, output=28, reasoning=8),
-        "phases": lambda: {"prefill": 200_000, "decode": 300_000, "overhead": 900},
-        "started_at": 10.0,
-        "ended_at": 10.5,
-        "first_token_at": 10.2,
         "trace_context": None,
         "work": Work(),
         "store": True,
         "events": 12,
     }
-    return TurnRecord(**(members | changes))
+    times: dict[str, Any] = {
+        "started_at": 10.0,
+        "ended_at": 10.5,
+        "first_token_at": 10.2,
+        "phases": lambda: {"prefill": 200_000, "decode": 300_000, "overhead": 900},
+    }
+    times |= {name: changes.pop(name) for name in times.keys() & changes.keys()}
+    return TurnRecord(times=Times(**times), **(members | changes))

@@ -1,6 +1,7 @@
 """What one response used, as the ledger keeps it."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tieline_server.core.effects import TurnRecord
 
@@ -22,7 +23,7 @@ class Booking(Struct, frozen=True, kw_only=True):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
-    phases: dict[str, int]
+    phases: dict[str, int] = {}
     started_at: float
     ended_at: float
     stored: bool
@@ -42,8 +43,8 @@ def booking_of(
     record: TurnRecord, transport: str, *, ended_at: float, phases: bool = True
 ) -> Booking:
     """The row of a turn that ended at ``ended_at`` (Unix seconds), with its phases or without."""
-    usage = record.usage
-    return Booking(
+    usage, times = record.usage, record.times
+    row = Booking(
         response_id=record.response_id,
         owner=record.owner,
         model=record.public_model,
@@ -56,8 +57,8 @@ def booking_of(
         cached_tokens=usage.input_tokens_details.cached_tokens,
         output_tokens=usage.output_tokens,
         reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
-        phases=record.phases() if phases else {},
-        started_at=ended_at - (record.ended_at - record.started_at),
+        started_at=ended_at - (times.ended_at - times.started_at),
         ended_at=ended_at,
         stored=record.store,
     )
+    return replace(row, phases=times.phases()) if phases else row

@@ -11,7 +11,9 @@ to the first token. ``overhead``: all of ``total`` that is neither engine, nor q
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tieline_server.core.effects import Outcome, TurnRecord
+from msgspec.structs import replace
+
+from tieline_server.core.effects import Outcome, Times, TurnRecord
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
@@ -131,6 +133,15 @@ class Marks:
             "overhead": round(overhead * 1e6) + self._work_of_ours(),
         }
 
+    def times(self, ended_at: float) -> Times:
+        """When the turn ran, now that it has ended; nothing is marked any more."""
+        return Times(
+            started_at=self.received,
+            ended_at=ended_at,
+            first_token_at=self.first_token_at,
+            phases=partial(self.phases, ended_at),
+        )
+
     def _work_of_ours(self) -> int:
         """What an engine's own time has of the service's: rendering, and waiting for guards."""
         work = self._phases.get("render", 0) + self._phases.get("guard", 0)
@@ -144,7 +155,7 @@ def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:
     """What ``turn`` was, as it ends now."""
     host = turn.host
     settings = turn.settings
-    return TurnRecord(
+    record = TurnRecord(
         response_id=turn.id,
         previous_response_id=turn.follows,
         owner=turn.principal.owner,
@@ -155,13 +166,10 @@ def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:
         reason=turn.reason,
         error_code=turn.failure.code if turn.failure else None,
         usage=turn.usage,
-        phases=partial(turn.marks.phases, host.now),
-        started_at=turn.marks.received,
-        ended_at=host.now,
-        first_token_at=turn.marks.first_token_at,
+        times=turn.marks.times(host.now),
         trace_context=turn.request.trace_context,
         work=host.work.since(turn.work_before),
         store=settings.store if settings else False,
         events=turn.outbox.count,
-        settled=settings is not None,
     )
+    return record if settings is not None else replace(record, settled=False)

@@ -174,7 +174,7 @@ class TestRecord:
         line.append(output(call_id), lane="a")
         later(line, 32)
         line.answer(turn)
-        phases = line.record(turn).phases()
+        phases = line.record(turn).times.phases()
         assert phases["lane"] == 1 * S
         assert phases["queue"] == 2 * S
         assert phases["prefill"] == 4 * S
@@ -190,7 +190,7 @@ class TestRecord:
         later(line, 2)
         line.saved(line.saves[0])
         line.settle()
-        phases = line.record(turn).phases()
+        phases = line.record(turn).times.phases()
         assert (phases["store"], phases["overhead"]) == (2 * S, 2 * S)
 
     def test_a_turn_that_ends_while_held_counts_that_time_as_the_clients(self) -> None:
@@ -200,7 +200,7 @@ class TestRecord:
         line.call(turn)
         later(line, 7)
         line.cancel()
-        phases = line.record(turn).phases()
+        phases = line.record(turn).times.phases()
         assert (phases["held"], phases["overhead"]) == (7 * S, 0)
 
     def test_it_counts_the_events_of_the_response(self) -> None:
@@ -227,7 +227,7 @@ class TestTiming:
         line.answer(turn)
         (timing,) = line.loose(events.Timing)
         assert (timing.response_id, timing.stream_id) == (turn, "a")
-        assert timing.phases == line.record(turn).phases()
+        assert timing.phases == line.record(turn).times.phases()
         line.create("hi", model="nobody")
         assert len(line.loose(events.Timing)) == 1, "a refused create is no turn"
 

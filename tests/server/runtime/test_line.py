@@ -48,7 +48,7 @@ class TestTurns:
             ((record, transport),) = stage.records
             assert (record.response_id, record.outcome) == (completed.response.id, "completed")
             assert transport == "test"
-            assert "validate" in record.phases()
+            assert "validate" in record.times.phases()
             assert completed.response.completed_at >= completed.response.created_at
             await stage.line.close()
             assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
@@ -623,7 +623,7 @@ class TestTime:
             ends[how]()
             await until(lambda: len(stage.records) == 1)
             record = stage.records[0][0]
-            assert (record.started_at, record.ended_at) == (1000.0, 1007.0)
+            assert (record.times.started_at, record.times.ended_at) == (1000.0, 1007.0)
             await stage.line.close()
 
         run(test)

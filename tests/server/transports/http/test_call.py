@@ -62,7 +62,7 @@ def test_a_whole_answer_says_where_its_time_went() -> None:
             )
             assert {"validate", "decode", "total"} <= set(phases)
             # Microseconds are three decimals of a millisecond.
-            assert float(phases["total"]) * 1000 == served.records[0].phases()["total"]
+            assert float(phases["total"]) * 1000 == served.records[0].times.phases()["total"]
 
     run(main())
 
