@@ -88,8 +88,12 @@ def _check_output(item: Item, call_id: str, pending: Mapping[str, Item], answere
 
 def references(new: Sequence[Item], before: Segment | None) -> list[str]:
     """Ids of items that the input only names and that the chain does not hold."""
-    named = (name for item in new if (name := item.names) is not None)
-    return [name for name in named if before is None or before.find(name) is None]
+    missing: list[str] = []
+    for item in new:
+        name = item.names
+        if name is not None and (before is None or before.find(name) is None):
+            missing.append(name)
+    return missing
 
 
 def dereference(

@@ -45,7 +45,7 @@ from tieline_server.runtime.kept import Recorder
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import INTERNAL, Services
 
-_AUTHENTICATED: Final = (Append, Create, Resume)
+_AUTHENTICATED: Final = frozenset({Append, Create, Resume})
 """Requests that a key is asked for, each time."""
 
 _OF_LANES: Final = (Append, Cancel, Create, Resume)
@@ -114,7 +114,7 @@ class LineRuntime:
         """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""
         self._set_time()
         started = self.line.now
-        if isinstance(request, _AUTHENTICATED):
+        if type(request) in _AUTHENTICATED:
             try:
                 self._principal = self._authenticate()
             except ApiError as error:
@@ -125,7 +125,7 @@ class LineRuntime:
             link.send(request, self._principal)
             return
         self.line.receive(request, self._principal)
-        if isinstance(request, SessionEnd):
+        if type(request) is SessionEnd:
             self._end_links()
         self._carry_out(validated_since=started)
 
