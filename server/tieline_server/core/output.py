@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from tieline import events, ids, items
 from tieline.items import Item
@@ -61,11 +61,51 @@ _logprobs_of: Final = attrgetter("logprobs")
 _Text = deltas.TextDelta | deltas.RefusalDelta | deltas.ReasoningDelta | deltas.SummaryDelta
 
 
+class _Message(Struct, kw_only=True, gc=False):
+    """An output item as JSON; so are those below. Members in the order of wire.md 6."""
+
+    id: str
+    type: str
+    status: str
+    role: str = "assistant"
+    content: list[Raw]
+
+
+class _Reasoning(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    summary: list[Raw]
+    content: list[Raw]
+    encrypted_content: str | None = None
+
+
+class _FunctionCall(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    call_id: str | None
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+
+
+class _CustomToolCall(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    call_id: str | None
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+
+
 class Open:
     """An item that is being written: its id and index, and the part that grows."""
 
     __slots__ = (
         "call",
+        "call_id",
         "content",
         "grows",
         "id",
@@ -90,20 +130,42 @@ class Open:
         self.logprobs: list[Raw] = []
         self.content: list[Raw] = []
         self.summary: list[Raw] = []
-        self.call: dict[str, Any] = {}
+        self.call: deltas.CallStart | None = None
+        self.call_id: str | None = None
         self.make: Make
         """Makes the deltas of the part that grows, or of the call."""
 
-    def members(self, status: str) -> dict[str, Any]:
-        """The item as it stands, as JSON members."""
-        head = {"id": self.id, "type": self.kind, "status": status}
-        if self.kind == "message":
-            return {**head, "role": "assistant", "content": self.content}
-        if self.kind == "reasoning":
-            body = {"summary": self.summary, "content": self.content, "encrypted_content": None}
-            return {**head, **body}
-        text = "arguments" if self.kind == "function_call" else "input"
-        return {**head, **self.call, text: "".join(self.pieces)}
+    def shape(self, status: str) -> Struct:
+        """The item as it stands; its JSON has its members."""
+        id, kind = self.id, self.kind
+        if kind == "message":
+            return _Message(id=id, type=kind, status=status, content=self.content)
+        if kind == "reasoning":
+            summary, content = self.summary, self.content
+            return _Reasoning(id=id, type=kind, status=status, summary=summary, content=content)
+        call = self.call
+        assert call is not None, "a call began with its start"
+        namespace = UNSET if call.namespace is None else call.namespace
+        said = "".join(self.pieces)
+        if kind == "function_call":
+            return _FunctionCall(
+                id=id,
+                type=kind,
+                status=status,
+                call_id=self.call_id,
+                name=call.name,
+                namespace=namespace,
+                arguments=said,
+            )
+        return _CustomToolCall(
+            id=id,
+            type=kind,
+            status=status,
+            call_id=self.call_id,
+            name=call.name,
+            namespace=namespace,
+            input=said,
+        )
 
 
 class Output:
@@ -163,12 +225,11 @@ class Output:
         self._end_part(item)
         if item.kind in ("function_call", "custom_tool_call"):
             self._end_call(item)
-        members = item.members(status)
+        shape = item.shape(status)
         if item.kind == "reasoning" and status == "completed" and self.seal is not None:
-            whole = sealed.thought(members, self.seal)
+            whole = sealed.thought(structs.asdict(shape), self.seal)
         else:
-            opens = item.call.get("call_id")
-            whole = Item(raw=_encode(members), type=item.kind, id=item.id, opens=opens)
+            whole = Item(raw=_encode(shape), type=item.kind, id=item.id, opens=item.call_id)
         self.open = None
         self.done.append(whole)
         self.raws.append(Raw(whole.raw))
@@ -238,10 +299,7 @@ class Output:
         for delta in run:
             self.close("completed")
             prefix = ids.FUNCTION_CALL if delta.kind == "function_call" else ids.CUSTOM_TOOL_CALL
-            call = {"call_id": self._new_id(ids.CALL), "name": delta.name}
-            if delta.namespace is not None:
-                call["namespace"] = delta.namespace
-            item = self._begin(delta.kind, prefix, call)
+            item = self._begin(delta.kind, prefix, delta)
             item.make = self._outbox.maker(
                 _CALL_DELTAS[delta.kind], item_id=item.id, output_index=item.index
             )
@@ -275,15 +333,16 @@ class Output:
         if item is None or item.kind != kind:
             self.close("completed")
             prefix = ids.MESSAGE if kind == "message" else ids.REASONING
-            item = self._begin(kind, prefix, {})
+            item = self._begin(kind, prefix)
         self._end_part(item)
         self._begin_part(item, part)
         return item
 
-    def _begin(self, kind: str, prefix: str, call: dict[str, Any]) -> Open:
+    def _begin(self, kind: str, prefix: str, call: deltas.CallStart | None = None) -> Open:
+        call_id = None if call is None else self._new_id(ids.CALL)
         item = self.open = Open(kind, self._new_id(prefix), len(self.done))
-        item.call = call
-        self._say_added(item.index, Raw(_encode(item.members("in_progress"))))
+        item.call, item.call_id = call, call_id
+        self._say_added(item.index, Raw(_encode(item.shape("in_progress"))))
         return item
 
     def _begin_part(self, item: Open, part: str) -> None:
