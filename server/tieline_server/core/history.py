@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+
 from tieline.items import SEALABLE, Item
 from tieline_server.core import sealed
 
@@ -82,49 +84,41 @@ class Segment:
         self.parent = parent
         self.items = items
         self.turn = turn
-        self.depth: int = parent.depth + 1 if parent else 1
+        self.depth: int = 1 if parent is None else parent.depth + 1
         self.memo: dict[object, Any] = {}
         """What has been computed for this link: one entry for each renderer, guard, rule set."""
-        self.branch: Branch = self._own_branch()
-        self.open_calls: Mapping[str, Item] = NO_CALLS
+        self.branch: Branch = _branch_after(parent)
+        self.branch.head = self.depth
+        self.open_calls: Mapping[str, Item]
         """call_id -> the call, for calls that wait for their output after this link."""
-        self.size = 0
         self.shown: tuple[Item, ...] = items
         self.restarts = False
         """Whether what is shown of this link stands for all links before it."""
-        self.closed = False
+        self.closed: bool
         """Whether items of this link or of one before it are still to be opened."""
         self._learn()
-
-    def _own_branch(self) -> Branch:
-        parent = self.parent
-        if parent is None:
-            branch = Branch(None, 0)
-        elif parent.branch.head == parent.depth:
-            branch = parent.branch
-        else:
-            branch = Branch(parent.branch, parent.depth)
-        branch.head = self.depth
-        return branch
 
     def _learn(self) -> None:
         """What later input is checked against: ids, calls that wait, and their outputs."""
         parent = self.parent
         self.closed = parent is not None and parent.closed
-        self.open_calls = parent.open_calls if parent is not None else NO_CALLS
+        self.open_calls = NO_CALLS if parent is None else parent.open_calls
         ids, depth = self.branch.ids, self.depth
         size = 0
-        sealable = False
+        sealable = pairs = False
         for item in self.items:
             size += len(item.raw)
             if (item_id := item.id) is not None:
                 ids[item_id] = (depth, item)
             if item.type in SEALABLE:
                 sealable = True
+            elif item.opens is not None or item.answers is not None:
+                pairs = True
         self.size = size
         if sealable:
             self._unveil()
-        self._pair()
+        if sealable or pairs:
+            self._pair()
 
     def _unveil(self) -> None:
         """Sets what is shown, where that is not just what is kept."""
@@ -233,22 +227,27 @@ class Segment:
         return value
 
 
+def _branch_after(parent: Segment | None) -> Branch:
+    if parent is None:
+        return Branch(None, 0)
+    if parent.branch.head == parent.depth:
+        return parent.branch
+    return Branch(parent.branch, parent.depth)
+
+
 def _answer(call_id: str) -> Key:
     """The branch key of a tool output, which no item id equals."""
     return (call_id,)
 
 
-class Tip:
+class Tip(Struct, frozen=True, eq=False, weakref=True):
     """A response that can be continued: its id, its chain, its owner, its settings.
 
     ``settings`` is what the turn ran with; only ``response.append`` and a steer's successor
     inherit it, ``previous_response_id`` never does (wire.md 5).
     """
 
-    __slots__ = ("__weakref__", "owner", "response_id", "segment", "settings")
-
-    def __init__(self, response_id: str, segment: Segment, *, owner: str, settings: object) -> None:
-        self.response_id = response_id
-        self.segment = segment
-        self.owner = owner
-        self.settings = settings
+    response_id: str
+    segment: Segment
+    owner: str
+    settings: object

@@ -10,6 +10,9 @@ MOST: Final = 1 << 31
 """Tokens that one sampling may say it used. An engine far away may state anything; what is no
 such number is passed over, as ledgers and wires have no room for it."""
 
+_NOTHING: Final = Accepted()
+_CUT: Final = Finish()
+
 
 class Tally:
     """The tokens of one sampling. A turn has one for each time that it samples."""
@@ -17,7 +20,7 @@ class Tally:
     __slots__ = ("_input", "_output", "_reasoning")
 
     def __init__(self) -> None:
-        self._input = Accepted()
+        self._input = _NOTHING
         self._output = 0
         self._reasoning = 0
 
@@ -39,7 +42,7 @@ class Tally:
         >>> Tally().usage(Finish(output_tokens=3)).total_tokens
         3
         """
-        end, took = finish or Finish(), self._input
+        end, took = _CUT if finish is None else finish, self._input
         input = took.input_tokens if end.input_tokens is None else end.input_tokens
         cached = took.cached_tokens if end.cached_tokens is None else end.cached_tokens
         output = self._output if end.output_tokens is None else end.output_tokens
