@@ -30,22 +30,32 @@ class IdSource:
     """Makes ids from an entropy source that the caller passes in.
 
     ``entropy(n)`` returns ``n`` bytes: ``os.urandom`` in service, a seeded generator in tests.
-    ``tag`` is the mark of this process, at most two bytes.
+    ``tag`` is the mark of this process, at most two bytes. What ``ahead`` ids need is asked for
+    at once: that is a system call, and dearer than the rest of an id.
 
     >>> IdSource(lambda n: bytes(n)).new(RESPONSE)
     'resp_00000000000000000000000000000000'
     """
 
-    __slots__ = ("_entropy", "_size", "_tag")
+    __slots__ = ("_at", "_bytes", "_digits", "_entropy", "_reserve", "_tag")
 
-    def __init__(self, entropy: Callable[[int], bytes], tag: bytes = b"") -> None:
+    def __init__(
+        self, entropy: Callable[[int], bytes], tag: bytes = b"", *, ahead: int = 64
+    ) -> None:
         self._entropy = entropy
         self._tag = tag.hex()
-        self._size = 16 - len(tag)
+        self._digits = 2 * (16 - len(tag))
+        self._bytes = ahead * (16 - len(tag))
+        self._reserve = ""
+        self._at = 0
 
     def new(self, prefix: str) -> str:
         """A new id: ``prefix``, the process tag, then random hex digits."""
-        return prefix + self._tag + self._entropy(self._size).hex()
+        at = self._at
+        if at == len(self._reserve):
+            self._reserve, at = self._entropy(self._bytes).hex(), 0
+        self._at = end = at + self._digits
+        return prefix + self._tag + self._reserve[at:end]
 
 
 _TAGGED: Final = re.compile(RESPONSE + r"([0-9a-f]{4})[0-9a-f]{28}\Z")

@@ -71,6 +71,9 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+NO_USAGE: Final = Usage()
+
+
 class ResponseError(Struct, frozen=True, kw_only=True, gc=False):
     """Why a response failed after it had started."""
 

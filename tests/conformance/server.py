@@ -212,7 +212,7 @@ def _services(
         keys=Keys(None, clock=time.monotonic, warn=print),
         clock=time.monotonic,
         now=time.time,
-        ids=IdSource(Numbered()),
+        ids=IdSource(Numbered(), ahead=1),
         running=Running(),
         sealer=Keyring.random(os.urandom),
         **members,

@@ -10,6 +10,7 @@ from tieline.responses import Response
 from tieline_server.core.effects import Outcome, Save, Saved
 from tieline_server.core.history import NO_CALLS, Tip
 from tieline_server.core.record import record_of
+from tieline_server.core.snapshot import snapshot
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
@@ -57,7 +58,7 @@ def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
         turn.handle("saved")
         return
     record = Saved(
-        response=turn.snapshot(status),
+        response=snapshot(turn, status),
         tip=_tip(turn),
         owner=turn.principal.owner,
         input_from=turn.parent,
@@ -76,7 +77,7 @@ def finish(turn: "Turn") -> None:
         turn.standing.rest(turn.lane, _tip(turn))
     turn.standing.leave()
     push_timing(turn)
-    response = turn.snapshot(turn.status)
+    response = snapshot(turn, turn.status)
     if not turn.quiet:
         box = turn.outbox
         box.push(terminal_event(response, box.count, stream_id=box.stream_id))

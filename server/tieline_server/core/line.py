@@ -55,6 +55,7 @@ from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, session_started, unsupported
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall
+from tieline_server.core.snapshot import snapshot
 from tieline_server.core.succession import Succession
 from tieline_server.core.transitions import LINES, LineInput, LineState
 from tieline_server.core.turn import Turn
@@ -245,7 +246,7 @@ class Line:
         if turn is None or turn.reading is not None or turn.principal.owner != owner:
             return None
         turn.handle("cut", reason)
-        response = turn.snapshot(turn.status)
+        response = snapshot(turn, turn.status)
         self._follow(turn)
         return response
 
@@ -579,7 +580,7 @@ class Line:
 
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a line that was told goodbye can close."""
-        if self._lanes.idle:
+        if self.state != "open" and self._lanes.idle:
             self.handle("idle")
 
 

@@ -82,8 +82,8 @@ class Marks:
             self._engine += now - self._asked
         if phases:
             mine = self._phases
-            for name, microseconds in phases.items():
-                mine[name] = mine.get(name, 0) + microseconds
+            again = {name: mine[name] + phases[name] for name in mine.keys() & phases.keys()}
+            self._phases = {**mine, **phases, **again}
 
     def held(self, now: float) -> None:
         """It waits for its client."""

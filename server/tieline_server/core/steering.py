@@ -5,13 +5,13 @@ steer's messages starts by itself. If the response leaves tool calls open, the s
 the create (or, in append shape, the append) that answers them, and joins it once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from tieline import events, ids
+from tieline import events
 from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, FunctionCall, Item, Message, decode_input
 from tieline.requests import Steer
@@ -94,18 +94,11 @@ def admit(turn: "Turn", *, most: int) -> None:
 class Steers:
     """The steers that one response has accepted and not yet used."""
 
-    __slots__ = ("_accepted", "_new_id", "_outbox", "_response_id")
+    __slots__ = ("_accepted", "_outbox", "_response_id")
 
-    def __init__(
-        self,
-        response_id: str,
-        outbox: Outbox,
-        *,
-        new_id: Callable[[str], str],
-    ) -> None:
+    def __init__(self, response_id: str, outbox: Outbox) -> None:
         self._response_id = response_id
         self._outbox = outbox
-        self._new_id = new_id
         self._accepted: list[tuple[events.SteerRef, tuple[Item, ...]]] = []
 
     def __len__(self) -> int:
@@ -116,9 +109,9 @@ class Steers:
         """Bytes of JSON of all their messages."""
         return sum(size(own) for _, own in self._accepted)
 
-    def accept(self, items: Sequence[Item]) -> None:
+    def accept(self, items: Sequence[Item], steer_id: str) -> None:
         """Takes a steer and says so."""
-        taken = events.SteerRef(previous_response_id=self._response_id, id=self._new_id(ids.STEER))
+        taken = events.SteerRef(previous_response_id=self._response_id, id=steer_id)
         self._accepted.append((taken, tuple(items)))
         box = self._outbox
         box.push(

@@ -14,7 +14,7 @@ from tieline import events, ids
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Append, Create, Steer
-from tieline.responses import Response, Usage
+from tieline.responses import NO_USAGE, Response
 from tieline_server.core import compaction, idempotency, intake, reading, settling, steering
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
@@ -111,7 +111,7 @@ class Turn:
         self.state: TurnState = "queued"
         self.outbox = Outbox(host.outgoing, self.lane)
         self.output = Output(self.outbox, host.new_id)
-        self.steers = Steers(self.id, self.outbox, new_id=host.new_id)
+        self.steers = Steers(self.id, self.outbox)
         self.resolved: Resolved | None = None
         self.settings: Settings | None = None
         self.pinned: Tip | None = None
@@ -135,7 +135,7 @@ class Turn:
         self.failure: ApiError | None = None
         self.created_at = host.unix_time
         self.completed_at: int | None = None
-        self.usage = Usage()
+        self.usage = NO_USAGE
         self.marks = Marks(host.now)
         self.wake_at: float | None = None
         """When the line should look at it again: announce or held time-out."""
@@ -335,7 +335,7 @@ class Turn:
         self.wake_at = None
         if self.running:
             return
-        response = self.snapshot("in_progress")  # One for both: nothing happens between them.
+        response = snapshot(self, "in_progress")  # One for both: nothing happens between them.
         if not self.announced:
             self._push_created(response)
         self.running = True
@@ -392,7 +392,7 @@ class Turn:
         self.marks.held(self.host.now)
         self.wake_at = self.host.now + self.host.limits.held_timeout
         push_timing(self)
-        self._say(events.ResponseDone, self.snapshot("in_progress"))
+        self._say(events.ResponseDone, snapshot(self, "in_progress"))
 
     def extend(self, items: Sequence[Item]) -> None:
         """The client answered: the outputs join the context and sampling goes on."""
@@ -409,7 +409,7 @@ class Turn:
 
     def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
         """It acts at the end of the open item, at once if none is; or joins the next append."""
-        self.steers.accept(items)
+        self.steers.accept(items, self.host.new_id(ids.STEER))
         if self.state == "steered" and self.output.open is None:
             self.handle("boundary")
 
@@ -484,11 +484,7 @@ class Turn:
             self.outbox.log = EventLog(self.host.logs, settings.echoed)
             self.host.effects.append(Begin(self))
 
-    # Snapshots and events.
-
-    def snapshot(self, status: str) -> Response:
-        """The response as it stands."""
-        return snapshot(self, status)
+    # Events.
 
     def push_error(self, error: ApiError, event_id: str | None) -> None:
         """An error event on this turn's lane, with the response's next number."""
@@ -505,7 +501,7 @@ class Turn:
     def _say_queued(self) -> None:
         if self.announced:
             return
-        response = self.snapshot("queued")
+        response = snapshot(self, "queued")
         self._push_created(response)
         self._say(events.ResponseQueued, response)
 

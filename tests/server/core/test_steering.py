@@ -196,8 +196,8 @@ class TestPending:
         """wire.md 2.3."""
         pushed: list[Any] = []
         outgoing = Outgoing(merge_from=None, wake=lambda: None)
-        steers = Steers("resp_1", Outbox(outgoing, None), new_id=lambda prefix: prefix + "1")
-        steers.accept([])
+        steers = Steers("resp_1", Outbox(outgoing, None))
+        steers.accept([], "steer_1")
         members = {"type": kind, "id": "c", "call_id": "c", "name": "n", "execution": "client"}
         call = decode(msgspec.json.encode(members))
         steers.conclude(goes_on=True, open_calls={"c": call})
