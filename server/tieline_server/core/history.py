@@ -140,7 +140,7 @@ class Segment:
             if opened is None and answered is None:
                 continue
             if calls is None:
-                self.open_calls = calls = dict(self.open_calls)
+                self.open_calls = calls = dict(self.open_calls) if self.open_calls else {}
             if opened is not None:
                 calls[opened] = item
             elif answered is not None:

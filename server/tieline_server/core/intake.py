@@ -10,7 +10,7 @@ from typing import Final
 from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, OUTPUT_KINDS, Item
 from tieline_server.core import sealed
-from tieline_server.core.history import NO_CALLS, Segment
+from tieline_server.core.history import Segment
 
 _WORDS: Final = {kind: kind.replace("_", " ") for kind in CALL_KINDS}
 
@@ -26,7 +26,8 @@ def check(new: Sequence[Item], before: Segment | None, *, unanswered: bool = Fal
     answered: set[str] = set()
     shown, restarts = sealed.shown(new)
     before = None if restarts else before
-    pending = dict(before.open_calls if before else NO_CALLS)
+    # A copy of the empty mapping that most links share would cost more than a new dictionary.
+    pending = dict(before.open_calls) if before is not None and before.open_calls else {}
     for item in shown:
         _check_id(item, seen, before)
         if item.opens is not None:

@@ -67,7 +67,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     def admit(self, request: Create | Append) -> None:
         """Refuses what this profile lacks before it takes a lane; raises 400."""
-        if isinstance(request, Append) and not self.append:
+        if not self.append and isinstance(request, Append):
             raise unsupported("response.append")
         if request.stream_id is not None and not self.lanes:
             raise unsupported("stream_id")

@@ -130,19 +130,26 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Recall:
     """The last raw bytes of each free-form member on a lane, and what was read from them."""
 
-    __slots__ = ("_last", "_settled", "work")
+    __slots__ = ("_last", "_said", "_settled", "work")
 
     def __init__(self, work: Work | None = None) -> None:
         self.work = work or Work()
         """Where is counted what had to be read: the work of the lane that it serves now."""
         self._last: dict[str, tuple[bytes, Any]] = {}
-        self._settled: tuple[tuple[Any, ...], Settings] | None = None
+        self._said: tuple[Any, ...] = ()
+        self._settled: Settings | None = None
 
-    def settings(self, said: tuple[Any, ...], build: Callable[[], Settings]) -> Settings:
-        """``build()``, or the lane's last settings where the same was ``said``."""
-        if self._settled is None or self._settled[0] != said:
-            self._settled = (said, build())
-        return self._settled[1]
+    def settings(self, model: str, said: tuple[Any, ...]) -> Settings | None:
+        """The lane's last settings, where they were those of the same ``model`` and ``said``."""
+        settled = self._settled
+        if settled is not None and settled.model == model and self._said == said:
+            return settled
+        return None
+
+    def settle(self, said: tuple[Any, ...], settings: Settings) -> Settings:
+        """What was ``said`` comes to these settings."""
+        self._said, self._settled = said, settings
+        return settings
 
     def read(self, name: str, raw: Raw, parse: Callable[[bytes], T]) -> T:
         """``parse(raw)``, or the last result where the bytes are the last bytes."""
@@ -359,8 +366,11 @@ def settle(
     """
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
         raise _missing("input")
-    said = (model, *_members_of(create))
-    return recall.settings(said, lambda: _build(create, recall, model, defaults or Defaults()))
+    said = _members_of(create)
+    settled = recall.settings(model, said)
+    if settled is None:
+        settled = recall.settle(said, _build(create, recall, model, defaults or Defaults()))
+    return settled
 
 
 _UNSETTLED: Final = frozenset(

@@ -6,7 +6,7 @@ action. Actions never wait; what must be done outside becomes an effect of the l
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import UNSET
 
@@ -58,6 +58,8 @@ from tieline_server.core.standing import Standing
 from tieline_server.core.steering import Steers
 from tieline_server.core.tally import Tally
 from tieline_server.core.turns import TURNS, TurnInput, TurnState
+
+_MARKS: Final = frozenset({Accepted, Finish})
 
 
 class Host(Protocol):
@@ -213,13 +215,11 @@ class Turn:
             self.tally.count(step)
             return
         begin = 0
-        for at, delta in enumerate(step):
-            kind = type(delta)
-            if kind is Accepted or kind is Finish:
-                if begin < at:
-                    self.handle("output", step[begin:at])
-                self._mark(delta)
-                begin = at + 1
+        for at in [at for at, kind in enumerate(map(type, step)) if kind in _MARKS]:
+            if begin < at:
+                self.handle("output", step[begin:at])
+            self._mark(step[at])
+            begin = at + 1
         if begin < len(step):
             self.handle("output", step[begin:] if begin else step)
 
