@@ -44,7 +44,8 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
         return cls(
             input_tokens=input,
             input_tokens_details=InputTokensDetails(
-                cached_tokens=cached, cache_write_tokens=max(0, input - cached)
+                cached_tokens=cached,
+                cache_write_tokens=input - cached if input > cached else 0,
             ),
             output_tokens=output,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),

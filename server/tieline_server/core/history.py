@@ -62,8 +62,8 @@ class Segment:
 
     ``parent`` is None for the first link. ``items`` are in order, as clients and stores have
     them; ``shown`` is how engines read them. ``depth`` counts from 1. ``turn`` is the number of
-    the turn in its chain that wrote it, from 1. ``size`` is the bytes of JSON of this link's
-    items, what is open of them included.
+    the turn in its chain that wrote it, from 1: the one that wrote ``parent``, if none is given.
+    ``size`` is the bytes of JSON of this link's items, what is open of them included.
     """
 
     __slots__ = (
@@ -80,10 +80,14 @@ class Segment:
         "turn",
     )
 
-    def __init__(self, parent: "Segment | None", items: tuple[Item, ...], *, turn: int) -> None:
+    def __init__(
+        self, parent: "Segment | None", items: tuple[Item, ...], *, turn: int | None = None
+    ) -> None:
         self.parent = parent
         self.items = items
-        self.turn = turn
+        if turn is None:
+            turn = 1 if parent is None else parent.turn
+        self.turn: int = turn
         self.depth: int = 1 if parent is None else parent.depth + 1
         self.memo: dict[object, Any] = {}
         """What has been computed for this link: one entry for each renderer, guard, rule set."""
@@ -173,7 +177,7 @@ class Segment:
         What really follows goes on with this link's branch, as if nobody had asked.
         """
         branch, head = self.branch, self.branch.head
-        link = Segment(self, items, turn=self.turn)
+        link = Segment(self, items)
         branch.head = head
         return link
 

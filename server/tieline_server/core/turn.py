@@ -402,7 +402,7 @@ class Turn:
         self.marks.resume(self.host.now)
         self.tally = Tally()
         joined = (*items, *self.steers.take())
-        self.tip = self.standing.move(Segment(self.tip, joined, turn=self.tip.turn))
+        self.tip = self.standing.move(Segment(self.tip, joined))
         if self.stores:
             self.standing.keep(joined, after=self.parent)
         self._go()
@@ -590,7 +590,7 @@ class Turn:
             self.standing.keep_output(kept, after=self.parent)
             self.standing.linked()
         if kept and self.tip is not None:
-            self.tip = self.standing.move(Segment(self.tip, kept, turn=self.tip.turn))
+            self.tip = self.standing.move(Segment(self.tip, kept))
 
     def record(self, outcome: Outcome) -> None:
         """Has it written down how it ended."""
