@@ -109,7 +109,7 @@ class Opaque(Struct, frozen=True, kw_only=True):
     execution: str | None = None
 
 
-View = (
+Known = (
     Message
     | FunctionCall
     | FunctionCallOutput
@@ -119,8 +119,8 @@ View = (
     | Compaction
     | ItemReference
     | AdditionalTools
-    | Opaque
 )
+View = Known | Opaque
 
 VIEWS: Final[dict[str, type[Struct]]] = {
     "message": Message,
@@ -170,6 +170,7 @@ _probe: Final = msgspec.json.Decoder(_Probe)
 _decoders: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(view) for name, view in VIEWS.items()
 }
+_known: Final = msgspec.json.Decoder(Known)
 _opaque: Final = msgspec.json.Decoder(Opaque)
 
 
@@ -282,10 +283,7 @@ def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
     """
     data = bytes(raw)
     try:
-        kind = _probe.decode(data).type
-        name = "message" if kind is UNSET else kind
-        decoder = _decoders.get(name, _opaque)
-        view = decoder.decode(data)
+        view = _view(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _refusal(error, param) from None
     if isinstance(view, Message) and view.role not in ROLES:
@@ -296,6 +294,18 @@ def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
             param=f"{param}.role",
         )
     return _item(data, view)
+
+
+def _view(data: bytes) -> View:
+    if b'"type"' in data:
+        # Nearly always its own, and known: the text is then read once, and not for its type first.
+        try:
+            return _known.decode(data)
+        except msgspec.ValidationError:
+            pass  # It has none, or another one, or a member at fault.
+    kind = _probe.decode(data).type
+    view: View = _decoders.get("message" if kind is UNSET else kind, _opaque).decode(data)
+    return view
 
 
 def _refusal(error: Exception, param: str) -> ApiError:

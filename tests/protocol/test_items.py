@@ -179,3 +179,22 @@ def test_an_item_keeps_its_text_once() -> None:
     item = items.decode(dumps({"type": "function_call_output", "call_id": "c", "output": "x"}))
     assert item.view == item.view
     assert item.view is not item.view
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"type":"function_call_output","call_id":"c","output":"o"}',
+        b'{"call_id":"c","output":"o","type":"function_call_output"}',
+        b'{"call_id":"c","output":"\\"type\\"","t\\u0079pe":"function_call_output"}',
+        b'{"call_id":"c","output":[{"type":"input_text"}],"t\\u0079pe":"function_call_output"}',
+    ],
+)
+def test_the_type_of_an_item_counts_wherever_and_however_it_is_written(raw: bytes) -> None:
+    item = items.decode(raw)
+    assert (item.type, item.answers) == ("function_call_output", "c")
+
+
+def test_a_type_inside_of_an_item_is_not_its_own() -> None:
+    item = items.decode(b'{"role":"user","content":[{"type":"function_call_output"}]}')
+    assert (item.type, item.answers) == ("message", None)
