@@ -1,0 +1,116 @@
+"""An output item while it is being written, and the shapes that it has as JSON."""
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from tieline_server.core import deltas
+from tieline_server.core.outbox import Make
+
+Text = deltas.TextDelta | deltas.RefusalDelta | deltas.ReasoningDelta | deltas.SummaryDelta
+"""A delta that says a piece of a part."""
+
+
+class _Message(Struct, kw_only=True, gc=False):
+    """An output item as JSON; so are those below. Members in the order of wire.md 6."""
+
+    id: str
+    type: str
+    status: str
+    role: str = "assistant"
+    content: list[Raw]
+
+
+class _Reasoning(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    summary: list[Raw]
+    content: list[Raw]
+    encrypted_content: str | None = None
+
+
+class _FunctionCall(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    call_id: str | None
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+
+
+class _CustomToolCall(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    call_id: str | None
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+
+
+class Open:
+    """An item that is being written: its id and index, and the part that grows."""
+
+    __slots__ = (
+        "call",
+        "call_id",
+        "content",
+        "grows",
+        "id",
+        "index",
+        "kind",
+        "logprobs",
+        "make",
+        "part",
+        "pieces",
+        "summary",
+    )
+
+    def __init__(self, kind: str, item_id: str, index: int) -> None:
+        self.kind = kind
+        self.id = item_id
+        self.index = index
+        self.part: str | None = None
+        """Type of the part that grows, or None between parts."""
+        self.grows: type[Text | deltas.CallDelta] | None = None
+        """The kind of delta that only adds to it."""
+        self.pieces: list[str] = []
+        self.logprobs: list[Raw] = []
+        self.content: list[Raw] = []
+        self.summary: list[Raw] = []
+        self.call: deltas.CallStart | None = None
+        self.call_id: str | None = None
+        self.make: Make
+        """Makes the deltas of the part that grows, or of the call."""
+
+    def shape(self, status: str) -> Struct:
+        """The item as it stands; its JSON has its members."""
+        id, kind = self.id, self.kind
+        if kind == "message":
+            return _Message(id=id, type=kind, status=status, content=self.content)
+        if kind == "reasoning":
+            summary, content = self.summary, self.content
+            return _Reasoning(id=id, type=kind, status=status, summary=summary, content=content)
+        call = self.call
+        assert call is not None, "a call began with its start"
+        namespace = UNSET if call.namespace is None else call.namespace
+        said = "".join(self.pieces)
+        if kind == "function_call":
+            return _FunctionCall(
+                id=id,
+                type=kind,
+                status=status,
+                call_id=self.call_id,
+                name=call.name,
+                namespace=namespace,
+                arguments=said,
+            )
+        return _CustomToolCall(
+            id=id,
+            type=kind,
+            status=status,
+            call_id=self.call_id,
+            name=call.name,
+            namespace=namespace,
+            input=said,
+        )
