@@ -22,13 +22,14 @@ class EventStream:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that ``piece`` completes. Raises :class:`EventTooLarge`."""
-        alone = piece.count(b"\n") == 2 and piece[-2:] == b"\n\n" and piece[:5] == b"data:"
-        if alone and not (self._rest or self._data):
-            # Most pieces are one event, and most events one line.
-            return [piece[5:-2].strip()]
+        if piece[:5] == b"data:" and piece[-2:] == b"\n\n" and not (self._rest or self._data):
+            events = piece[5:-2].split(b"\n\ndata:")
+            if b"\n" not in b"".join(events):
+                # Most pieces are whole events, and most events one line.
+                return list(map(bytes.strip, events))
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
-        events: list[bytes] = []
+        events = []
         for line in lines:
             if line[:5] == b"data:":
                 value = line[5:].strip()

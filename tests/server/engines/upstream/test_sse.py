@@ -1,6 +1,8 @@
 """Events are the same however their bytes are cut."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tieline_server.engines.upstream.sse import MAX_EVENT, EventStream, EventTooLarge
 
@@ -16,6 +18,19 @@ def test_a_stream_cut_anywhere_gives_the_same_events(size: int) -> None:
     stream = EventStream()
     pieces = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
     assert [event for piece in pieces for event in stream.feed(piece)] == EVENTS
+
+
+LINES = (b"data: one", b"data:two ", b"data:", b"event: x", b"data: three\r", b"\r", b"", b"")
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=12))
+def test_lines_of_every_kind_give_the_same_events_at_once_and_byte_by_byte(
+    lines: list[bytes],
+) -> None:
+    piece = b"".join(line + b"\n" for line in lines)
+    stream = EventStream()
+    bytewise = [event for byte in piece for event in stream.feed(bytes([byte]))]
+    assert EventStream().feed(piece) == bytewise
 
 
 def test_an_event_that_never_ends_is_refused() -> None:
