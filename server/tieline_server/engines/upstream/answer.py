@@ -105,23 +105,29 @@ class ChatAnswer(ChunkedAnswer):
             reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
             phases=phases,
         )
-        return [*self._calls.end(cut=reason != "stop"), finish]
+        deltas: list[Delta] = []
+        self._calls.end(deltas, cut=reason != "stop")
+        deltas.append(finish)
+        return deltas
 
     def _take(self, choice: _Choice, chunk: _Chunk, deltas: list[Delta]) -> None:
         delta = choice.delta
-        if delta is not None:
-            if delta.content or delta.reasoning_content or delta.reasoning or delta.refusal:
-                deltas += self._calls.interrupt()
-            if thought := delta.reasoning_content or delta.reasoning:
-                deltas.append(ReasoningDelta(thought, tokens_of(thought)))
-            if text := delta.content:
-                logprobs = choice.logprobs
-                said = () if logprobs is None else tuple(logprobs.content or ())
-                deltas.append(TextDelta(text, tokens_of(text), said))
-            if delta.refusal:
-                deltas.append(RefusalDelta(delta.refusal, tokens_of(delta.refusal)))
-            if delta.tool_calls:
-                deltas += self._calls.feed(delta.tool_calls)
+        if delta is None:
+            return
+        text, refusal = delta.content, delta.refusal
+        thought = delta.reasoning_content or delta.reasoning
+        if text or thought or refusal:
+            self._calls.interrupt(deltas)
+        if thought:
+            deltas.append(ReasoningDelta(thought, tokens_of(thought)))
+        if text:
+            logprobs = choice.logprobs
+            said = () if logprobs is None else tuple(logprobs.content or ())
+            deltas.append(TextDelta(text, tokens_of(text), said))
+        if refusal:
+            deltas.append(RefusalDelta(refusal, tokens_of(refusal)))
+        if delta.tool_calls:
+            self._calls.feed(delta.tool_calls, deltas)
 
 
 def tokens_of(text: str) -> int:

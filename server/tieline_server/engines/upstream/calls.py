@@ -37,11 +37,14 @@ _input: Final = msgspec.json.Decoder(_Input)
 class _Call:
     """One call: what came of it, and how much of that was passed on."""
 
-    __slots__ = ("begun", "id", "name", "pieces", "said")
+    __slots__ = ("begun", "custom", "id", "index", "name", "pieces", "said")
 
-    def __init__(self, call_id: str | None) -> None:
+    def __init__(self, index: int, call_id: str | None) -> None:
+        self.index = index
         self.id = call_id
         self.name = ""
+        self.custom = False
+        """Whether it is one of a custom tool; known once it has begun."""
         self.pieces: list[str] = []
         self.said = 0
         self.begun = False
@@ -50,19 +53,11 @@ class _Call:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def whole(self) -> bool:
-        """Whether its arguments are JSON as they stand."""
-        try:
-            _any.decode(self.text)
-        except (msgspec.MsgspecError, RecursionError):
-            return False
-        return True
-
 
 class Calls:
     """The calls of one answer. ``tools`` tells by their names upstream what they are."""
 
-    __slots__ = ("_at", "_calls", "_places", "_tools")
+    __slots__ = ("_at", "_calls", "_grows", "_places", "_tools")
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self._tools = tools
@@ -71,28 +66,46 @@ class Calls:
         """Index upstream -> place in the order of their beginnings."""
         self._at = 0
         """Place of the call that is passed on as it grows; the later ones wait for its end."""
+        self._grows: _Call | None = None
+        """That call, where each further piece of it is passed on as it is."""
 
-    def feed(self, pieces: Sequence[CallPiece]) -> list[Delta]:
+    def feed(self, pieces: Sequence[CallPiece], deltas: list[Delta]) -> None:
         """Takes pieces in order. Raises :class:`Failure` for one that has no place."""
+        waits = False
         for piece in pieces:
             function = piece.function or Function()
-            place = self._place_of(piece, function)
-            call = self._calls[place]
-            if function.name and not call.name:
-                call.name = function.name
-            if function.arguments:
-                if place < self._at:
-                    raise broken_call()
-                call.pieces.append(function.arguments)
-        return self._advance(ends=False)
+            text = function.arguments
+            grows = self._grows
+            if grows is not None and piece.index == grows.index and not function.name:
+                if text:
+                    grows.pieces.append(text)
+                    grows.said += 1
+                    deltas.append(CallDelta(text))
+            else:
+                self._grows = None
+                self._take(piece, function)
+                waits = True
+        if waits:
+            self._advance(deltas, ends=False)
 
-    def interrupt(self) -> list[Delta]:
+    def interrupt(self, deltas: list[Delta]) -> None:
         """Something else is said. Raises :class:`Failure` for a call that is not whole by then."""
-        return self._advance(ends=True) if self._at < len(self._calls) else []
+        if self._at < len(self._calls):
+            self._advance(deltas, ends=True)
 
-    def end(self, *, cut: bool) -> list[Delta]:
+    def end(self, deltas: list[Delta], *, cut: bool) -> None:
         """No more pieces come. Raises :class:`Failure` for a call that is no call, unless cut."""
-        return self._advance(ends=True, cut=cut)
+        self._advance(deltas, ends=True, cut=cut)
+
+    def _take(self, piece: CallPiece, function: Function) -> None:
+        place = self._place_of(piece, function)
+        call = self._calls[place]
+        if function.name and not call.name:
+            call.name = function.name
+        if function.arguments:
+            if place < self._at:
+                raise broken_call()
+            call.pieces.append(function.arguments)
 
     def _place_of(self, piece: CallPiece, function: Function) -> int:
         index = piece.index
@@ -105,54 +118,62 @@ class Calls:
             function.name and piece.id and self._calls[place].id not in (None, piece.id)
         ):
             place = self._places[index] = len(self._calls)
-            self._calls.append(_Call(piece.id))
+            self._calls.append(_Call(index, piece.id))
         return place
 
-    def _advance(self, *, ends: bool, cut: bool = False) -> list[Delta]:
-        deltas: list[Delta] = []
+    def _advance(self, deltas: list[Delta], *, ends: bool, cut: bool = False) -> None:
+        self._grows = None
         while self._at < len(self._calls):
             call = self._calls[self._at]
             self._say(call, deltas)
             last = self._at + 1 == len(self._calls)
-            if not ends and (last or not call.whole()):
+            if not ends and last:
+                self._grows = call if call.begun and not call.custom else None
+                break
+            if not ends and not _is_json(call.text):
                 break
             if not (cut and last):
-                self._end(call, deltas)
+                _end(call, deltas)
             self._at += 1
-        return deltas
 
     def _say(self, call: _Call, deltas: list[Delta]) -> None:
         """What is new of the call that is passed on."""
-        if not call.name:
-            return
-        tool = self._tools.get(call.name)
-        custom = tool is not None and tool.type == "custom"
-        if not call.begun:
+        if not call.begun and call.name:
             call.begun = True
+            tool = self._tools.get(call.name)
+            call.custom = tool is not None and tool.type == "custom"
             deltas.append(
                 CallStart(
-                    kind="custom_tool_call" if custom else "function_call",
+                    kind="custom_tool_call" if call.custom else "function_call",
                     name=tool.name or call.name if tool is not None else call.name,
                     namespace=tool.namespace if tool is not None else None,
                 )
             )
-        if not custom:
+        if call.begun and not call.custom:
             # The text of a custom tool is inside the JSON, and known when that is whole.
-            deltas += [CallDelta(piece) for piece in call.pieces[call.said :]]
+            deltas += map(CallDelta, call.pieces[call.said :])
             call.said = len(call.pieces)
 
-    def _end(self, call: _Call, deltas: list[Delta]) -> None:
-        if not call.begun:
-            raise malformed()
-        tool = self._tools.get(call.name)
-        if tool is not None and tool.type == "custom":
-            deltas += [CallDelta(custom_input(call.text), max(1, len(call.pieces))), ItemEnd()]
-            return
-        if not call.text.strip():
-            deltas.append(CallDelta("{}", tokens=0))
-        elif not call.whole():
-            raise broken_call()
-        deltas.append(ItemEnd())
+
+def _end(call: _Call, deltas: list[Delta]) -> None:
+    if not call.begun:
+        raise malformed()
+    text = call.text
+    if call.custom:
+        deltas.append(CallDelta(custom_input(text), max(1, len(call.pieces))))
+    elif not text.strip():
+        deltas.append(CallDelta("{}", tokens=0))
+    elif not _is_json(text):
+        raise broken_call()
+    deltas.append(ItemEnd())
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _any.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 def custom_input(text: str) -> str:
