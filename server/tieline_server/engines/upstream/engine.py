@@ -143,7 +143,10 @@ class UpstreamEngine:
                     accepted = True
                     yield [Accepted(input_tokens=request.tokens)]
                 step: Sequence[Delta] = ()
-                while not answer.done and (events := await exchange.read()) is not None:
+                while not answer.done and (events := exchange.take()) is not None:
+                    if not events:
+                        await exchange.more()
+                        continue
                     step = answer.read(events)
                     if step and not begun:
                         begun = True

@@ -9,10 +9,10 @@ encodings, no proxies.
 
 import asyncio
 import base64
+import math
 import ssl
 from collections.abc import Mapping
-from enum import Enum, auto
-from typing import Final, cast
+from typing import Final, Literal, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from httptools import HttpParserError, HttpResponseParser
@@ -34,40 +34,38 @@ class Unreachable(ConnectionError):
     """No connection within its time."""
 
 
-class _State(Enum):
-    """What the next byte belongs to."""
+class Late(ConnectionError):
+    """What was waited for did not come in time."""
 
-    IDLE = auto()
-    """Nothing: no request is out."""
-    HEAD = auto()
-    BODY = auto()
-    UNTIL_CLOSE = auto()
-    """A body that ends with the connection."""
-    ENDED = auto()
-    """Nothing: the answer is whole."""
+
+_State = Literal["idle", "head", "body", "until close", "ended"]
+"""What the next byte belongs to: nothing, as no request is out; the head of an answer; its body,
+which may end with the connection; nothing, as the answer is whole."""
 
 
 class Connection(asyncio.Protocol):
     """One connection, and the answer to its last request. It belongs to one reader at a time."""
 
     __slots__ = (
-        "_bare", "_closed", "_error", "_loop", "_parser", "_persistent", "_pieces", "_pool",
-        "_state", "_target", "_transport", "_unread", "_waiter", "expiry", "headers", "on_body",
-        "paused", "status",
+        "_bare", "_closed", "_error", "_looks_at", "_loop", "_parser", "_persistent", "_pieces",
+        "_pool", "_state", "_target", "_timer", "_transport", "_unread", "_waiter", "deadline",
+        "headers", "on_body", "paused", "status", "time",
     )  # fmt: skip
 
     def __init__(self, pool: "Pool", target: "_Target") -> None:
         self._pool = pool
         self._target = target
         self._loop = asyncio.get_running_loop()
-        self._state = _State.IDLE
+        self.time = self._loop.time
+        self._state: _State = "idle"
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
         """The parser's, for each piece of a body: it runs no Python."""
-        self.expiry: asyncio.TimerHandle | None = None
-        """Closes it while no request is out."""
+        self.deadline = math.inf
+        """When it is closed, unless something comes that is waited for, or a request goes out."""
         self._begin()
 
     def _begin(self) -> None:
@@ -84,20 +82,18 @@ class Connection(asyncio.Protocol):
 
     # What the engine does.
 
-    def send(self, head: bytes, body: bytes) -> None:
+    def send(self, head: bytes, body: bytes, *, deadline: float = math.inf) -> None:
         """Sends a request."""
-        if self.expiry is not None:
-            self.expiry.cancel()
         self._begin()
-        self._state = _State.HEAD
+        self._state = "head"
+        self.deadline = deadline
         self._transport.writelines((head, body))
 
-    async def head(self) -> None:
-        """Waits for the head of the answer."""
-        while not self.status:
-            if self._error is not None:
-                raise self._error
-            await self.more()
+    def answered(self) -> bool:
+        """Whether the head of the answer is there. Raises :class:`ConnectionError`."""
+        if not self.status and self._error is not None:
+            raise self._error
+        return self.status != 0
 
     async def read(self) -> bytes:
         """The next bytes of the body, b"" at its end. Raises :class:`ConnectionError`."""
@@ -111,7 +107,7 @@ class Connection(asyncio.Protocol):
         if not pieces:
             if self._error is not None:
                 raise self._error
-            return b"" if self._state is _State.ENDED else None
+            return b"" if self._state == "ended" else None
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._unread = 0
@@ -121,20 +117,23 @@ class Connection(asyncio.Protocol):
         return piece
 
     def more(self) -> "asyncio.Future[None]":
-        """Done when something has come. One at a time."""
+        """Done when something has come, or at the deadline. One at a time."""
+        if self.deadline < self._looks_at:
+            self._look_at(self.deadline)
         self._waiter = self._loop.create_future()
         return self._waiter
 
     @property
     def ended(self) -> bool:
         """Whether the whole answer is there, and read."""
-        return self._state is _State.ENDED and not self._pieces
+        return self._state == "ended" and not self._pieces
 
     def release(self) -> None:
         """The answer was read: the connection may serve again."""
-        if self._persistent and self.usable and self._state is _State.ENDED:
-            self._state = _State.IDLE
-            self._pool.keep(self._target, self)
+        if self._persistent and self.usable and self._state == "ended":
+            self._state = "idle"
+            self.deadline = self.time() + self._pool.keep
+            self._pool.kept(self._target, self)
         else:
             self.close()
 
@@ -149,8 +148,30 @@ class Connection(asyncio.Protocol):
         return not (self._closed or self._transport.is_closing())
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _look_at(self, when: float) -> None:
+        """Has the deadline looked at then.
+
+        It moves many times a turn. One timer that outlives it costs a turn nothing; it is never
+        set further off than a connection waits for its next request.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at = when
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        now = self.time()
+        waits = self._state == "idle" or self._waiter is not None
+        if waits and self.deadline <= now:
+            self._fail(Late("nothing came in time"))
+            self._transport.abort()
+        else:
+            soon = now + self._pool.keep
+            self._look_at(min(self.deadline, soon) if waits else soon)
 
     # What the loop says.
 
@@ -159,10 +180,12 @@ class Connection(asyncio.Protocol):
         # uvloop's is one, but does not inherit from it.
         self._transport = cast("asyncio.Transport", transport)
         self._parser = HttpResponseParser(self)
+        self._look_at(self.time() + self._pool.keep)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
+        before = self._state
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
@@ -178,23 +201,26 @@ class Connection(asyncio.Protocol):
             self._bare += len(data)
             if self._bare > MOST_HEAD:
                 self._break("a line, or a head, without an end")
+            if self._state != before:
+                self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed."""
         self._closed = True
-        if self.expiry is not None:
-            self.expiry.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         # They hold each other.
         del self._parser
         self._pool.lost(self._target, self)
-        if self._state is _State.UNTIL_CLOSE and exc is None:
-            self.on_message_complete()
-        elif self._state not in (_State.ENDED, _State.IDLE):
+        if self._state == "until close" and exc is None:
+            self._state = "ended"
+            self._wake()
+        elif self._state not in ("ended", "idle"):
             self._fail(exc or ConnectionResetError("the upstream closed the connection"))
 
     def _break(self, why: str) -> None:
         """What came is no HTTP, or not asked for: an answer that is whole stays so."""
-        if self._state is not _State.ENDED:
+        if self._state != "ended":
             self._fail(HttpError(why))
         self._transport.abort()
 
@@ -207,12 +233,12 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """The first byte of an answer."""
-        if self._state is not _State.HEAD:
+        if self._state != "head":
             raise HttpError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head, or of the trailer."""
-        if self._state is _State.HEAD:
+        if self._state == "head":
             # No tabs: with one behind it, llhttp takes "chunked" for another coding.
             self.headers[name.decode("latin-1").lower()] = value.rstrip(b" ").decode("latin-1")
 
@@ -232,15 +258,13 @@ class Connection(asyncio.Protocol):
         self._persistent = parser.should_keep_alive()
         # The parser sees no end of these (RFC 9112 6.3), except where a status has no body.
         endless = coding is None and "content-length" not in headers
-        self._state = _State.UNTIL_CLOSE if endless else _State.BODY
+        self._state = "until close" if endless else "body"
         self.status = status
-        self._wake()
 
     def on_message_complete(self) -> None:
         """The answer is whole, or one on the way to it."""
-        if self._state is not _State.HEAD:
-            self._state = _State.ENDED
-            self._wake()
+        if self._state != "head":
+            self._state = "ended"
 
 
 class _Target(Struct, frozen=True, kw_only=True, eq=False):
@@ -260,7 +284,7 @@ class Pool:
 
     def __init__(self, *, connect: float, keep: float, headers: Mapping[str, str]) -> None:
         self._connect = connect
-        self._keep = keep
+        self.keep = keep
         self._headers = headers
         self._targets: dict[str, _Target] = {}
         self._idle: dict[_Target, list[Connection]] = {}
@@ -268,18 +292,21 @@ class Pool:
         self._tls: ssl.SSLContext | None = None
         self._closed = False
 
-    async def post(self, url: str, body: bytes) -> Connection:
-        """Posts JSON; returns at the head of the answer.
+    async def post(self, url: str, body: bytes, *, within: float = math.inf) -> Connection:
+        """Posts JSON; returns at the head of the answer, which has so many seconds to come.
 
         To be released or closed. Raises :class:`OSError`.
         """
         target = self._targets.get(url)
         if target is None:
             target = self._targets[url] = _target(url, self._headers)
-        connection = self._take(target) or await self._open(target)
+        deadline = asyncio.get_running_loop().time() + within
+        connection = self._take(target) or await self._open(target, deadline)
         try:
-            connection.send(b"%b%d\r\n\r\n" % (target.head, len(body)), body)
-            await connection.head()
+            head = b"%b%d\r\n\r\n" % (target.head, len(body))
+            connection.send(head, body, deadline=deadline)
+            while not connection.answered():
+                await connection.more()
         except BaseException:
             connection.close()
             raise
@@ -291,12 +318,11 @@ class Pool:
         for connection in list(self._all):
             connection.close()
 
-    def keep(self, target: _Target, connection: Connection) -> None:
+    def kept(self, target: _Target, connection: Connection) -> None:
         """A connection waits for its next request."""
         if self._closed:
             connection.close()
             return
-        connection.expiry = asyncio.get_running_loop().call_later(self._keep, connection.close)
         self._idle.setdefault(target, []).append(connection)
 
     def opened(self, connection: Connection) -> None:
@@ -319,12 +345,13 @@ class Pool:
                 return connection
         return None
 
-    async def _open(self, target: _Target) -> Connection:
+    async def _open(self, target: _Target, deadline: float) -> Connection:
         if target.tls and self._tls is None:
             self._tls = ssl.create_default_context()
         loop = asyncio.get_running_loop()
+        connected = loop.time() + self._connect
         try:
-            async with asyncio.timeout(self._connect):
+            async with asyncio.timeout_at(min(connected, deadline)):
                 _, connection = await loop.create_connection(
                     lambda: Connection(self, target),
                     target.host,
@@ -332,7 +359,8 @@ class Pool:
                     ssl=self._tls if target.tls else None,
                 )
         except TimeoutError as error:
-            raise Unreachable(f"{target.host} took too long") from error
+            late = Unreachable if connected <= deadline else Late
+            raise late(f"{target.host} took too long") from error
         if self._closed:
             connection.close()
         return connection

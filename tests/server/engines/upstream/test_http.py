@@ -20,6 +20,7 @@ from tieline_server.engines.upstream.http import (
     MOST_UNREAD,
     Connection,
     HttpError,
+    Late,
     Pool,
     Unreachable,
 )
@@ -333,6 +334,46 @@ def test_who_gives_up_before_the_head_ends_the_request() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 ", b"HTTP/1.1 103 Early\r\n\r\n"])
+def test_an_answer_that_does_not_begin_in_time_ends_the_request(begun: bytes) -> None:
+    async def main() -> None:
+        async with serving(begun) as upstream:
+            with pytest.raises(Late):
+                await pooled().post(upstream.url, b"{}", within=0.05)
+            await upstream.lost.wait()
+
+    run(main)
+
+
+@pytest.mark.parametrize("keep", [0.01, 60.0])
+def test_who_waits_longer_than_to_the_deadline_hears_so_behind_what_came(keep: float) -> None:
+    async def main() -> None:
+        async with serving(CHUNKED[:-9]) as upstream:
+            connection = await pooled(keep).post(upstream.url, b"{}", within=60)
+            assert await connection.read()
+            connection.deadline = connection.time() + 0.05
+            with pytest.raises(Late):
+                await body_of(connection)
+            assert connection.time() >= connection.deadline
+            await upstream.lost.wait()
+
+    run(main)
+
+
+def test_a_deadline_is_for_who_waits() -> None:
+    async def main() -> None:
+        async with serving(CHUNKED) as upstream:
+            connection = await pooled(keep=0.01).post(upstream.url, b"{}")
+            connection.deadline = connection.time()
+            await asyncio.sleep(0.03)
+            assert await body_of(connection) == b"hello, world!"
+            assert connection.usable
+            connection.close()
+            await upstream.lost.wait()
+
+    run(main)
+
+
 def test_closing_the_pool_breaks_what_is_read_and_what_is_asked() -> None:
     async def main() -> None:
         async with serving(CHUNKED[:-9]) as upstream:
@@ -487,7 +528,9 @@ def test_where_nobody_listens_is_an_error_and_where_nobody_answers_one_in_time()
             # The connection is there, the handshake is not: this one speaks no TLS.
             url = upstream.url.replace("http:", "https:")
             with pytest.raises(Unreachable):
-                await pooled(connect=0.05).post(url, b"{}")
+                await pooled(connect=0.05).post(url, b"{}", within=60)
+            with pytest.raises(Late):
+                await pooled(connect=60).post(url, b"{}", within=0.05)
 
     run(main)
 
