@@ -34,11 +34,11 @@ _REASONS: Final[dict[str, FinishReason]] = {
 """Finish reason upstream -> ours. Any other is ``stop``: the calls say for themselves."""
 
 
-class _Logprobs(Struct, frozen=True):
+class _Logprobs(Struct, frozen=True, gc=False):
     content: list[Raw] | None = None
 
 
-class _Delta(Struct, frozen=True):
+class _Delta(Struct, frozen=True, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -46,22 +46,22 @@ class _Delta(Struct, frozen=True):
     tool_calls: list[CallPiece] | None = None
 
 
-class _Choice(Struct, frozen=True):
+class _Choice(Struct, frozen=True, gc=False):
     index: int = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
 
-class _InputDetails(Struct, frozen=True):
+class _InputDetails(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
 
 
-class _OutputDetails(Struct, frozen=True):
+class _OutputDetails(Struct, frozen=True, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct, frozen=True):
+class _Usage(Struct, frozen=True, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _InputDetails | None = None
@@ -70,7 +70,7 @@ class _Usage(Struct, frozen=True):
     """DeepSeek's name for what was cached."""
 
 
-class _Chunk(Struct, frozen=True):
+class _Chunk(Struct, frozen=True, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
@@ -118,14 +118,14 @@ class ChatAnswer(ChunkedAnswer):
         thought = delta.reasoning_content or delta.reasoning
         if text or thought or refusal:
             self._calls.interrupt(deltas)
-        if thought:
-            deltas.append(ReasoningDelta(thought, tokens_of(thought)))
-        if text:
-            logprobs = choice.logprobs
-            said = () if logprobs is None else tuple(logprobs.content or ())
-            deltas.append(TextDelta(text, tokens_of(text), said))
-        if refusal:
-            deltas.append(RefusalDelta(refusal, tokens_of(refusal)))
+            if thought:
+                deltas.append(ReasoningDelta(thought, tokens_of(thought)))
+            if text:
+                logprobs = choice.logprobs
+                said = () if logprobs is None else tuple(logprobs.content or ())
+                deltas.append(TextDelta(text, tokens_of(text), said))
+            if refusal:
+                deltas.append(RefusalDelta(refusal, tokens_of(refusal)))
         if delta.tool_calls:
             self._calls.feed(delta.tool_calls, deltas)
 

@@ -109,12 +109,14 @@ class UpstreamEngine:
 
     async def count(self, prompt: Prompt) -> int:
         """How many input tokens the prompt has: the upstream's own count, else an estimate."""
-        estimate = await self._beside(self._mode.estimate, prompt)
+        mode = self._mode
+        heavy = mode.heavy(prompt)
+        estimate = await _beside(mode.estimate, prompt) if heavy else mode.estimate(prompt)
         assert self._counter is not None
         if self._counter.way is None:
             return estimate
-        body = self._mode.counted(prompt)
-        for replica in self._replicas.course(_affinity(prompt), tries=1):
+        body = mode.counted(prompt)
+        for replica in self._replicas.course(self._affinity(prompt), tries=1):
             counted = await self._counter.count(replica, body)
             if counted is not None:
                 return counted
@@ -126,10 +128,12 @@ class UpstreamEngine:
             yield [Accepted(input_tokens=await self.count(prompt)), Finish(output_tokens=0)]
             return
         timing = _Timing()
-        request = await self._beside(self._mode.build, prompt)
-        timing.built()
-        course = _Course(self._replicas, _affinity(prompt))
-        replica = await course.next()
+        mode = self._mode
+        heavy = mode.heavy(prompt)
+        request = await _beside(mode.build, prompt) if heavy else mode.build(prompt)
+        timing.mark("render")
+        course = _Course(self._replicas, self._affinity(prompt))
+        replica = course.start()
         accepted = False
         while True:
             exchange = self._exchange(replica)
@@ -137,8 +141,8 @@ class UpstreamEngine:
             answer = sent.answer
             begun = False
             try:
-                await exchange.open(self._mode.path, sent.body)
-                timing.opened(exchange)
+                await exchange.open(mode.path, sent.body)
+                timing.wait("queue", exchange.waited)
                 if not accepted:
                     accepted = True
                     yield [Accepted(input_tokens=request.tokens)]
@@ -150,7 +154,7 @@ class UpstreamEngine:
                     step = answer.read(events)
                     if step and not begun:
                         begun = True
-                        timing.begun()
+                        timing.mark("prefill")
                     # What is read with the end goes with it.
                     if step and not answer.done:
                         yield step
@@ -158,8 +162,9 @@ class UpstreamEngine:
                     raise cut()
                 replica.worked()
                 ended = step if answer.done else ()
+                timing.mark("decode")
                 try:
-                    last = answer.end(timing.phases())
+                    last = answer.end(timing.phases)
                 except Failure:
                     yield ended
                     raise
@@ -170,7 +175,7 @@ class UpstreamEngine:
                 if begun:
                     course.failed(replica, failure)
                     raise failure.error from None
-                other = self._mode.again(prompt, request, replica, failure)
+                other = mode.again(prompt, request, replica, failure)
                 if other is not None:
                     request = other
                     continue
@@ -211,11 +216,18 @@ class UpstreamEngine:
             raise EngineError("engine_unavailable", "The engine is shutting down.")
         return Exchange(self._pool, replica, patience=self._patience)
 
-    async def _beside(self, make: Callable[[Prompt], T], prompt: Prompt) -> T:
-        """``make(prompt)``, in a thread where that may take long."""
-        if not self._mode.heavy(prompt):
-            return make(prompt)
-        return await asyncio.get_running_loop().run_in_executor(None, make, prompt)
+    def _affinity(self, prompt: Prompt) -> str:
+        """What goes to the same replica: what the client says belongs together, else the chain.
+
+        A chain stays where its first turn was asked, whichever line and lane it goes on on: over
+        HTTP that is another one at each turn. Forks stay together, as they share their prefix.
+        """
+        if len(self._replicas.all) == 1:
+            return ""
+        key = prompt.settings.echo.get("prompt_cache_key")
+        if isinstance(key, str):
+            return key
+        return prompt.tip.derive(AFFINITY, "", lambda before, _: before or prompt.session)
 
     def _keep(self, exchange: Exchange) -> None:
         """Leaves the rest of an answer that has ended to a task, so that its turn need not wait."""
@@ -230,17 +242,24 @@ class UpstreamEngine:
 class _Course:
     """The tries of one turn: whom it asks next, and what it says when there is nobody left."""
 
+    __slots__ = ("_failed", "_failure", "_next", "_replicas")
+
     def __init__(self, replicas: Replicas, affinity: str) -> None:
         self._replicas = replicas
         self._next = replicas.course(affinity, tries=TRIES)
         self._failure: Failure | None = None
         self._failed: set[Replica] = set()
 
-    async def next(self) -> Replica:
-        """The replica to ask; raises :class:`EngineError` when there is none."""
+    def start(self) -> Replica:
+        """The next replica, at once; raises :class:`EngineError` where there is none."""
         replica = next(self._next, None)
         if replica is None:
             raise self._error()
+        return replica
+
+    async def next(self) -> Replica:
+        """The replica to ask now that one has failed; raises as :meth:`start` does."""
+        replica = self.start()
         if replica in self._failed:
             if self._failure is not None and self._failure.busy:
                 # It said when to come again, and that is for the client to keep.
@@ -265,44 +284,27 @@ class _Course:
 class _Timing:
     """The phases of one turn, in microseconds."""
 
+    __slots__ = ("_last", "phases")
+
     def __init__(self) -> None:
         self._last = time.perf_counter_ns()
-        self._phases: dict[str, int] = {}
+        self.phases: dict[str, int] = {}
 
-    def built(self) -> None:
-        """The request is ready."""
-        self._mark("render")
-
-    def opened(self, exchange: Exchange) -> None:
-        """The upstream took it."""
-        self._phases["queue"] = exchange.waited // 1000
-        self._last += exchange.waited
-
-    def begun(self) -> None:
-        """The first token is here."""
-        self._mark("prefill")
-
-    def phases(self) -> dict[str, int]:
-        """All of them, at the end."""
-        self._mark("decode")
-        return self._phases
-
-    def _mark(self, phase: str) -> None:
+    def mark(self, phase: str) -> None:
+        """A phase ends."""
         now = time.perf_counter_ns()
-        self._phases[phase] = (now - self._last) // 1000
+        self.phases[phase] = (now - self._last) // 1000
         self._last = now
 
+    def wait(self, phase: str, nanoseconds: int) -> None:
+        """A phase of this length, within the one that goes on."""
+        self.phases[phase] = nanoseconds // 1000
+        self._last += nanoseconds
 
-def _affinity(prompt: Prompt) -> str:
-    """What goes to the same replica: what the client says belongs together, else the chain.
 
-    A chain stays where its first turn was asked, whichever line and lane it goes on on: over
-    HTTP that is another one at each turn. Forks stay together, as they share their prefix.
-    """
-    key = prompt.settings.echo.get("prompt_cache_key")
-    if isinstance(key, str):
-        return key
-    return prompt.tip.derive(AFFINITY, "", lambda before, _: before or prompt.session)
+async def _beside(make: Callable[[Prompt], T], prompt: Prompt) -> T:
+    """``make(prompt)`` in a thread, as it may take long."""
+    return await asyncio.get_running_loop().run_in_executor(None, make, prompt)
 
 
 def _base(url: str) -> str:

@@ -66,18 +66,17 @@ class Rendered(Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     """Tools that came with the input."""
 
-    def pieces(self) -> Iterator[bytes | memoryview]:
+    def pieces(self) -> list[bytes | memoryview]:
         """The messages in order, each with a comma before it. To be joined at once."""
-        shared: list[Rendered] = []
+        shared: list[bytes | memoryview] = []
         each: Rendered | None = self
         while each is not None:
-            shared.append(each)
+            shared.append(memoryview(each.buffer)[: each.end])
             each = each.before
-        for part in reversed(shared):
-            yield memoryview(part.buffer)[: part.end]
+        shared.reverse()
         if self.open is not None:
-            yield self.open.encoded()
-        yield from self.held
+            shared.append(self.open.encoded())
+        return [*shared, *self.held]
 
     @property
     def size(self) -> int:
