@@ -78,6 +78,8 @@ def streamed(*parts: Part, whole: bool = True) -> Handler:
                 return response
             else:
                 await response.write(part)
+                # So that the part arrives by itself.
+                await asyncio.sleep(0)
         return response
 
     return play

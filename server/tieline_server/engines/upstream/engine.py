@@ -135,6 +135,7 @@ class UpstreamEngine:
         course = _Course(self._replicas, self._affinity(prompt))
         replica = course.start()
         accepted = False
+        step: list[Delta] = []
         while True:
             exchange = self._exchange(replica)
             sent = request.to(replica)
@@ -145,33 +146,34 @@ class UpstreamEngine:
                 timing.wait("queue", exchange.waited)
                 if not accepted:
                     accepted = True
-                    yield [Accepted(input_tokens=request.tokens)]
-                step: Sequence[Delta] = ()
+                    step = [Accepted(input_tokens=request.tokens)]
                 while not answer.done and (events := exchange.take()) is not None:
-                    if not events:
+                    if events:
+                        said = answer.read(events)
+                        step += said
+                        if said and not begun:
+                            begun = True
+                            timing.mark("prefill")
+                    elif not step:
                         await exchange.more()
-                        continue
-                    step = answer.read(events)
-                    if step and not begun:
-                        begun = True
-                        timing.mark("prefill")
-                    # What is read with the end goes with it.
+                    # What comes with the head, or with the end, goes with it.
                     if step and not answer.done:
                         yield step
+                        step = []
                 if not (answer.done or answer.finished):
                     raise cut()
                 replica.worked()
-                ended = step if answer.done else ()
                 timing.mark("decode")
-                try:
-                    last = answer.end(timing.phases)
-                except Failure:
-                    yield ended
-                    raise
+                step += answer.end(timing.phases)
                 self._keep(exchange)
-                yield [*ended, *last]
+                yield step
                 return
-            except Failure as failure:
+            except (Failure, EngineError) as failure:
+                if step:
+                    yield step
+                    step = []
+                if isinstance(failure, EngineError):
+                    raise
                 if begun:
                     course.failed(replica, failure)
                     raise failure.error from None
