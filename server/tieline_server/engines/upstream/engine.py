@@ -147,15 +147,16 @@ class UpstreamEngine:
                 if not accepted:
                     accepted = True
                     step = [Accepted(input_tokens=request.tokens)]
-                while not answer.done and (events := exchange.take()) is not None:
-                    if events:
-                        said = answer.read(events)
-                        step += said
-                        if said and not begun:
-                            begun = True
-                            timing.mark("prefill")
-                    elif not step:
-                        await exchange.more()
+                while not answer.done:
+                    if not step and (wait := exchange.more()) is not None:
+                        await wait
+                    if (events := exchange.take()) is None:
+                        break
+                    said = answer.read(events)
+                    step += said
+                    if said and not begun:
+                        begun = True
+                        timing.mark("prefill")
                     # What comes with the head, or with the end, goes with it.
                     if step and not answer.done:
                         yield step

@@ -81,10 +81,7 @@ class Exchange:
             raise malformed()
 
     def take(self) -> list[bytes] | None:
-        """The events that are there: [] where one has to wait, None at the end.
-
-        Raises :class:`Failure`.
-        """
+        """The events that are there, maybe none; None at the end. Raises :class:`Failure`."""
         assert self._connection is not None
         try:
             while piece := self._connection.take():
@@ -97,10 +94,12 @@ class Exchange:
             raise self._log(silent() if isinstance(error, Late) else cut(), error) from None
         return [] if piece is None else None
 
-    def more(self) -> "asyncio.Future[None]":
-        """Done when something has come. One at a time."""
+    def more(self) -> "asyncio.Future[None] | None":
+        """Done when something has come; None where something is there. One at a time."""
         connection = self._connection
         assert connection is not None
+        if not connection.waits:
+            return None
         connection.deadline = connection.time() + self._limit
         return connection.more()
 

@@ -116,6 +116,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return piece
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is nothing for :meth:`take`, not even an end."""
+        return not (self._pieces or self._state == "ended" or self._error is not None)
+
     def more(self) -> "asyncio.Future[None]":
         """Done when something has come, or at the deadline. One at a time."""
         if self.deadline < self._looks_at:
