@@ -43,21 +43,15 @@ class Batches:
 
     def next(self) -> bytes | None:
         """The next write; None when there is nothing to write now."""
-        frames, size = self._frames, 0
-        if frames:
-            self._frames, size = [], sum(map(len, frames))
-        while size <= self.most and (events := self._line.take(EVENTS)):
-            made = self._encode(events)
-            if not frames and len(events) == len(made) == 1:
-                # Most writes are one token, with nothing behind it.
-                return made[0]
-            frames = frames + made if frames else made
-            size += sum(map(len, made))
+        frames, self._frames = self._frames, []
+        while sum(map(len, frames)) <= self.most and (events := self._line.take(EVENTS)):
+            frames += self._encode(events)
             if frames and len(events) < EVENTS:
                 break
-        if len(frames) == 1:
-            return frames[0]
-        return (b"".join(frames) or None) if size <= self.most else self._cut(frames)
+        data = b"".join(frames)
+        if len(data) > self.most and len(frames) > 1:
+            return self._cut(frames)
+        return data or None
 
     def _cut(self, frames: list[bytes]) -> bytes:
         """As many frames as fit, at least one; the others are next."""

@@ -115,20 +115,22 @@ class EventJson:
     ``extensions`` is what the client asked for; nothing of it exists in a profile without them.
     """
 
-    __slots__ = ("_extensions", "_profile", "_special")
+    __slots__ = ("_extensions", "_profile", "encoders")
 
     def __init__(self, profile: Profile, extensions: frozenset[str] = frozenset()) -> None:
         self._profile = profile
         self._extensions: frozenset[str] = frozenset()
-        self._special: dict[type[events.Event], Callable[[Any], bytes | None]] = {
+        self.encoders: dict[type[events.Event], Callable[[Any], bytes | None]] = {
+            **dict.fromkeys(events.CLASSES, _encoder.encode),
             events.ErrorEvent: error_json,
             events.ResponseFailed: _ended,
             events.ResponseIncomplete: _ended,
             events.Opaque: json.encode,
             **dict.fromkeys(_ASKED, _withheld),
         }
+        """Class of an event -> what makes JSON text of it; None where this client did not ask."""
         for name, other in profile.renamed:
-            self._special[events.BY_TYPE[name]] = _renamed(name, other)
+            self.encoders[events.BY_TYPE[name]] = _renamed(name, other)
         self.allow(extensions)
 
     @property
@@ -143,12 +145,11 @@ class EventJson:
         self._extensions |= extensions & NAMES
         for kind, name in _ASKED.items():
             if name in self._extensions:
-                self._special[kind] = timing_json if kind is events.Timing else json.encode
+                self.encoders[kind] = timing_json if kind is events.Timing else json.encode
 
     def encode(self, event: events.Event) -> bytes | None:
         """The event as JSON text; None where this client did not ask for its kind."""
-        special = self._special.get(type(event))
-        return _encoder.encode(event) if special is None else special(event)
+        return self.encoders[type(event)](event)
 
 
 def error_json(event: events.ErrorEvent) -> bytes:

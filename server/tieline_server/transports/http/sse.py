@@ -32,12 +32,12 @@ def _head(kind: bytes) -> bytes:
 
 
 _RENAMED: Final = {name for profile in PROFILES.values() for name, _ in profile.renamed}
-_DELTAS: Final = {
+_HEADS: Final = {
     kind: _head(name.encode())
     for name, kind in events.BY_TYPE.items()
-    if kind in events.MERGEABLE and name not in _RENAMED
+    if name not in _RENAMED and kind is not events.Timing
 }
-"""What stands before the deltas that have one name in all profiles."""
+"""What stands before the events that have one name in all profiles."""
 
 
 def frame(data: bytes) -> bytes:
@@ -138,21 +138,20 @@ class EventStream:
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []
-        encode, encoded, numbers = self._encoder.encode, 0, self._numbers
+        encoders, encoded = self._encoder.encoders, 0
         for event in taken:
-            text = encode(event)
+            text = encoders[type(event)](event)
             if event.sequence_number is not UNSET:
-                numbers = event.sequence_number + 1
+                self._numbers = event.sequence_number + 1
             if text is None:
                 continue
             encoded += len(text)
-            head = _DELTAS.get(type(event))
+            head = _HEADS.get(type(event))
             if head is None or b"\n" in text or b"\r" in text:
                 frames.append(frame(text))
             else:
                 frames.append(head + text + _END)
         self._line.work.encode += encoded
-        self._numbers = numbers
         return frames
 
     def _end(self) -> bytes:

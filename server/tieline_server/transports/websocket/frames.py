@@ -12,7 +12,12 @@ REASON_BYTES: Final = 123
 """What a close frame has room for beside its code (RFC 6455 5.5: 125 bytes in all)."""
 
 
-def _text_header(size: int) -> bytes:
+def text_header(size: int) -> bytes:
+    """What stands before a text of ``size`` bytes: FIN and opcode, then the length.
+
+    >>> text_header(5).hex()
+    '8105'
+    """
     if size < 126:
         return bytes((0x81, size))
     if size < 65536:
@@ -20,17 +25,11 @@ def _text_header(size: int) -> bytes:
     return b"\x81\x7f" + size.to_bytes(8, "big")
 
 
-_USUAL: Final = tuple(map(_text_header, range(1024)))
-"""Those of the sizes that a token's event has."""
+USUAL: Final = 4096
+"""The end of the sizes that events mostly have."""
 
-
-def text_header(size: int) -> bytes:
-    """What stands before a text of ``size`` bytes: FIN and opcode, then the length.
-
-    >>> text_header(5).hex()
-    '8105'
-    """
-    return _USUAL[size] if size < 1024 else _text_header(size)
+TEXT_HEADERS: Final = tuple(map(text_header, range(USUAL)))
+"""The headers of those: looking one up is not a call."""
 
 
 def close_frame(code: int, reason: str = "") -> bytes:

@@ -29,7 +29,7 @@ from tieline_server.transports.batches import Batches
 from tieline_server.transports.json_events import EventJson, error_json
 from tieline_server.transports.pulse import Pulse, Stuck
 from tieline_server.transports.websocket.config import WebSocketConfig
-from tieline_server.transports.websocket.frames import PING, text_header
+from tieline_server.transports.websocket.frames import PING, TEXT_HEADERS, USUAL, text_header
 from tieline_server.transports.websocket.handshake import traced
 
 WRITE_BYTES: Final = 16 * 1024
@@ -160,33 +160,31 @@ class EventWriter:
         phase = self._line.phase()
         beat = None if phase == "idle" else self._encoder.encode(events.Heartbeat(phase=phase))
         if beat is not None:
-            await self._write(self._framed(beat))
+            await self._write(beat if self._deflated else text_header(len(beat)) + beat)
         else:
             await self._send(PING)
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []
-        encode, encoded = self._encoder.encode, 0
+        encoders, most, deflated = self._encoder.encoders, self._event_bytes, self._deflated
         for event in taken:
-            text = encode(event)
+            text = encoders[type(event)](event)
             if text is None:
                 continue
             size = len(text)
-            if size >= self._event_bytes:
+            if size >= most:
                 text = self._shrink(event)
                 size = len(text)
-            encoded += size
-            frames.append(text if self._deflated else text_header(size) + text)
-        self._work.encode += encoded
+            if not deflated:
+                text = (TEXT_HEADERS[size] if size < USUAL else text_header(size)) + text
+            frames.append(text)
         return frames
-
-    def _framed(self, text: bytes) -> bytes:
-        return text if self._deflated else text_header(len(text)) + text
 
     async def _write(self, data: bytes) -> None:
         if not self._deflated:
             await self._send(data)
             return
+        self._work.encode += len(data)
         self._pulse.begin()
         try:
             await self._socket.send_frame(data, WSMsgType.TEXT)
@@ -202,6 +200,7 @@ class EventWriter:
         """Hands frames to the transport; False when the peer is behind, and a write in flight."""
         if self._transport.is_closing():
             raise ConnectionResetError("the peer is gone")
+        self._work.encode += len(frames)
         self._transport.write(frames)
         if self._transport.get_write_buffer_size() > HIGH_WATER:
             self._pulse.begin()

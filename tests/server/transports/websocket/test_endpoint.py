@@ -14,6 +14,7 @@ import websockets
 from tests.support.grpc_engine import INPUT_TOKENS, Step, gated, hello, text, tool_call
 from tests.support.websocket_client import CLOSE, PING, TERMINAL, RawSocket, Refused, frame
 from tests.support.websocket_harness import Served, run, serve
+from tieline.events import ResponseCreated
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 
@@ -293,10 +294,10 @@ def test_a_fault_of_ours_closes_with_1011_and_tells_nothing(
             await socket.turn()
             (connection,) = served.endpoint._open
 
-            def broken(self: object, event: object) -> bytes:
+            def broken(event: object) -> bytes:
                 raise RuntimeError("secret")
 
-            monkeypatch.setattr(type(connection._encoder), "encode", broken)
+            monkeypatch.setitem(connection._encoder.encoders, ResponseCreated, broken)
             await socket.create()
             error = await socket.event()
             assert (error["status"], error["error"]["code"]) == (500, "server_error")
