@@ -12,7 +12,7 @@ import re
 from array import array
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
@@ -47,6 +47,20 @@ _NUMBERS: Final = re.compile(_STRINGS.pattern + rb"|-?\d[\d.eE+-]*")
 _NOT_VALUES: Final = bytes(code for code in range(256) if code not in b",[{")
 _LONG_NUMBER: Final = re.compile(rb"\d{4}")
 
+
+def _nested(levels: int) -> Any:
+    """The type of JSON that nests no deeper, and whose whole numbers have at most 64 bits."""
+    scalar = None | bool | _Whole | float | str
+    if levels == 0:
+        return scalar
+    inner: Any = _nested(levels - 1)
+    return scalar | list[inner] | dict[str, inner]
+
+
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_USUAL_DEPTH: Final = 6
+_usual: Final = msgspec.json.Decoder(_nested(_USUAL_DEPTH))
+"""What it can read is sound: nothing is left to check."""
 _any: Final = msgspec.json.Decoder()
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _string: Final = msgspec.json.Decoder(str)
@@ -74,7 +88,14 @@ def check(raw: bytes, *, param: str | None = None, outer: int = 0) -> None:
 
 def _check_text(raw: bytes, param: str | None, outer: int) -> None:
     try:
-        _parse(raw)
+        _parse(_usual, raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        _check_unusual(raw, param, outer)
+
+
+def _check_unusual(raw: bytes, param: str | None, outer: int) -> None:
+    try:
+        _parse(_any, raw)
     except msgspec.ValidationError:
         raise invalid_json("a number is out of range", param) from None
     except RecursionError:
@@ -86,15 +107,15 @@ def _check_text(raw: bytes, param: str | None, outer: int) -> None:
         _check_digits(raw, param)
 
 
-def _parse(raw: bytes) -> None:
+def _parse(decoder: msgspec.json.Decoder[Any], raw: bytes) -> None:
     if len(raw) < _LARGE or not gc.isenabled():
-        _any.decode(raw)
+        decoder.decode(raw)
         return
     # What is built is dropped at once and has no cycles. The collector would look at all of it
     # again and again: ten million small arrays take two seconds without it and twelve with it.
     gc.disable()
     try:
-        _any.decode(raw)
+        decoder.decode(raw)
     finally:
         gc.enable()
 
