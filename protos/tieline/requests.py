@@ -37,8 +37,11 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
         return str(self.__struct_config__.tag)
 
 
-class Create(Request, frozen=True, kw_only=True, tag="response.create"):
-    """Asks for one response. ``input`` is text or items; settings are never inherited."""
+class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="response.create"):
+    """Asks for one response. ``input`` is text or items; settings are never inherited.
+
+    Members that are unknown here are ignored, but not unseen: it is for a codec to look at them.
+    """
 
     model: str | None = None
     input: Raw | UnsetType = UNSET

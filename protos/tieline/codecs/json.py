@@ -57,7 +57,8 @@ def _nested(levels: int) -> Any:
     return scalar | list[inner] | dict[str, inner]
 
 
-_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_LARGEST: Final = (1 << 63) - 1
+_Whole = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 _USUAL_DEPTH: Final = 6
 _usual: Final = msgspec.json.Decoder(_nested(_USUAL_DEPTH))
 """What it can read is sound: nothing is left to check."""
@@ -334,6 +335,9 @@ class RequestDecoder:
     def decode(self, raw: bytes | Raw) -> Request:
         """Reads one client event; raises as :func:`decode_request` does."""
         _check_values(raw)
+        create = self._usual(raw, _creates)
+        if create is not None:
+            return create
         given = members(raw)
         if given is None:
             check(bytes(raw))
@@ -347,13 +351,39 @@ class RequestDecoder:
         'm'
         """
         _check_values(raw)
+        create = self._usual(raw, _bodies)
+        if create is not None:
+            return create
         given = members(raw)
         if given is None:
             check(raw)
             raise ApiError.of("invalid_type", "The request body must be a JSON object.")
-        create = self._build("", {**given, "type": _CREATE})
-        assert isinstance(create, requests.Create)
-        return create
+        built = self._build("", {**given, "type": _CREATE})
+        assert isinstance(built, requests.Create)
+        return built
+
+    def _usual(
+        self, raw: bytes | Raw, decoder: msgspec.json.Decoder[Any]
+    ) -> requests.Create | None:
+        """A create whose members are all known and sound; None for what takes a closer look."""
+        try:
+            create = decoder.decode(raw)
+            if type(create) is not requests.Create:
+                return None
+            lane = (create.stream_id or "")[:MAX_NAME]
+            for name, said in zip(FREE, _free_of(create), strict=False):
+                if said is ABSENT or said is UNSET:
+                    continue
+                sound = _UNSAID[name] if said == ABSENT else self._sound(lane, name, said)
+                if sound is not said:
+                    # Nobody else has seen it yet, and a copy costs as much as reading it.
+                    structs.force_setattr(create, name, sound)
+            most = max(
+                create.max_output_tokens or 0, create.max_tool_calls or 0, create.timeout_ms or 0
+            )
+            return create if most <= _LARGEST else None
+        except (ApiError, msgspec.MsgspecError, ValueError, RecursionError):
+            return None
 
     def _build(self, lane: str, given: dict[str, Raw]) -> Request:
         """The client event of these members, once they are known to be sound."""
@@ -372,6 +402,8 @@ class RequestDecoder:
         if kind is None:
             known = ", ".join(f"'{name}'" for name in requests.BY_TYPE)
             raise invalid_event(f"Missing or unknown event type. Supported values are: {known}.")
+        if kind is requests.Create:
+            text = _encoder.encode({name: raw for name, raw in plain.items() if name in _KNOWN})
         request: Request = requests.decode(text, kind)
         return structs.replace(request, **free) if free else request
 
@@ -393,6 +425,36 @@ class RequestDecoder:
 
 
 _CREATE: Final = Raw(b'"response.create"')
+_bodies: Final = msgspec.json.Decoder(requests.Create)
+# Of a union, unlike of one class alone, the type must be said.
+_creates: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(
+    requests.Create | requests.Processed
+)
+_KNOWN: Final = frozenset({"type", *requests.Create.__struct_encode_fields__})
+_UNSAID: Final = {
+    field.name: field.default
+    for field in structs.fields(requests.Create)
+    if field.type in (Raw, Raw | UnsetType)
+}
+"""Free-form member of a create -> what stands for one that was not given."""
+FREE: Final = tuple(_UNSAID)
+
+
+def _free_of(create: requests.Create) -> tuple[Raw | UnsetType, ...]:
+    """The free-form members of a create. Fetched by name each would cost ten times this."""
+    return (
+        create.input,
+        create.instructions,
+        create.tools,
+        create.tool_choice,
+        create.text,
+        create.reasoning,
+        create.client_metadata,
+        create.conversation,
+        create.prompt,
+        create.context_management,
+    )
+
 
 _REMEMBERED: Final = frozenset(
     field.encode_name

@@ -206,6 +206,29 @@ def test_of_equal_names_the_last_counts() -> None:
     assert request == requests.Create(model="a", tools=Raw(b"[2]"))
 
 
+@pytest.mark.parametrize("name", json.FREE)
+@pytest.mark.parametrize("other", [b"", b',"unknown":1'], ids=["alone", "beside an unknown one"])
+def test_a_free_form_member_is_carried_as_it_came_and_refused_when_it_is_not_sound(
+    name: str, other: bytes
+) -> None:
+    text = b'{"type":"response.create","%b":%b%b}'
+    sound = json.decode_request(text % (name.encode(), b"[ 1 ]", other))
+    assert sound == requests.Create(**{name: Raw(b"[ 1 ]")})
+    with pytest.raises(ApiError) as caught:
+        json.decode_request(text % (name.encode(), b"[1e400]", other))
+    assert (caught.value.code, caught.value.param) == ("invalid_json", name)
+
+
+@pytest.mark.parametrize("number", [b"9" * 400, b"1e400"])
+@pytest.mark.parametrize(
+    "name", ["max_output_tokens", "max_tool_calls", "timeout_ms", "top_logprobs", "unknown"]
+)
+def test_a_number_beyond_a_double_is_refused_in_any_member(name: str, number: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        json.decode_request(b'{"type":"response.create","%b":%b}' % (name.encode(), number))
+    assert (caught.value.code, caught.value.param) == ("invalid_json", name)
+
+
 def test_null_members_are_absent() -> None:
     raw = b'{"type":"response.create","tools":null,"input":null,"reasoning":null,"store":null}'
     assert json.decode_request(raw) == requests.Create()
