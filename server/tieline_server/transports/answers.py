@@ -70,7 +70,7 @@ def _whole(response: Response) -> Response:
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
     """The request with its connection's trace context, where it brings none of its own."""
-    if trace_context is None or not isinstance(request, Create | Append):
+    if trace_context is None or not isinstance(request, (Create, Append)):
         return request
     if request.trace_context:
         return request

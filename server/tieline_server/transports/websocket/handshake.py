@@ -120,7 +120,7 @@ def refusal(error: ApiError, request_id: str) -> web.Response:
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
     """The request with a trace context: its own, else Codex's, else the handshake's."""
-    if not isinstance(request, Create | Append) or request.trace_context:
+    if not isinstance(request, (Create, Append)) or request.trace_context:
         return request
     found = _trace_in(request.client_metadata) or trace_context
     return structs.replace(request, trace_context=found) if found else request

@@ -53,7 +53,7 @@ CODES_END: Final = 5000
 BACKLOG: Final = 64
 """Messages taken from a client that takes none: the next one waits for the stuck write."""
 
-_OURS: Final = (Cancel, ClientHeartbeat, Resume, SessionEnd, SessionStart)
+_OURS: Final = frozenset({Cancel, ClientHeartbeat, Resume, SessionEnd, SessionStart})
 """Client events that a profile without extensions does not know."""
 
 _log: Final = logging.getLogger(__name__)
@@ -327,16 +327,22 @@ class RequestReader:
         self._line.work.decode = self._decoder.work
 
     def _pass(self, request: Request, size: int) -> None:
-        if isinstance(request, _OURS) and not self._profile.extensions:
-            raise json.invalid_event(f"Unknown event type '{request.type}'.")
-        if isinstance(request, SessionStart):
-            asked = {"session", *(request.extensions or ())}
-            self._encoder.allow(frozenset(asked))
-            # The line's own copy decides which of them are made at all.
-            request = structs.replace(request, extensions=sorted(self._encoder.extensions))
-            if request.max_receive_bytes:
-                self._writer.receives(request.max_receive_bytes)
+        if type(request) in _OURS:
+            request = self._ours(request)
         self._line.receive(traced(request, self._trace_context), size=size)
+
+    def _ours(self, request: Request) -> Request:
+        """A client event of ours, where the profile has such; raises :class:`ApiError` (400)."""
+        if not self._profile.extensions:
+            raise json.invalid_event(f"Unknown event type '{request.type}'.")
+        if not isinstance(request, SessionStart):
+            return request
+        asked = {"session", *(request.extensions or ())}
+        self._encoder.allow(frozenset(asked))
+        if request.max_receive_bytes:
+            self._writer.receives(request.max_receive_bytes)
+        # The line's own copy decides which of them are made at all.
+        return structs.replace(request, extensions=sorted(self._encoder.extensions))
 
     def _reject(self, data: bytes, error: ApiError) -> None:
         """Answers a bad message; its own ids come back where they can be read."""
