@@ -13,7 +13,6 @@ from msgspec import UNSET, Raw, UnsetType
 from tieline import events
 from tieline.codecs.memory import MAX_LANES, Memory
 from tieline.codecs.proto.events import encode_event
-from tieline.codecs.proto.fields import getter
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
 from tieline.codecs.proto.schema import EVENTS, ITEM, RESPONSE, Arm
 from tieline.codecs.proto.shapes import item_of, own_of, part_of
@@ -42,7 +41,20 @@ class _Layout(NamedTuple):
     """Class, lane, item and up to two indices; then logprobs, where the class has them."""
 
 
-_PLACE: Final = ("item_id", "output_index", "content_index", "summary_index", "logprobs")
+# Written out: fetched by name, each of these costs ten times as much.
+_PLACES: Final[dict[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {
+    (): lambda e: (type(e), e.stream_id, e.item_id, e.output_index),
+    ("content_index",): lambda e: (
+        type(e), e.stream_id, e.item_id, e.output_index, e.content_index,
+    ),
+    ("content_index", "logprobs"): lambda e: (
+        type(e), e.stream_id, e.item_id, e.output_index, e.content_index, e.logprobs,
+    ),
+    ("summary_index",): lambda e: (
+        type(e), e.stream_id, e.item_id, e.output_index, e.summary_index,
+    ),
+}  # fmt: skip
+"""Members of an event beside its item and what it says -> what tells where it belongs."""
 # These three are the same in all events that say where they belong; a test holds us to it.
 _ITEM_ID: Final = tag(OutputTextDelta.ITEM_ID_FIELD_NUMBER)
 _INDICES: Final = (
@@ -53,13 +65,15 @@ _INDICES: Final = (
 
 def _layout(arm: Arm) -> _Layout | None:
     names = [n for n in arm.kind.__struct_fields__ if n not in Event.__struct_fields__]
-    place = [name for name in _PLACE if name in names]
-    said = [name for name in names if name not in place]
-    if "item_id" not in place or len(said) != 1:
+    if names[:2] != ["item_id", "output_index"]:
+        return None
+    index = [name for name in names[2:] if name.endswith("_index")]
+    said = [name for name in names[2:] if name not in index]
+    place_of = _PLACES.get((*index, *said[1:]))
+    if not said or place_of is None:
         # Another form, like a part with a status, is left to the tables.
         return None
     number = arm.spec.descriptor.fields_by_name[said[0]].number
-    place_of = attrgetter("__class__", "stream_id", *place)
     return _Layout(tag(arm.number), tag(number), attrgetter(said[0]), place_of)
 
 
@@ -112,15 +126,16 @@ _STREAM_ID: Final = tag(ServerEvent.STREAM_ID_FIELD_NUMBER)
 _SEQUENCE: Final = tag(ServerEvent.SEQUENCE_NUMBER_FIELD_NUMBER, NUMBER)
 
 
-class _Numbers(dict[int | UnsetType, bytes]):
-    def __missing__(self, sequence: int) -> bytes:
-        return _SEQUENCE + VARINT[sequence]
-
-
-_NUMBERS: Final = _Numbers(
-    [(UNSET, b""), *((number, _SEQUENCE + VARINT[number]) for number in range(4096))]
-)
+_NUMBERS: Final[dict[int | UnsetType, bytes]] = {
+    number: _SEQUENCE + VARINT[number] for number in range(4096)
+}
 """Sequence number -> its field."""
+
+
+def _number_of(event: Event) -> bytes:
+    sequence = event.sequence_number
+    return b"" if sequence is UNSET else _SEQUENCE + VARINT[sequence]
+
 
 _MAX_PARTS: Final = MAX_LANES * len(_DELTAS)
 _SHORT: Final = 256
@@ -160,7 +175,7 @@ class EventEncoder:
     def encode_all(self, given: Iterable[Event]) -> list[bytes]:
         """Each event as ``encode`` gives it. Deltas of one part in a row cost the least."""
         encoded: list[bytes] = []
-        place = None
+        place, built = None, 0
         event: Any
         for event in given:
             kind = type(event)
@@ -174,11 +189,12 @@ class EventEncoder:
                 encoded.append(self._whole(event))
                 continue
             text = event.delta.encode()
-            number = _NUMBERS[event.sequence_number]
+            number = _NUMBERS.get(event.sequence_number) or _number_of(event)
             size = len(text)
             front = part.fronts.get(size << 4 | len(number)) or part.front(size, len(number))
             encoded.append(front + text + number)
-            self.work += size
+            built += size
+        self.work += built
         return encoded
 
     def _part(self, place: tuple[Any, ...]) -> _Part | None:
@@ -297,7 +313,7 @@ class EventEncoder:
 
     def _framed(self, event: Event, size: int, *pieces: bytes) -> bytes:
         """The whole of an event whose arm is ``pieces``, joined, of ``size`` bytes."""
-        front = _NUMBERS[event.sequence_number]
+        front = _NUMBERS.get(event.sequence_number) or _number_of(event)
         if event.stream_id is not UNSET:
             front += _stream(event.stream_id)
         front += _ARM_TAGS[type(event)] + VARINT[size]
@@ -341,6 +357,30 @@ _OWN_NAMES: Final = (
 _OWN: Final = RESPONSE.only(_OWN_NAMES)
 _SETTINGS: Final = RESPONSE.without("output", *_OWN_NAMES)
 """What a response echoes of its create: the same in each of its events, and often in the next."""
-_settings_of: Final = getter(
-    tuple(n for n in Response.__struct_fields__ if n not in (*_OWN_NAMES, "object", "output"))
-)
+
+
+def _settings_of(response: Response) -> tuple[Any, ...]:
+    """The members of those. Fetched by name each would cost ten times this."""
+    return (
+        response.model,
+        response.instructions,
+        response.tools,
+        response.tool_choice,
+        response.parallel_tool_calls,
+        response.truncation,
+        response.text,
+        response.temperature,
+        response.top_p,
+        response.presence_penalty,
+        response.frequency_penalty,
+        response.top_logprobs,
+        response.reasoning,
+        response.max_output_tokens,
+        response.max_tool_calls,
+        response.store,
+        response.background,
+        response.service_tier,
+        response.metadata,
+        response.safety_identifier,
+        response.prompt_cache_key,
+    )

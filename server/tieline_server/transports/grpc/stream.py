@@ -136,13 +136,12 @@ class EventWriter:
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames = self._encoder.encode_all(taken)
-        if max(map(len, frames), default=0) > self._event_bytes:
-            frames = [self._fitting(event, each) for event, each in zip(taken, frames, strict=True)]
+        most = self._event_bytes
+        for index, frame in enumerate(frames):
+            if len(frame) > most:
+                frames[index] = self._shrink(taken[index])
         self._line.work.encode = self._encoder.work
         return frames
-
-    def _fitting(self, event: events.Event, encoded: bytes) -> bytes:
-        return encoded if len(encoded) <= self._event_bytes else self._shrink(event)
 
     def _shrink(self, event: events.Event) -> bytes:
         """An event that the client cannot receive, without what it can do without, or an error.
