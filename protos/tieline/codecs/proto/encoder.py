@@ -317,7 +317,6 @@ class EventEncoder:
         if event.stream_id is not UNSET:
             front += _stream(event.stream_id)
         front += _ARM_TAGS[type(event)] + VARINT[size]
-        self.work += len(front)
         return b"".join((_EVENTS, VARINT[len(front) + size], front, *pieces))
 
     def _whole(self, event: Event) -> bytes:

@@ -102,37 +102,26 @@ class EventWriter:
         return self._line.error
 
     async def _pump(self) -> None:
+        beat = b""
         while True:
-            if not self._batches.empty:
+            try:
                 # Encoded events, concatenated, are one message (proto3 encoding).
-                message = self._batches.next()
-            elif self._line.closed:
-                return
-            else:
-                message = self._heartbeat() if await self._silent() else None
-            if message is not None:
-                await self._write(message)
-
-    async def _silent(self) -> bool:
-        """Waits for something to send; True when it took so long that a heartbeat is due."""
-        try:
-            await self._line.wait()
-        except asyncio.CancelledError:
-            if self._pulse.fired():
-                return True
-            raise
-        return False
-
-    async def _write(self, message: bytes) -> None:
-        self._pulse.begin()
-        try:
-            await self._context.write(message)
-        except asyncio.CancelledError:
-            if self._pulse.fired():
-                raise Stuck from None
-            raise
-        self._pulse.end()
-        self._caught_up.set()
+                if message := beat or self._batches.next():
+                    beat = b""
+                    self._pulse.begin()
+                    await self._context.write(message)
+                    self._pulse.end()
+                    self._caught_up.set()
+                elif self._line.closed:
+                    return
+                else:
+                    await self._line.wait()
+            except asyncio.CancelledError:
+                if not self._pulse.fired():
+                    raise
+                if self._pulse.writing:
+                    raise Stuck from None
+                beat = self._heartbeat()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames = self._encoder.encode_all(taken)
