@@ -161,7 +161,7 @@ class EventEncoder:
         self._memory = Memory[bytes]()
         self._contents: dict[bytes, bytes] = {}
         self._items: dict[bytes, bytes] = {}
-        self._snapshot: tuple[Response, tuple[bytes, ...]] | None = None
+        self._snapshot: tuple[Response, bytes] | None = None
         """The last response of an event that ends nothing, and its fields but the output."""
         self.work = 0
         """Bytes really built, without what was remembered."""
@@ -225,12 +225,11 @@ class EventEncoder:
         body = self._content(said) if type(said) is Raw else said.encode()
         if body is None or any(place[5:]):
             return self._whole(event)
-        head = self._head(place)
-        size = len(body)
-        if size:
-            head += layout.said + VARINT[size]
-        self.work += size
-        return self._framed(event, len(head) + size, head, body)
+        arm = self._head(place)
+        if body:
+            arm += layout.said + VARINT[len(body)] + body
+        self.work += len(body)
+        return _framed(event, arm)
 
     def _content(self, raw: Raw) -> bytes | None:
         """A content part: short ones come again, as they begin and in their item."""
@@ -246,10 +245,10 @@ class EventEncoder:
 
     def _item_event(self, event: Any) -> bytes:
         item = self._item(bytes(event.item))
-        head = _ITEM + VARINT[len(item)]
+        arm = _ITEM + VARINT[len(item)] + item
         if event.output_index:
-            head = _INDEX + VARINT[event.output_index] + head
-        return self._framed(event, len(head) + len(item), head, item)
+            arm = _INDEX + VARINT[event.output_index] + arm
+        return _framed(event, arm)
 
     def _item(self, text: bytes) -> bytes:
         built = self._items.get(text)
@@ -266,25 +265,23 @@ class EventEncoder:
         return built
 
     def _lifecycle(self, event: LifecycleEvent, *, output_omitted: bool = False) -> bytes:
-        body = self._response(event)
-        size = len(body[0]) + len(body[1])
+        pieces = [self._response(event)]
         for raw in event.response.output:
             text = bytes(raw)
             if not output_omitted:
                 item = self._item(text)
-                head = _OUTPUT + VARINT[len(item)]
-                size += len(head) + len(item)
-                body += (head, item)
+                pieces += (_OUTPUT, VARINT[len(item)], item)
             if event.TERMINAL:
                 self._items.pop(text, None)
-        head = _RESPONSE + VARINT[size]
+        response = b"".join(pieces)
+        arm = _RESPONSE + VARINT[len(response)] + response
         if output_omitted:
-            head = _OMITTED + head
+            arm = _OMITTED + arm
         elif type(event) is events.ResponseCreated and event.event_id is not UNSET:
-            head = field(_EVENT_ID, event.event_id.encode()) + head
-        return self._framed(event, len(head) + size, head, *body)
+            arm = field(_EVENT_ID, event.event_id.encode()) + arm
+        return _framed(event, arm)
 
-    def _response(self, event: LifecycleEvent) -> tuple[bytes, ...]:
+    def _response(self, event: LifecycleEvent) -> bytes:
         """The fields of the event's response, without its output."""
         response = event.response
         if self._snapshot is not None and self._snapshot[0] is response:
@@ -296,7 +293,7 @@ class EventEncoder:
             _OWN.write(message, response)
             own = message.SerializeToString()
         self.work += len(own)
-        said = (own, self._settings(event))
+        said = own + self._settings(event)
         self._snapshot = None if event.TERMINAL else (response, said)
         return said
 
@@ -311,18 +308,19 @@ class EventEncoder:
             self._memory.keep(event.stream_id, "settings", settings, built)
         return built
 
-    def _framed(self, event: Event, size: int, *pieces: bytes) -> bytes:
-        """The whole of an event whose arm is ``pieces``, joined, of ``size`` bytes."""
-        front = _NUMBERS.get(event.sequence_number) or _number_of(event)
-        if event.stream_id is not UNSET:
-            front += _stream(event.stream_id)
-        front += _ARM_TAGS[type(event)] + VARINT[size]
-        return b"".join((_EVENTS, VARINT[len(front) + size], front, *pieces))
-
     def _whole(self, event: Event) -> bytes:
         encoded = encode_event(event)
         self.work += len(encoded)
         return encoded
+
+
+def _framed(event: Event, arm: bytes) -> bytes:
+    """The whole of an event with these fields in its arm."""
+    front = _NUMBERS.get(event.sequence_number) or _number_of(event)
+    if event.stream_id is not UNSET:
+        front += _stream(event.stream_id)
+    front += _ARM_TAGS[type(event)] + VARINT[len(arm)]
+    return b"".join((_EVENTS, VARINT[len(front) + len(arm)], front, arm))
 
 
 _WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any], bytes]]] = {

@@ -97,13 +97,19 @@ def _message(view: _Message, part_of: Callable[[Raw], bytes | None]) -> bytes | 
 
 
 def _call(view: _Call) -> bytes:
-    said = _said(_CALL_ID, view.call_id) + _said(_NAME, view.name)
-    said += _said(_ARGUMENTS, view.arguments)
+    call_id, name, arguments = view.call_id.encode(), view.name.encode(), view.arguments.encode()
+    said = _CALL_ID + VARINT[len(call_id)] + call_id if call_id else b""
+    if name:
+        said += _NAME + VARINT[len(name)] + name
+    if arguments:
+        said += _ARGUMENTS + VARINT[len(arguments)] + arguments
     if view.id is not UNSET:
-        said += field(_OWN_ID, view.id.encode())
+        text = view.id.encode()
+        said += _OWN_ID + VARINT[len(text)] + text
     if view.status is not UNSET:
-        said += field(_OWN_STATUS, view.status.encode())
-    return field(_FUNCTION_CALL, said)
+        text = view.status.encode()
+        said += _OWN_STATUS + VARINT[len(text)] + text
+    return _FUNCTION_CALL + VARINT[len(said)] + said
 
 
 def _said(text_tag: bytes, said: str) -> bytes:

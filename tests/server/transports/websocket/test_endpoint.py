@@ -287,7 +287,7 @@ def test_a_revoked_key_gets_401_and_is_closed_with_1008(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_ours_closes_with_1011_and_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
         async with serve() as served, served.socket() as socket:
@@ -297,7 +297,7 @@ def test_a_fault_of_ours_closes_with_1011_and_tells_nothing(
             def broken(event: object) -> bytes:
                 raise RuntimeError("secret")
 
-            monkeypatch.setitem(connection._encoder.encoders, ResponseCreated, broken)
+            connection._encoder.encoders[ResponseCreated] = broken
             await socket.create()
             error = await socket.event()
             assert (error["status"], error["error"]["code"]) == (500, "server_error")
