@@ -129,8 +129,7 @@ class UpstreamEngine:
             return
         timing = _Timing()
         mode = self._mode
-        heavy = mode.heavy(prompt)
-        request = await _beside(mode.build, prompt) if heavy else mode.build(prompt)
+        request = await _beside(mode.build, prompt) if mode.heavy(prompt) else mode.build(prompt)
         timing.mark("render")
         course = _Course(self._replicas, self._affinity(prompt))
         replica = course.start()
@@ -140,7 +139,6 @@ class UpstreamEngine:
             exchange = self._exchange(replica)
             sent = request.to(replica)
             answer = sent.answer
-            begun = False
             try:
                 await exchange.open(mode.path, sent.body)
                 timing.wait("queue", exchange.waited)
@@ -152,11 +150,10 @@ class UpstreamEngine:
                         await wait
                     if (events := exchange.take()) is None:
                         break
-                    said = answer.read(events)
-                    step += said
-                    if said and not begun:
-                        begun = True
-                        timing.mark("prefill")
+                    if said := answer.read(events):
+                        if not timing.begun:
+                            timing.begin()
+                        step += said
                     # What comes with the head, or with the end, goes with it.
                     if step and not answer.done:
                         yield step
@@ -175,15 +172,12 @@ class UpstreamEngine:
                     step = []
                 if isinstance(failure, EngineError):
                     raise
-                if begun:
-                    course.failed(replica, failure)
-                    raise failure.error from None
-                other = mode.again(prompt, request, replica, failure)
+                other = None if timing.begun else mode.again(prompt, request, replica, failure)
                 if other is not None:
                     request = other
                     continue
                 course.failed(replica, failure)
-                if not failure.retryable:
+                if timing.begun or not failure.retryable:
                     raise failure.error from None
             finally:
                 exchange.close()
@@ -287,11 +281,18 @@ class _Course:
 class _Timing:
     """The phases of one turn, in microseconds."""
 
-    __slots__ = ("_last", "phases")
+    __slots__ = ("_last", "begun", "phases")
 
     def __init__(self) -> None:
         self._last = time.perf_counter_ns()
         self.phases: dict[str, int] = {}
+        self.begun = False
+        """Whether something of the answer has come."""
+
+    def begin(self) -> None:
+        """The first of it is here."""
+        self.begun = True
+        self.mark("prefill")
 
     def mark(self, phase: str) -> None:
         """A phase ends."""
