@@ -62,12 +62,10 @@ class Exchange:
 
     async def open(self, path: str, body: bytes) -> None:
         """Sends the request; returns at the head of a good answer. Raises :class:`Failure`."""
-        places = self._replica.places
-        if not places.take():
-            asked = time.perf_counter_ns()
-            await places.wait()
-            self.waited = time.perf_counter_ns() - asked
+        asked = time.perf_counter_ns()
+        await self._replica.places.acquire()
         self._placed = True
+        self.waited = time.perf_counter_ns() - asked
         url = f"{self._replica.url}/{path}"
         try:
             connection = await self._pool.post(url, body, within=self._limit)
@@ -146,7 +144,7 @@ class Exchange:
                 connection.close()
         if self._placed:
             self._placed = False
-            self._replica.places.leave()
+            self._replica.places.release()
 
     async def _refusal(self, connection: Connection) -> Failure:
         body = bytearray()

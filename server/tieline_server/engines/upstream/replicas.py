@@ -8,7 +8,6 @@ upstream refuses says nothing about the next one.
 
 import asyncio
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -20,51 +19,13 @@ LONGEST: Final = 30.0
 """Seconds for which it is left alone: doubled with each further failure."""
 
 
-class Places:
-    """So many at once; who finds none free waits, first come, first served."""
-
-    __slots__ = ("_free", "_waiting")
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def take(self) -> bool:
-        """Takes one where one is free: then nobody waits for it."""
-        if self._free == 0:
-            return False
-        self._free -= 1
-        return True
-
-    async def wait(self) -> None:
-        """Takes one once it is given."""
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        try:
-            await place
-        except BaseException:
-            if not (place.cancel() or place.cancelled()):
-                # It was given just now.
-                self.leave()
-            raise
-
-    def leave(self) -> None:
-        """Gives one back: to who has waited longest, if somebody does."""
-        while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
-                return
-        self._free += 1
-
-
 class Replica:
     """One server. ``url`` is the base of its API, ``root`` what that stands on."""
 
     def __init__(self, url: str, *, places: int) -> None:
         self.url = url
         self.root = url.removesuffix("/v1")
-        self.places = Places(places)
+        self.places = asyncio.Semaphore(places)
         """Requests that may run there at once; further ones wait their turn."""
         self.failures = 0
         self.shut_until = 0.0

@@ -1,9 +1,8 @@
 """Who is asked, and who is left alone for a while."""
 
-import asyncio
 from collections import Counter
 
-from tieline_server.engines.upstream.replicas import FAILURES, LONGEST, Places, Replica, Replicas
+from tieline_server.engines.upstream.replicas import FAILURES, LONGEST, Replica, Replicas
 
 URLS = [f"http://host{at}/v1" for at in range(4)]
 
@@ -61,33 +60,3 @@ def test_a_course_comes_back_to_the_first_when_all_were_asked() -> None:
     replicas = Replicas(URLS[:2], places=1, clock=Clock())
     first, second = replicas.order("x")
     assert list(replicas.course("x", tries=3)) == [first, second, first]
-
-
-def test_who_finds_no_place_waits_in_order_and_who_gives_up_keeps_none() -> None:
-    async def main() -> None:
-        places = Places(1)
-        served: list[str] = []
-
-        async def wait(name: str) -> None:
-            await places.wait()
-            served.append(name)
-
-        assert places.take()
-        assert not places.take()
-        tasks = {name: asyncio.create_task(wait(name)) for name in "abcd"}
-        await asyncio.sleep(0)
-        tasks["a"].cancel()
-        await asyncio.wait([tasks["a"]])
-        places.leave()
-        # It has its place, and has not run since.
-        tasks["b"].cancel()
-        await tasks["c"]
-        assert served == ["c"]
-        places.leave()
-        await tasks["d"]
-        assert not places.take()
-        places.leave()
-        assert places.take()
-        assert not places.take()
-
-    asyncio.run(main())
