@@ -8,7 +8,7 @@ that keeps up gets every event alone.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
@@ -201,59 +201,59 @@ class Outbox:
         elif self._outgoing.put(self._lane, event):
             self.count += 1
 
-    def maker(
-        self,
-        kind: type[Event],
-        *,
-        item_id: str,
-        output_index: int,
-        content_index: int | None = None,
-        summary_index: int | None = None,
+    # What makes the deltas of one part or call. The lane may change between two calls of it. One
+    # closure for each shape: to pass the place as a dictionary costs three times as much. What a
+    # closure says of its types is looked up each time that it is made, and so has names.
+
+    def content_maker(
+        self, kind: Callable[..., Event], *, item_id: str, output_index: int, content_index: int
     ) -> Make:
-        """What makes the deltas of one part: their class and where they belong."""
-        kind_of: Any = kind
-        # The lane may change between two calls. One closure for each shape: to pass the place as a
-        # dictionary costs three times as much. What they say of their types is looked up for each
-        # part, and so has names: to build it would cost more than the closure.
-        if content_index is not None:
-
-            def make_content(first: int, texts: Texts) -> Deltas:
-                lane = self.stream_id
-                return [
-                    kind_of(
-                        sequence_number=number,
-                        stream_id=lane,
-                        item_id=item_id,
-                        output_index=output_index,
-                        content_index=content_index,
-                        delta=text,
-                    )
-                    for number, text in enumerate(texts, first)
-                ]
-
-            return make_content
-        if summary_index is not None:
-
-            def make_summary(first: int, texts: Texts) -> Deltas:
-                lane = self.stream_id
-                return [
-                    kind_of(
-                        sequence_number=number,
-                        stream_id=lane,
-                        item_id=item_id,
-                        output_index=output_index,
-                        summary_index=summary_index,
-                        delta=text,
-                    )
-                    for number, text in enumerate(texts, first)
-                ]
-
-            return make_summary
+        """Of a part of the content of a message or of reasoning."""
 
         def make(first: int, texts: Texts) -> Deltas:
             lane = self.stream_id
             return [
-                kind_of(
+                kind(
+                    sequence_number=number,
+                    stream_id=lane,
+                    item_id=item_id,
+                    output_index=output_index,
+                    content_index=content_index,
+                    delta=text,
+                )
+                for number, text in enumerate(texts, first)
+            ]
+
+        return make
+
+    def summary_maker(
+        self, kind: Callable[..., Event], *, item_id: str, output_index: int, summary_index: int
+    ) -> Make:
+        """Of a part of a summary of reasoning."""
+
+        def make(first: int, texts: Texts) -> Deltas:
+            lane = self.stream_id
+            return [
+                kind(
+                    sequence_number=number,
+                    stream_id=lane,
+                    item_id=item_id,
+                    output_index=output_index,
+                    summary_index=summary_index,
+                    delta=text,
+                )
+                for number, text in enumerate(texts, first)
+            ]
+
+        return make
+
+    def call_maker(self, kind: Callable[..., Event], *, item_id: str, output_index: int) -> Make:
+        """Of a call."""
+
+        def make(first: int, texts: Texts) -> Deltas:
+            lane = self.stream_id
+            return [
+                kind(
                     sequence_number=number,
                     stream_id=lane,
                     item_id=item_id,

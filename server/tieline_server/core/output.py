@@ -193,7 +193,7 @@ class Output:
             self.close("completed")
             prefix = ids.FUNCTION_CALL if delta.kind == "function_call" else ids.CUSTOM_TOOL_CALL
             item = self._begin(delta.kind, prefix, delta)
-            item.make = self._outbox.maker(
+            item.make = self._outbox.call_maker(
                 _CALL_DELTAS[delta.kind], item_id=item.id, output_index=item.index
             )
             item.grows = deltas.CallDelta
@@ -243,7 +243,7 @@ class Output:
         box, start = self._outbox, _PART_STARTS[part]
         if part == "summary_text":
             index = len(item.summary)
-            item.make = box.maker(
+            item.make = box.summary_maker(
                 _PART_DELTAS[part], item_id=item.id, output_index=item.index, summary_index=index
             )
             box.push(
@@ -258,7 +258,7 @@ class Output:
             )
             return
         index = len(item.content)
-        item.make = box.maker(
+        item.make = box.content_maker(
             _PART_DELTAS[part], item_id=item.id, output_index=item.index, content_index=index
         )
         box.push(

@@ -257,7 +257,7 @@ class TestRuns:
         outbox = Outbox(out, "a")
         for _ in range(before):
             text(outbox, "x")
-        make = outbox.maker(
+        make = outbox.content_maker(
             events.OutputTextDelta, item_id="msg_1", output_index=0, content_index=0
         )
         outbox.extend(make, texts)
@@ -289,7 +289,7 @@ class TestRuns:
         out = outgoing(1)
         outbox = Outbox(out, None)
         text(outbox, "x", item="msg_0")
-        make = outbox.maker(
+        make = outbox.content_maker(
             events.OutputTextDelta, item_id="msg_1", output_index=1, content_index=0
         )
         outbox.extend(make, ["a", "b"])
@@ -302,7 +302,7 @@ class TestRuns:
         woken: list[int] = []
         out = Outgoing(merge_from=None, wake=lambda: woken.append(1))
         outbox = Outbox(out, None)
-        make = outbox.maker(
+        make = outbox.content_maker(
             events.OutputTextDelta, item_id="msg_1", output_index=0, content_index=0
         )
         outbox.extend(make, ["a", "b"])
@@ -313,7 +313,7 @@ class TestRuns:
         out = outgoing(1)
         outbox = Outbox(out, None)
         out.close()
-        make = outbox.maker(
+        make = outbox.content_maker(
             events.OutputTextDelta, item_id="msg_1", output_index=0, content_index=0
         )
         outbox.extend(make, ["a", "b"])
