@@ -28,24 +28,17 @@ class _Reasoning(Struct, kw_only=True, gc=False):
     encrypted_content: str | None = None
 
 
-class _FunctionCall(Struct, kw_only=True, gc=False):
+class _Call(Struct, kw_only=True, gc=False):
     id: str
     type: str
     status: str
     call_id: str | None
     name: str
     namespace: str | UnsetType = UNSET
-    arguments: str
-
-
-class _CustomToolCall(Struct, kw_only=True, gc=False):
-    id: str
-    type: str
-    status: str
-    call_id: str | None
-    name: str
-    namespace: str | UnsetType = UNSET
-    input: str
+    arguments: str | UnsetType = UNSET
+    """Of a function."""
+    input: str | UnsetType = UNSET
+    """Of a custom tool."""
 
 
 class Open:
@@ -93,24 +86,14 @@ class Open:
             return _Reasoning(id=id, type=kind, status=status, summary=summary, content=content)
         call = self.call
         assert call is not None, "a call began with its start"
-        namespace = UNSET if call.namespace is None else call.namespace
-        said = "".join(self.pieces)
-        if kind == "function_call":
-            return _FunctionCall(
-                id=id,
-                type=kind,
-                status=status,
-                call_id=self.call_id,
-                name=call.name,
-                namespace=namespace,
-                arguments=said,
-            )
-        return _CustomToolCall(
+        said, custom = "".join(self.pieces), kind == "custom_tool_call"
+        return _Call(
             id=id,
             type=kind,
             status=status,
             call_id=self.call_id,
             name=call.name,
-            namespace=namespace,
-            input=said,
+            namespace=UNSET if call.namespace is None else call.namespace,
+            arguments=UNSET if custom else said,
+            input=said if custom else UNSET,
         )
