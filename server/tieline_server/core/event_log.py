@@ -120,8 +120,7 @@ class EventLog:
         if not self._open:
             return
         if self._run is None:
-            number: int = first.sequence_number  # type: ignore[assignment]
-            self._run = DeltaRun(number, first, list(texts))
+            self._run = DeltaRun(first, list(texts))
             self._entries.append(self._run)
         else:
             self._run.texts += texts

@@ -33,7 +33,7 @@ def test_whoever_reads_from_anywhere_gets_the_very_events(
     first: int, texts: list[str], number: int, most: int | None
 ) -> None:
     every = summaries(first, texts)
-    run = DeltaRun(first, every[0], [*texts])
+    run = DeltaRun(every[0], [*texts])
     behind = [each for each in every if (each.sequence_number or 0) >= number]
     assert run.behind(number, most) == behind[:most]
 
