@@ -335,7 +335,7 @@ class RequestDecoder:
     def decode(self, raw: bytes | Raw) -> Request:
         """Reads one client event; raises as :func:`decode_request` does."""
         _check_values(raw)
-        create = self._usual(raw, _creates)
+        create = self._at_once(raw, _creates)
         if create is not None:
             return create
         given = members(raw)
@@ -351,7 +351,7 @@ class RequestDecoder:
         'm'
         """
         _check_values(raw)
-        create = self._usual(raw, _bodies)
+        create = self._at_once(raw, _bodies)
         if create is not None:
             return create
         given = members(raw)
@@ -362,7 +362,7 @@ class RequestDecoder:
         assert isinstance(built, requests.Create)
         return built
 
-    def _usual(
+    def _at_once(
         self, raw: bytes | Raw, decoder: msgspec.json.Decoder[Any]
     ) -> requests.Create | None:
         """A create whose members are all known and sound; None for what takes a closer look."""
@@ -371,7 +371,7 @@ class RequestDecoder:
             if type(create) is not requests.Create:
                 return None
             lane = (create.stream_id or "")[:MAX_NAME]
-            for name, said in zip(FREE, _free_of(create), strict=False):
+            for name, said in zip(FREE, _free_of(create), strict=True):
                 if said is ABSENT or said is UNSET:
                     continue
                 sound = _UNSAID[name] if said == ABSENT else self._sound(lane, name, said)

@@ -12,9 +12,10 @@ from tests.support.event_samples import CALL, MESSAGE, NUMBERED, PART, TOOLS, US
 from tests.support.json_values import dumps
 from tieline import events
 from tieline.codecs import proto
+from tieline.codecs.proto.encoder import _OWN_NAMES, _settings_of
 from tieline.codecs.proto.schema import EVENTS
 from tieline.events import Event, LifecycleEvent
-from tieline.responses import InputTokensDetails, Usage
+from tieline.responses import InputTokensDetails, Response, Usage
 from tieline.v1.line_pb2 import ConnectResponse
 
 OPAQUE: Final = events.Opaque(name="vendor:x", raw=Raw(b'{"type":"vendor:x"}'))
@@ -135,6 +136,16 @@ def test_what_is_remembered_of_parts_is_bounded() -> None:
     assert max(map(len, encoder._contents)) <= 256
     assert len(encoder._parts) <= 64 * len(events.MERGEABLE)
     assert max(len(part.fronts) for part in encoder._parts.values()) <= 256
+
+
+def test_whether_settings_are_the_same_is_told_by_every_member_but_a_responses_own() -> None:
+    said = Response()
+    marks = {name: object() for name in Response.__struct_fields__}
+    for name, mark in marks.items():
+        msgspec.structs.force_setattr(said, name, mark)
+    own = {*_OWN_NAMES, "object", "output"}
+    told = _settings_of(said)
+    assert {id(mark) for mark in told} == {id(marks[name]) for name in marks.keys() - own}
 
 
 def _turn(number: int, tools: Raw, lane: str) -> list[LifecycleEvent]:
