@@ -134,7 +134,10 @@ class Marks:
         }
 
     def times(self, ended_at: float) -> Times:
-        """When the turn ran, now that it has ended; nothing is marked any more."""
+        """When the turn ran, now that it ends.
+
+        Its phases are worked out when they are asked for: what is marked by then is in them.
+        """
         return Times(
             started_at=self.received,
             ended_at=ended_at,

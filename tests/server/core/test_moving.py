@@ -108,7 +108,7 @@ def test_a_turn_takes_all_that_it_counts_for_with_it(state: TurnState) -> None:
     resumed(target, response_id, stream_id="b")
     turn = move(source, target, response_id)
     # A place that becomes free is taken; one that was waited for is there at once.
-    assert turn.state is ("starting" if state == "waiting" else state)
+    assert turn.state == ("starting" if state == "waiting" else state)
     assert (turn.host, turn.lane) == (target.line, "b")
     assert turn not in source.line.waiting
     assert turn not in target.line.waiting
@@ -117,7 +117,7 @@ def test_a_turn_takes_all_that_it_counts_for_with_it(state: TurnState) -> None:
     assert source.line.admission._active == placed - (state in PLACED)
     lane = target.line._lanes.get("b")
     assert lane.current is turn
-    assert lane.state is ("held" if state == "held" else "busy")
+    assert lane.state == ("held" if state == "held" else "busy")
     assert source.line.find(response_id) is None
     assert source.line.memory.latest(None) is None
 
