@@ -94,6 +94,13 @@ class Budget:
         if not idle:
             del self._idle[owner]
 
+    def move(self, place: Place, other: Place) -> None:
+        """What was the latest chain of one lane is that of another one now."""
+        owner = self._order.pop(place)
+        self._order[other] = owner
+        idle = self._idle[owner]
+        idle[other] = idle.pop(place)
+
     def make_room(self, owner: str, more: int) -> bool:
         """Whether ``more`` bytes of this owner fit, once what can go has gone."""
         while self.held_by(owner) + more > self._owner_bytes:

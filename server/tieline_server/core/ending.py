@@ -78,12 +78,9 @@ def finish(turn: "Turn") -> None:
     turn.standing.leave()
     push_timing(turn)
     response = snapshot(turn, turn.status)
-    if not turn.quiet:
-        box = turn.outbox
-        box.push(terminal_event(response, box.count, stream_id=box.stream_id))
-    elif turn.log is not None:
-        # Its own reader took response.done for the end; those who read it again did not.
-        turn.log.add(terminal_event(response, turn.outbox.count))
+    box = turn.outbox
+    # The own reader of a quiet one took response.done for the end.
+    box.end(terminal_event(response, box.count, stream_id=box.stream_id), quiet=turn.quiet)
     turn.record(outcome_of(turn))
     goes_on = turn.tip is not None and turn.status in ("completed", "incomplete")
     # Past a drain's deadline nothing begins.

@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from tieline.events import (
-    Event,
-    OutputItemDone,
-    ResponseCompleted,
-    ResponseFailed,
-    ResponseIncomplete,
-)
+from tieline.events import Event
 from tieline_server.core.delta_runs import DeltaRun
 
 EVENT: Final = 320
@@ -35,8 +29,6 @@ FEW: Final = 64
 
 LITTLE: Final = 4096
 """Bytes of text that it may have more."""
-
-_NOTED: Final = frozenset({OutputItemDone, ResponseCompleted, ResponseFailed, ResponseIncomplete})
 
 _number_of: Final = attrgetter("sequence_number")
 
@@ -80,15 +72,15 @@ class EventLog:
     They will echo ``size`` bytes of the request.
     """
 
-    __slots__ = ("_deltas", "_entries", "_listeners", "_logs", "_open", "_run", "_text",
-                 "_weighed", "ended", "size", "whole")  # fmt: skip
+    __slots__ = ("_deltas", "_entries", "_listeners", "_logs", "_text", "_weighed", "add",
+                 "ended", "size", "whole")  # fmt: skip
 
     def __init__(self, logs: EventLogs, size: int = 0) -> None:
         self._logs = logs
-        self._open = True
         self._entries: list[Event | DeltaRun] = []
-        self._run: DeltaRun | None = None
-        """The last entry, while deltas come."""
+        # A method that is chosen: to keep an event is all that most turns need.
+        self.add: Callable[[Event], object] = self._entries.append
+        """The response said this; what it says after its end is not part of it."""
         self._weighed = self._deltas = 0
         """Entries that were counted, and deltas that came since."""
         self._text = size
@@ -104,39 +96,49 @@ class EventLog:
         if size > LITTLE:
             self._weigh()
 
-    def add(self, event: Event) -> None:
-        """The response said this; what it says after its end is not part of it."""
-        if not self._open:
-            return
-        self._run = None
-        self._entries.append(event)
-        if type(event) in _NOTED:
-            self._note(event)
-        if self._listeners:
-            self._tell()
-
     def extend(self, first: Event, texts: Sequence[str]) -> None:
         """The response said these deltas of one part or call, of which this is the first."""
-        if not self._open:
+        if self.ended or not self.whole:
             return
-        if self._run is None:
-            self._run = DeltaRun(first, list(texts))
-            self._entries.append(self._run)
+        entries = self._entries
+        run = entries[-1] if entries else None
+        if type(run) is DeltaRun:
+            run.texts += texts
         else:
-            self._run.texts += texts
+            entries.append(DeltaRun(first, list(texts)))
         self._deltas += len(texts)
         if self._deltas > FEW:
             self._weigh()
         if self._listeners:
             self._tell()
 
+    def count(self, size: int) -> None:
+        """An item is whole, of so many bytes: its text counts from now on."""
+        self._text += TEXT * size
+        if self._text > LITTLE and self.whole:
+            self._weigh()
+
+    def end(self, event: Event) -> None:
+        """The response has ended, with this event."""
+        if self.ended or not self.whole:
+            return
+        self._entries.append(event)
+        self.add = _ignore
+        self.ended = True
+        self._weigh()
+        if self.whole:
+            self._logs.ended(self)
+            self._tell()
+
     def listen(self, listener: Callable[[], None]) -> None:
         """``listener`` is called whenever there is more to read, or never will be."""
         self._listeners += (listener,)
+        self._choose()
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         """``listener`` is called no more, if it was."""
         self._listeners = tuple(each for each in self._listeners if each != listener)
+        self._choose()
 
     @property
     def last(self) -> Event | None:
@@ -164,24 +166,20 @@ class EventLog:
     def drop(self) -> None:
         """Nobody will read it again."""
         if self.whole:
-            self.whole = self._open = False
-            self._entries, self._run = [], None
+            self.whole = False
+            self.add = _ignore
+            self._entries = []
             self._logs.dropped(self, self.size)
             self.size = 0
             self._tell()
 
-    def _note(self, event: Event) -> None:
-        """An item is whole, whose text counts from now on; or the response has ended."""
-        if isinstance(event, OutputItemDone):
-            self._text += TEXT * len(event.item)
-            if self._text > LITTLE:
-                self._weigh()
-            return
-        self._open = False
-        self.ended = True
-        self._weigh()
-        if self.whole:
-            self._logs.ended(self)
+    def _choose(self) -> None:
+        if self.whole and not self.ended:
+            self.add = self._add_and_tell if self._listeners else self._entries.append
+
+    def _add_and_tell(self, event: Event) -> None:
+        self._entries.append(event)
+        self._tell()
 
     def _weigh(self) -> None:
         """Counts what has come since the last time."""
@@ -194,3 +192,7 @@ class EventLog:
     def _tell(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+def _ignore(_event: Event) -> None:
+    """What nobody keeps any more."""

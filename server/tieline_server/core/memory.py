@@ -43,9 +43,9 @@ class Memory:
         """The remembered response with this id, whichever lane it is on."""
         return self._by_id.get(response_id)
 
-    def tips(self) -> list[Tip]:
-        """The latest responses of all lanes."""
-        return list(self._latest.values())
+    def lanes(self) -> list[tuple[str | None, Tip]]:
+        """All lanes and their latest responses."""
+        return list(self._latest.items())
 
     def advance(self, lane: str | None, tip: Tip, *, held: bool = False) -> None:
         """``tip`` is now the lane's latest; the one before it is forgotten.
@@ -61,6 +61,19 @@ class Memory:
         self._latest[lane] = tip
         self._by_id[tip.response_id] = tip
         self._budget.rest((self, lane), tip.owner, tip.segment)
+
+    def pass_on(self, lane: str | None, heir: "Memory", place: str) -> None:
+        """The lane's latest response is the heir's from now on, as that of its lane ``place``.
+
+        Both are of the same budget.
+        """
+        heir.forget_lane(place)
+        tip = self._latest.pop(lane)
+        del self._by_id[tip.response_id]
+        self._held.release(tip.segment)
+        heir._held.hold(tip.segment)
+        heir._latest[place] = heir._by_id[tip.response_id] = tip
+        self._budget.move((self, lane), (heir, place))
 
     def evict(self, lane: str | None, response_id: str) -> None:
         """A continuation of ``response_id`` failed on ``lane``: drop it if it is that lane's.

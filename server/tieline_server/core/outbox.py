@@ -201,6 +201,14 @@ class Outbox:
         elif self._outgoing.put(self._lane, event):
             self.count += 1
 
+    def end(self, event: Event, *, quiet: bool = False) -> None:
+        """Queues the terminal event; a ``quiet`` one is only kept, for those who read it again."""
+        if self.log is not None:
+            self.log.end(event)
+        if not quiet:
+            self._outgoing.extend(self._lane, (event,))
+            self.count += 1
+
     # What makes the deltas of one part or call. The lane may change between two calls of it. One
     # closure for each shape: to pass the place as a dictionary costs three times as much. What a
     # closure says of its types is looked up each time that it is made, and so has names.

@@ -363,6 +363,8 @@ class Output:
                 sequence_number=box.count, stream_id=box.stream_id, output_index=index, item=item
             )
         )
+        if box.log is not None:
+            box.log.count(len(item))
 
 
 def _text_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, Raw]:

@@ -10,6 +10,8 @@ import weakref
 from collections import deque
 from typing import Final
 
+from msgspec import Struct
+
 from tieline.codecs import json
 from tieline.events import LifecycleEvent
 from tieline.responses import Response
@@ -119,26 +121,21 @@ class Recorder:
             log.unlisten(self._more)
 
 
-class KeptTurn:
+class KeptTurn(Struct, eq=False):
     """A turn whose events are kept: while it runs ``turn``, then what is left of it."""
 
-    __slots__ = ("_latest", "_memory", "_over", "goes_at", "key", "log", "owner", "recorder",
-                 "response_id", "turn")  # fmt: skip
-
-    def __init__(self, turn: Turn, log: EventLog, recorder: Recorder | None) -> None:
-        self.response_id = turn.id
-        self.owner = turn.principal.owner
-        self.key = turn.request.idempotency_key
-        self.log = log
-        self.turn: Turn | None = turn
-        self.recorder = recorder
-        self.goes_at = 0.0
-        """When what is left of it goes, on the loop's clock. Known once it has ended."""
-        self._latest: weakref.ref[Tip] | None = None
-        """Its chain, as long as its line remembers it."""
-        self._memory: Memory | None = None
-        """Where it is remembered once its line is gone."""
-        self._over: asyncio.Event | None = None
+    turn: Turn | None
+    log: EventLog
+    recorder: Recorder | None
+    response_id: str
+    owner: str
+    key: str | None
+    goes_at: float = 0.0
+    """When what is left of it goes, on the loop's clock. Known once it has ended."""
+    memory: weakref.ref[Memory] | None = None
+    """What remembers its chain since it has ended: that of its line, until that is gone."""
+    ending: asyncio.Event | None = None
+    """Set as it ends, for those who wait."""
 
     def look(self) -> Response | None:
         """The response as it stands; None before its first event."""
@@ -172,34 +169,21 @@ class KeptTurn:
     async def over(self) -> None:
         """Returns once it has ended."""
         if self.turn is not None:
-            self._over = self._over or asyncio.Event()
-            await self._over.wait()
+            self.ending = self.ending or asyncio.Event()
+            await self.ending.wait()
 
     @property
     def tip(self) -> Tip | None:
         """Its chain, while its lane could be continued from it, or since the line has gone."""
-        if self._memory is not None:
-            return self._memory.find(self.response_id)
-        return None if self._latest is None else self._latest()
+        memory = None if self.memory is None else self.memory()
+        return None if memory is None else memory.find(self.response_id)
 
-    def rest(self, tip: Tip, memory: Memory) -> None:
-        """Its line goes: its chain is kept for who resumes it, while there is room for it."""
-        self._memory = memory
-        memory.advance(self.response_id, tip)
-
-    def drop(self) -> None:
-        """Nothing is left of it."""
-        self.log.drop()
-        if self._memory is not None:
-            self._memory.forget_lane(self.response_id)
-
-    def end(self, latest: Tip | None) -> None:
-        """It has ended; ``latest`` is its chain, where its line remembers that."""
+    def end(self, memory: Memory) -> None:
+        """It has ended; its line remembers its chain, if anything does."""
         self.turn = None
-        if latest is not None:
-            self._latest = weakref.ref(latest)
-        if self._over is not None:
-            self._over.set()
+        self.memory = weakref.ref(memory)
+        if self.ending is not None:
+            self.ending.set()
 
 
 class KeptTurns:
@@ -211,15 +195,16 @@ class KeptTurns:
         """Those that have ended, the first to go at the head: all stay equally long."""
         self._timer: asyncio.TimerHandle | None = None
         self._memory: Memory | None = None
-        """The chains of those that have ended in a way that can be continued."""
+        """The chains of those whose line is gone, each on a lane of its response's name."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def begin(self, turn: Turn, recorder: Recorder | None) -> None:
         """A turn keeps its events from now on."""
-        assert turn.log is not None, "its log has begun"
-        self._by_id[turn.id] = KeptTurn(turn, turn.log, recorder)
+        log, owner, key = turn.outbox.log, turn.principal.owner, turn.request.idempotency_key
+        assert log is not None, "its log has begun"
+        self._by_id[turn.id] = KeptTurn(turn, log, recorder, turn.id, owner, key)
 
     def find(self, owner: str, response_id: str) -> KeptTurn | None:
         """An owner's turn, or None."""
@@ -234,7 +219,7 @@ class KeptTurns:
         kept = self._by_id.get(record.response_id)
         if kept is None or kept.turn is None:
             return
-        kept.end(line.find(record.response_id))
+        kept.end(line)
         if kept.recorder is not None:
             kept.recorder.stop()
             if not stored:
@@ -250,11 +235,13 @@ class KeptTurns:
 
     def inherit(self, line: Memory, budget: Budget) -> None:
         """A line goes: what it remembers of kept turns is counted here from now on."""
-        for tip in line.tips():
+        for lane, tip in line.lanes():
             kept = self._by_id.get(tip.response_id)
             if kept is not None and kept.turn is None:
-                self._memory = self._memory or Memory(budget)
-                kept.rest(tip, self._memory)
+                if self._memory is None:
+                    self._memory = Memory(budget)
+                line.pass_on(lane, self._memory, tip.response_id)
+                kept.memory = weakref.ref(self._memory)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -280,7 +267,9 @@ class KeptTurns:
             self._timer = None
 
     def _drop(self, kept: KeptTurn) -> None:
-        kept.drop()
+        kept.log.drop()
+        if self._memory is not None:
+            self._memory.forget_lane(kept.response_id)
         self._by_id.pop(kept.response_id, None)
 
 

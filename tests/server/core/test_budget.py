@@ -77,6 +77,18 @@ def test_a_chain_that_something_else_holds_is_passed_over() -> None:
     assert not lines.budget.make_room("ann", 600)
 
 
+def test_a_chain_that_moves_to_another_lane_is_the_last_to_go_from_there() -> None:
+    lines = Lines(Budget(owner=1000))
+    for lane in ("a", "b"):
+        lines.rest(lane, "ann", 500)
+    lines.budget.move(lines.place("a"), lines.place("c"))
+    lines.chains["c"] = lines.chains.pop("a")
+    assert lines.budget.make_room("ann", 500)
+    assert lines.gone == ["b"]
+    assert lines.budget.make_room("ann", 1000)
+    assert lines.gone == ["b", "c"]
+
+
 def test_an_owner_without_chains_leaves_nothing_behind() -> None:
     budget = Budget()
     chain = link(100)

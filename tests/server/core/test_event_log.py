@@ -27,7 +27,7 @@ def delta(number: int, text: str = "x") -> Event:
     )
 
 
-def item(number: int, size: int = 100) -> Event:
+def item(number: int, size: int = 100) -> OutputItemDone:
     raw = Raw(b'"' + b"x" * (size - 2) + b'"')
     return OutputItemDone(sequence_number=number, output_index=0, item=raw)
 
@@ -36,10 +36,16 @@ def end(number: int) -> Event:
     return ResponseCompleted(sequence_number=number, response=Response())
 
 
+def say(log: EventLog, event: OutputItemDone) -> None:
+    """As an output says that an item is whole."""
+    log.add(event)
+    log.count(len(event.item))
+
+
 def ended_log(logs: EventLogs, size: int = 1000) -> EventLog:
     log = EventLog(logs)
-    log.add(item(0, size))
-    log.add(end(1))
+    say(log, item(0, size))
+    log.end(end(1))
     return log
 
 
@@ -65,7 +71,7 @@ class TestReading:
                 log.extend(some[0], [str(number) for number in range(begin, stop)])
         if over:
             said.append(end(count))
-            log.add(said[-1])
+            log.end(said[-1])
         behind = [each for each in said if after is None or (each.sequence_number or 0) > after]
         last = said[-1:] if over else []
         assert log.after(after, most) == (behind[:most] or last)
@@ -80,7 +86,7 @@ class TestReading:
 
     def test_what_comes_after_the_end_is_no_part_of_it(self) -> None:
         log = EventLog(EventLogs())
-        log.add(end(0))
+        log.end(end(0))
         log.add(delta(1))
         log.extend(delta(2), ["x"])
         assert log.after(None) == [end(0)]
@@ -96,17 +102,40 @@ class TestReading:
         log.listen(lambda: told.append(len(log.after(None))))
         log.add(delta(0))
         log.extend(delta(1), ["x", "x"])
-        log.add(end(3))
+        log.end(end(3))
         log.drop()
         log.drop()
         assert told == [1, 3, 4, 0]
+
+    def test_who_has_left_is_told_no_more_and_what_comes_is_kept_all_the_same(self) -> None:
+        told: list[str] = []
+        log = EventLog(EventLogs())
+        leaves, stays = (lambda: told.append("one")), (lambda: told.append("other"))
+        log.listen(leaves)
+        log.listen(stays)
+        log.add(delta(0))
+        log.unlisten(leaves)
+        log.add(delta(1))
+        log.unlisten(stays)
+        log.add(delta(2))
+        assert told == ["one", "other", "other"]
+        assert log.after(None) == [delta(0), delta(1), delta(2)]
+
+    def test_a_listener_that_comes_or_goes_late_opens_nothing_again(self) -> None:
+        log = EventLog(EventLogs())
+        log.end(end(0))
+        log.listen(print)
+        log.add(delta(1))
+        log.unlisten(print)
+        log.add(delta(1))
+        assert log.after(None) == [end(0)]
 
 
 class TestBounds:
     def test_what_is_dropped_is_gone_and_takes_nothing_more(self) -> None:
         logs = EventLogs()
         log = EventLog(logs)
-        log.add(item(0))
+        say(log, item(0))
         log.drop()
         log.add(delta(1))
         log.extend(delta(2), ["x"])
@@ -116,9 +145,9 @@ class TestBounds:
     def test_one_that_outgrows_its_bound_is_dropped_and_no_other(self) -> None:
         logs = EventLogs(each=10_000)
         other, log = ended_log(logs), EventLog(logs)
-        log.add(item(0, 2000))
+        say(log, item(0, 2000))
         assert log.whole
-        log.add(item(1, 2000))
+        say(log, item(1, 2000))
         assert not log.whole
         assert other.whole
         assert logs.size == other.size
@@ -127,7 +156,7 @@ class TestBounds:
         logs = EventLogs(each=EVENT)
         log = EventLog(logs)
         log.add(delta(0))
-        log.add(end(1))
+        log.end(end(1))
         assert (log.whole, logs.size) == (False, 0)
         assert log.after(None) == []
 
@@ -141,7 +170,7 @@ class TestBounds:
         newest = ended_log(logs)
         assert [log.whole for log in ended] == [False, True, True]
         assert newest.whole
-        running.add(item(1, 1100))
+        say(running, item(1, 1100))
         assert [log.whole for log in ended] == [False, False, True]
         assert running.whole
         assert logs.size == sum(log.size for log in (running, newest, *ended)) <= 3 * size + 1000
@@ -149,8 +178,8 @@ class TestBounds:
     def test_where_none_has_ended_the_one_that_grows_goes(self) -> None:
         logs = EventLogs(most=10_000)
         first, second = EventLog(logs), EventLog(logs)
-        first.add(item(0, 1500))
-        second.add(item(0, 1500))
+        say(first, item(0, 1500))
+        say(second, item(0, 1500))
         assert (first.whole, second.whole) == (True, False)
         assert logs.size == first.size
 
@@ -181,8 +210,10 @@ class TestBounds:
                 log.extend(delta(number), ["x"] * (FEW // 4))
             elif what == "drop":
                 log.drop()
+            elif what == "end":
+                log.end(end(number))
             else:
-                log.add(end(number) if what == "end" else item(number, 300))
+                say(log, item(number, 300))
             assert logs.size == sum(each.size for each in every) <= 12_000
             assert all(each.size <= 6000 for each in every)
             assert all(each.whole or not each.after(None) for each in every)

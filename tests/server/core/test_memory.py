@@ -108,6 +108,42 @@ class TestSize:
         other.clear()
         assert (budget.size, budget.evicted) == (0, 0)
 
+    def test_what_is_passed_on_counts_for_its_heir_and_shared_links_stay(self) -> None:
+        budget = Budget()
+        line, heir = Memory(budget), Memory(budget)
+        first = tip("r1", 1000)
+        fork = tip("r2", 300, after=first)
+        line.advance("a", first)
+        line.advance("b", fork)
+        line.pass_on("a", heir, "r1")
+        assert (line.latest("a"), line.find("r1")) == (None, None)
+        assert heir.latest("r1") is heir.find("r1") is first
+        assert (line.size, heir.size, budget.size) == (1300, 1000, 1300)
+        line.clear()
+        assert (line.size, heir.size, budget.size) == (0, 1000, 1000)
+        heir.forget_lane("r1")
+        assert (heir.size, budget.size, budget.held_by("local")) == (0, 0, 0)
+
+    def test_what_is_passed_on_again_is_held_once(self) -> None:
+        budget = Budget()
+        line, other, heir = Memory(budget), Memory(budget), Memory(budget)
+        first = tip("r1", 1000)
+        line.advance("a", first)
+        line.pass_on("a", heir, "r1")
+        other.advance("b", first)
+        other.pass_on("b", heir, "r1")
+        assert (other.size, heir.size, budget.size) == (0, 1000, 1000)
+        heir.clear()
+        assert (heir.size, budget.size) == (0, 0)
+
+    def test_what_is_passed_on_goes_from_its_heir_when_room_is_needed(self) -> None:
+        budget = Budget(total=1000)
+        line, heir = Memory(budget), Memory(budget)
+        line.advance("a", tip("r1", 600))
+        line.pass_on("a", heir, "r1")
+        line.admit("ann", 700)
+        assert (heir.find("r1"), budget.size, budget.evicted) == (None, 0, 1)
+
     def test_what_a_turn_works_on_counts(self) -> None:
         budget = Budget()
         memory = Memory(budget)
