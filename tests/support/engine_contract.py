@@ -192,13 +192,17 @@ class EngineContract:
         assert finish_of(deltas).reason == "length"
         assert tokens_in(deltas) == 3
 
-    def test_generate_false_only_counts(self) -> None:
+    def test_generate_false_says_how_long_the_prompt_is_and_nothing_else(self) -> None:
         async def main() -> list[Delta]:
             async with self.engine() as engine:
                 return await deltas_of(engine, self.ask(generate=False))
 
         deltas = asyncio.run(main())
         assert [type(delta) for delta in deltas] == [Accepted, Finish]
+        assert isinstance(deltas[0], Accepted)
+        assert deltas[0].input_tokens
+        assert finish_of(deltas).reason == "stop"
+        assert not finish_of(deltas).output_tokens
 
     def test_a_required_tool_is_called_with_arguments_that_fit_its_schema(self) -> None:
         async def main() -> list[Delta]:

@@ -46,6 +46,8 @@ class Speaker:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.prompts: list[Prompt] = []
+        self.warmed: list[Prompt] = []
+        """Prompts that it only had to prepare for."""
         self.steps = 0
         self.finished = 0
         """Samplings that got to their end."""
@@ -58,6 +60,10 @@ class Speaker:
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Step, None]:
         """The test's answer."""
+        if not prompt.settings.generate:
+            self.warmed.append(prompt)
+            yield [Accepted(input_tokens=await self.count(prompt)), Finish(output_tokens=0)]
+            return
         self.prompts.append(prompt)
         done = False
         try:

@@ -183,7 +183,7 @@ class Outlive(Struct, frozen=True):
 class Sample(Struct, frozen=True):
     """Start sampling; feed ``line.deltas``, then stop; on an error call ``line.engine_failed``.
 
-    With ``settings.generate`` false the engine only counts the prompt.
+    With ``settings.generate`` false the engine prepares for the prompt and says nothing.
     """
 
     turn: "Turn"

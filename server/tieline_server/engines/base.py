@@ -48,8 +48,9 @@ class Engine(Protocol):
 
         The first step holds :class:`Accepted` once the engine has taken the prompt; the last
         ends with :class:`Finish`. Closing the generator (``aclose``) cancels: the engine stops
-        at once and frees its slot, whatever it was doing. Raises :class:`EngineError` to refuse
-        (before ``Accepted``) or to fail (after it).
+        at once and frees its slot, whatever it was doing. With ``settings.generate`` false it
+        prepares what the next turn of the chain can use, and says nothing between the two.
+        Raises :class:`EngineError` to refuse (before ``Accepted``) or to fail (after it).
         """
         ...
 

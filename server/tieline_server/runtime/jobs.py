@@ -20,7 +20,7 @@ from tieline_server.core.effects import Load, Prompt, Save
 from tieline_server.core.turn import Turn
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.journals.base import Claim
-from tieline_server.runtime.services import SERVER_ERROR, Services
+from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 if TYPE_CHECKING:
     from tieline_server.runtime.line import LineRuntime
@@ -121,12 +121,15 @@ async def sample(services: Services, turn: Turn, engine_name: str, prompt: Promp
 
 
 async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> None:
-    if not prompt.settings.generate:
-        # A warm-up prepares state and samples nothing (wire.md 3.2).
+    settings = prompt.settings
+    # A warm-up is sampled too: its engine prepares what it can, and says nothing (wire.md 3.2).
+    # Of one that is nobody's only the count is wanted, and a history is folded where it is used.
+    internal = driver_of(turn).transport == INTERNAL
+    if not settings.generate and (internal or settings.compaction is not None):
         counted = Accepted(input_tokens=await engine.count(prompt))
         driver_of(turn).feed(turn, [counted, Finish(output_tokens=0)])
         return
-    if prompt.settings.compaction is not None:
+    if settings.compaction is not None:
         prompt = await _fold(services, turn, engine, prompt)
     most = services.limits.outbox
     steps = engine.sample(prompt)

@@ -86,7 +86,7 @@ class TestTurns:
 
         run(test)
 
-    def test_generate_false_counts_and_never_samples(self) -> None:
+    def test_generate_false_has_the_engine_prepare_and_say_nothing(self) -> None:
         async def test() -> None:
             stage = Stage(hello)
             stage.create("hi", generate=False)
@@ -95,6 +95,7 @@ class TestTurns:
             assert completed.response.usage.input_tokens > 0
             assert completed.response.usage.output_tokens == 0
             assert stage.engine.prompts == []
+            assert [prompt.settings.generate for prompt in stage.engine.warmed] == [False]
             assert stage.records[0][0].kind == "prewarm"
             await stage.line.close()
 

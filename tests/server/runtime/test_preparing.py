@@ -19,6 +19,7 @@ class TestCounting:
             stage = Stage(hello)
             create = create_of(model="m", input="hi")
             counted = await count_input_tokens(stage.services, Principal(), create)
+            assert stage.engine.warmed == [], "nothing is prepared for nobody"
             stage.create("hi", generate=False)
             completed = await stage.until(events.ResponseCompleted)
             assert counted == completed.response.usage.input_tokens > 0

@@ -30,12 +30,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from tieline_server.core.deltas import Accepted, Delta, Finish
+from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.engines.llama import gguf_metadata
 from tieline_server.engines.llama.chat_template import ChatTemplate
-from tieline_server.engines.llama.prompt import PromptBuilder, Ready
+from tieline_server.engines.llama.prompt import PromptBuilder
 from tieline_server.engines.llama.runtime import (
     Completion,
     End,
@@ -46,7 +46,7 @@ from tieline_server.engines.llama.runtime import (
     Text,
 )
 from tieline_server.engines.llama.sampled_ids import Sampled
-from tieline_server.engines.llama.sampled_text import Piece
+from tieline_server.engines.llama.sampled_text import Piece, Reader
 from tieline_server.engines.llama.slots import Seat, Slots, Want
 from tieline_server.models import ModelError, find
 
@@ -121,13 +121,15 @@ class LlamaEngine:
         """Samples one answer (:meth:`tieline_server.engines.base.Engine.sample`)."""
         begun = time.perf_counter_ns()
         ready = await self._beside(self._builder.build, prompt)
-        if not prompt.settings.generate:
-            yield [Accepted(input_tokens=len(ready.completion.ids)), Finish(output_tokens=0)]
-            return
-        answer = _Answer(
-            ready, self._builder.template.memory.begin(prompt.tip), render=_microseconds(begun)
-        )
-        job = self._start(prompt, ready.completion)
+        completion, render = ready.completion, _microseconds(begun)
+        if prompt.settings.generate:
+            said = self._builder.template.memory.begin(prompt.tip)
+            answer: _Prefill = _Answer(ready.constraint.reader(), said, render=render)
+        else:
+            # What the lane's next turn begins with is then in a slot's cache.
+            completion = replace(completion, max_tokens=0, grammar=None, logprobs=None)
+            answer = _Prefill(render=render)
+        job = self._start(prompt, completion)
         try:
             step: list[Delta] = []
             while not job.drained:
@@ -301,14 +303,11 @@ class _Job:
             self.cancelled = True
 
 
-class _Answer:
-    """Turns the reports of one answer into deltas."""
+class _Prefill:
+    """Turns the reports of a prompt that is only computed into deltas: nothing is said."""
 
-    def __init__(self, ready: Ready, said: Sampled, *, render: int) -> None:
-        self._reader = ready.constraint.reader()
-        self._said = said
+    def __init__(self, *, render: int) -> None:
         self._accepted = False
-        self._sampled = 0
         self._render = render
         self.queue = 0
         self.finished = False
@@ -316,11 +315,7 @@ class _Answer:
     def read(self, report: Report) -> list[Delta]:
         """The deltas of one report; raises :class:`EngineError` for a failure."""
         if isinstance(report, Text):
-            piece = Piece(report.text, report.sampled - self._sampled, report.logprobs)
-            self._sampled = report.sampled
-            deltas = self._reader.feed(piece) if report.text else []
-            self._said.add(report.ids, deltas)
-            return deltas
+            return self._text(report)
         if isinstance(report, Progress):
             # The first one, when the prompt has a slot and is compared with what the slot keeps.
             if self._accepted:
@@ -328,21 +323,26 @@ class _Answer:
             self._accepted = True
             return [Accepted(input_tokens=report.total, cached_tokens=report.cached)]
         if isinstance(report, End):
-            return self._finish(report)
+            self.finished = True
+            return self._end(report)
         logger.error("llama.cpp failed: %s", report.kind)
         if report.kind == "exceed_context_size_error":
             raise EngineError("context_length_exceeded", "The input is too long for the model.")
         raise EngineError("server_error", FAILED)
 
-    def _finish(self, end: End) -> list[Delta]:
-        self.finished = True
-        rest, reason = self._reader.end("stop" if end.reason == "stop" else "length")
-        self._said.add((), rest)
-        finish = Finish(
+    def _text(self, _report: Text) -> list[Delta]:
+        # The library samples a first token whatever it is asked for; it is in no cache yet.
+        return []
+
+    def _end(self, end: End) -> list[Delta]:
+        return [self._finish(end, "stop", 0)]
+
+    def _finish(self, end: End, reason: FinishReason, output_tokens: int) -> Finish:
+        return Finish(
             reason=reason,
             input_tokens=end.input_tokens,
             cached_tokens=end.input_tokens - end.prefilled_tokens,
-            output_tokens=end.output_tokens,
+            output_tokens=output_tokens,
             phases={
                 "render": self._render,
                 "queue": self.queue,
@@ -350,7 +350,28 @@ class _Answer:
                 "decode": round(end.decode_ms * 1000),
             },
         )
-        return [*rest, finish]
+
+
+class _Answer(_Prefill):
+    """Turns the reports of one answer into deltas."""
+
+    def __init__(self, reader: Reader, said: Sampled, *, render: int) -> None:
+        super().__init__(render=render)
+        self._reader = reader
+        self._said = said
+        self._sampled = 0
+
+    def _text(self, report: Text) -> list[Delta]:
+        piece = Piece(report.text, report.sampled - self._sampled, report.logprobs)
+        self._sampled = report.sampled
+        deltas = self._reader.feed(piece) if report.text else []
+        self._said.add(report.ids, deltas)
+        return deltas
+
+    def _end(self, end: End) -> list[Delta]:
+        rest, reason = self._reader.end("stop" if end.reason == "stop" else "length")
+        self._said.add((), rest)
+        return [*rest, self._finish(end, reason, end.output_tokens)]
 
 
 def _microseconds(since: int) -> int:

@@ -188,6 +188,40 @@ class Chat:
         return done.input_tokens - done.cached_tokens, new
 
 
+@pytest.mark.parametrize("members", [{}, {"tools": [WEATHER], "tool_choice": "required"}])
+def test_a_warm_up_leaves_its_prompt_in_the_cache_for_the_turn_that_follows(
+    engine: LlamaEngine, members: dict[str, Any]
+) -> None:
+    async def main() -> tuple[list[Delta], Finish]:
+        history = link("The fig is ripe. " * 20, None)
+        asked = replace(ask(tip=history, generate=False, **members), session="warmed up")
+        warm = await deltas_of(engine, asked)
+        asked = replace(ask(tip=link("Go on.", history), **members), session="warmed up")
+        return warm, finish_of(await deltas_of(engine, asked))
+
+    warm, turn = asyncio.run(main())
+    assert [type(delta) for delta in warm] == [Accepted, Finish]
+    size = finish_of(warm).input_tokens
+    opening = len(ChatTemplate(gguf_metadata.read(find())).opening)
+    assert size is not None
+    assert turn.cached_tokens is not None
+    assert size - opening <= turn.cached_tokens < size
+
+
+def test_a_warm_up_that_is_cancelled_stops_within_a_batch(
+    engine: LlamaEngine, watched: Watched
+) -> None:
+    async def main() -> None:
+        asked = ask("Nobody will read this. " * 120, generate=False)
+        async with aclosing(engine.sample(asked)) as steps:
+            await anext(steps)
+        assert watched.running == 0
+
+    asyncio.run(main())
+    done = [report.done for report in watched.reports if isinstance(report, Progress)]
+    assert done[-1] <= 2 * 128
+
+
 @pytest.fixture(scope="module")
 def four() -> Iterator[LlamaEngine]:
     engine = LlamaEngine(slots=4, context=512)
