@@ -3,16 +3,16 @@
 import re
 from pathlib import Path
 
-from tieline_server.engines.llama.bounded_schema import (
+from tieline_server.engines.chat_format.bounded_schema import (
     MAX_ITEMS,
     MAX_STRING,
     PASSED_OVER,
     STEP,
 )
-from tieline_server.engines.llama.constrain import MAX_CALLS
+from tieline_server.engines.chat_format.constrain import MAX_CALLS
+from tieline_server.engines.chat_format.syntax import PLAIN, recognise
 from tieline_server.engines.llama.engine import MAX_CONTEXT, SLOTS
 from tieline_server.engines.llama.runtime import BATCH
-from tieline_server.engines.llama.syntax import PLAIN, recognise
 
 PAGE = (Path(__file__).parents[2] / "docs/llama-engine.md").read_text(encoding="utf-8")
 NUMBERS = {4: "four", 6: "six"}

@@ -22,6 +22,9 @@ from tieline_server.core.effects import Defaults, Work
 
 T = TypeVar("T")
 
+LOGPROBS: Final = "message.output_text.logprobs"
+"""The member of ``include`` that asks for log probabilities."""
+
 
 class Tool(Struct, frozen=True, kw_only=True):
     """A tool that the client offers.

@@ -1,6 +1,6 @@
-"""What samples: one file for each engine.
+"""What samples: a module or folder for each engine, and what several of them share.
 
-A new engine is a file in this folder and a line in :data:`ENGINES`.
+A new engine is a module or folder here and a line in :data:`ENGINES`.
 """
 
 import importlib

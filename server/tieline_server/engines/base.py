@@ -1,6 +1,6 @@
 """The engine interface: what it serves, how it samples, how it ends.
 
-An engine is one file in this folder and one line in the table of ``engines/__init__``.
+An engine is one module or folder here and one line in the table of ``engines/__init__``.
 """
 
 from collections.abc import AsyncGenerator, Sequence

@@ -10,10 +10,8 @@ message, the new items, and what asks for an answer.
 ``tool_choice`` required, a named tool, or ``allowed_tools`` in that mode always give calls, valid
 by their schemas: one where a tool is named or ``parallel_tool_calls`` is false, else up to four.
 With ``auto`` the model decides between calls and text, and a model this small mostly picks text;
-``text.format`` always gives JSON of its shape (``engines.llama.constrain``). Grammars of custom
-tools are not enforced.
-Without ``temperature`` and ``top_p`` it samples at 1.0, as the response says, but only among the
-likely tokens: the API has no name for that, and a model this small needs it.
+``text.format`` always gives JSON of its shape (``engines.chat_format.constrain``). Grammars of
+custom tools are not enforced.
 """
 
 import asyncio
@@ -33,9 +31,11 @@ from msgspec.structs import replace
 from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
-from tieline_server.engines.llama import gguf_metadata
-from tieline_server.engines.llama.chat_template import ChatTemplate
-from tieline_server.engines.llama.prompt import PromptBuilder
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.chat_template import ChatTemplate
+from tieline_server.engines.chat_format.prompt import PromptBuilder
+from tieline_server.engines.chat_format.sampled_ids import Sampled
+from tieline_server.engines.chat_format.sampled_text import Piece, Reader
 from tieline_server.engines.llama.runtime import (
     Completion,
     End,
@@ -45,8 +45,7 @@ from tieline_server.engines.llama.runtime import (
     Runtime,
     Text,
 )
-from tieline_server.engines.llama.sampled_ids import Sampled
-from tieline_server.engines.llama.sampled_text import Piece, Reader
+from tieline_server.engines.llama.sampling import completion_of
 from tieline_server.engines.llama.slots import Seat, Slots, Want
 from tieline_server.models import ModelError, find
 
@@ -121,7 +120,7 @@ class LlamaEngine:
         """Samples one answer (:meth:`tieline_server.engines.base.Engine.sample`)."""
         begun = time.perf_counter_ns()
         ready = await self._beside(self._builder.build, prompt)
-        completion, render = ready.completion, _microseconds(begun)
+        completion, render = completion_of(ready, prompt.settings), _microseconds(begun)
         if prompt.settings.generate:
             said = self._builder.template.memory.begin(prompt.tip)
             answer: _Prefill = _Answer(ready.constraint.reader(), said, render=render)

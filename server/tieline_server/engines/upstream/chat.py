@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings, Tool
+from tieline_server.core.settings import LOGPROBS, Settings, Tool
 from tieline_server.engines.upstream.answer import ChatAnswer
 from tieline_server.engines.upstream.faults import NEWER_LIMIT, Failure
 from tieline_server.engines.upstream.fragments import Rendered, messages_of
@@ -17,9 +17,6 @@ from tieline_server.engines.upstream.probe import Prober
 from tieline_server.engines.upstream.replicas import Replica
 from tieline_server.engines.upstream.tool_names import by_name, declared
 from tieline_server.engines.upstream.truncation import SHORTER, room_of, start_of, tokens_in
-
-LOGPROBS: Final = "message.output_text.logprobs"
-"""The member of ``include`` that asks for log probabilities."""
 
 STREAMED: Final = b',"stream":true,"stream_options":{"include_usage":true}}'
 

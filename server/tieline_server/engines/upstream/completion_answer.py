@@ -12,9 +12,9 @@ from msgspec import Meta, Raw, Struct, structs
 
 from tieline_server.core.deltas import Delta, Finish, FinishReason
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.constrain import Constraint
-from tieline_server.engines.llama.sampled_ids import Sampled
-from tieline_server.engines.llama.sampled_text import Piece, Reader
+from tieline_server.engines.chat_format.constrain import Constraint
+from tieline_server.engines.chat_format.sampled_ids import Sampled
+from tieline_server.engines.chat_format.sampled_text import Piece, Reader
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.faults import broken_call

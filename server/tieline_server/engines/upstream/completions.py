@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Settings
-from tieline_server.engines.llama import gguf_metadata
-from tieline_server.engines.llama.chat_template import ChatTemplate
-from tieline_server.engines.llama.constrain import Constraint
-from tieline_server.engines.llama.prompt import PromptBuilder
+from tieline_server.core.settings import LOGPROBS, Settings
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.chat_template import ChatTemplate
+from tieline_server.engines.chat_format.constrain import Constraint
+from tieline_server.engines.chat_format.prompt import PromptBuilder
 from tieline_server.engines.upstream.completion_answer import CompletionAnswer
 from tieline_server.engines.upstream.faults import Failure
 from tieline_server.engines.upstream.items import Items
@@ -31,8 +31,6 @@ INLINE_BYTES: Final = 64 * 1024
 """New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
 
 KEY: Final = "upstream.ids"
-
-LOGPROBS: Final = "message.output_text.logprobs"
 
 STREAMED: Final[Mapping[str, Any]] = {
     "stream": True,
@@ -172,9 +170,8 @@ class CompletionsMode:
             ids = [_bare(whole.head), *self._ids_of(prompt), b"," + _bare(whole.opening)]
             return self._request(prompt, ids, whole.size, whole.max_tokens, whole.constraint)
         ready = builder.build(prompt)
-        asked = ready.completion
-        ids = [_bare(asked.ids)]
-        return self._request(prompt, ids, len(asked.ids), asked.max_tokens, ready.constraint)
+        ids = [_bare(ready.ids)]
+        return self._request(prompt, ids, len(ready.ids), ready.max_tokens, ready.constraint)
 
     def _ids_of(self, prompt: Prompt) -> "list[bytes | memoryview]":
         """The ids of a chain, each with a comma before it; those of a link are encoded once."""

@@ -1,6 +1,6 @@
 """Reads a call that a model wrote in a form of its own: JSON with white space, after a line break.
 
-The readers of ``engines.llama`` know to the byte what comes first, since the grammar that they
+The readers of ``chat_format`` know to the byte what comes first, since the grammar that they
 belong to has no white space. Where an upstream cannot be held to that grammar, what is no part of
 a string is taken out before they see it; text that turns out to be no call stays as it came.
 """
@@ -8,8 +8,8 @@ a string is taken out before they see it; text that turns out to be no call stay
 from collections.abc import Sequence
 
 from tieline_server.core.deltas import Delta, FinishReason, TextDelta
-from tieline_server.engines.llama.constrain import Constraint
-from tieline_server.engines.llama.sampled_text import Piece
+from tieline_server.engines.chat_format.constrain import Constraint
+from tieline_server.engines.chat_format.sampled_text import Piece
 
 
 class Squeeze:

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from tieline.items import Message
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Settings, Tool
+from tieline_server.core.settings import LOGPROBS, Settings, Tool
 from tieline_server.engines.upstream.faults import Failure
 from tieline_server.engines.upstream.items import Items, items_of
 from tieline_server.engines.upstream.modes import Request, Sent
@@ -33,7 +33,6 @@ KEPT: Final = "upstream.kept"
 CUT: Final = "incomplete"
 """Status of a message that does not stand in the chain as it was said."""
 
-LOGPROBS: Final = "message.output_text.logprobs"
 
 LEAST: Final = 16
 """The least ``max_output_tokens`` that OpenAI takes; what is probed asks for that."""

@@ -34,9 +34,9 @@ from tieline_server.core.deltas import (
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama import gguf_metadata
-from tieline_server.engines.llama.chat_template import ChatTemplate
-from tieline_server.engines.llama.constrain import MAX_CALLS
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.chat_template import ChatTemplate
+from tieline_server.engines.chat_format.constrain import MAX_CALLS
 from tieline_server.engines.llama.engine import INLINE_BYTES, LlamaEngine
 from tieline_server.engines.llama.runtime import Completion, Failure, Progress, Report
 from tieline_server.models import find

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tieline_server.engines.llama import gguf_metadata
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.tokens import Tokens
 from tieline_server.engines.llama.runtime import (
     Completion,
     End,
@@ -20,7 +21,6 @@ from tieline_server.engines.llama.runtime import (
     Runtime,
     Text,
 )
-from tieline_server.engines.llama.tokens import Tokens
 from tieline_server.models import ModelError, find
 
 IDS = [1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198]

@@ -229,7 +229,7 @@ def test_the_ids_of_turns_and_forks_are_those_of_the_whole(instructions: str | N
                 given = ask(engine, tip=tip, instructions=instructions)
                 await deltas_of(engine, given)
                 whole = engine._mode._builder(given).build(given)
-                assert server.bodies[-1]["prompt"] == whole.completion.ids
+                assert server.bodies[-1]["prompt"] == whole.ids
 
     run(main())
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.engine_contract import WEATHER, prompt
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
-from tieline_server.engines.llama.constrain import Constraint, Speech, constraint_of
-from tieline_server.engines.llama.sampled_text import Piece
+from tieline_server.engines.chat_format.constrain import Constraint, Speech, constraint_of
+from tieline_server.engines.chat_format.sampled_text import Piece
 from tieline_server.engines.upstream.loose_text import LooseReader, Squeeze
 
 values = st.recursive(

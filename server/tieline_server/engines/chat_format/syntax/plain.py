@@ -6,7 +6,7 @@ A tool's output is a user's message between two tags.
 
 from typing import Final
 
-from tieline_server.engines.llama.syntax.base import Syntax
+from tieline_server.engines.chat_format.syntax.base import Syntax
 
 PLAIN: Final = Syntax(
     name="plain",

@@ -18,9 +18,9 @@ from tieline.items import Item, decode_input
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama import gguf_metadata
-from tieline_server.engines.llama.chat_template import EMPTY, ChatTemplate, assemble
-from tieline_server.engines.llama.tokens import Trusted
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.chat_template import EMPTY, ChatTemplate, assemble
+from tieline_server.engines.chat_format.tokens import Trusted
 from tieline_server.models import ModelError, find
 
 

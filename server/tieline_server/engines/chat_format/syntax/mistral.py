@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tieline_server.engines.llama.syntax.base import Syntax
+from tieline_server.engines.chat_format.syntax.base import Syntax
 
 MISTRAL: Final = Syntax(
     name="mistral",

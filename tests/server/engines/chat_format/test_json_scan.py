@@ -3,7 +3,7 @@
 import pytest
 
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.json_scan import JsonScan, StringText, check_json, quoted
+from tieline_server.engines.chat_format.json_scan import JsonScan, StringText, check_json, quoted
 
 
 @pytest.mark.parametrize(

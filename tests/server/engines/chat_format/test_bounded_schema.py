@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.bounded_schema import (
+from tieline_server.engines.chat_format.bounded_schema import (
     ALL_ITEMS,
     ANY,
     MAX_DEPTH,

@@ -8,12 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tieline_server.engines.llama.syntax.base import THOUGHT, Syntax
-from tieline_server.engines.llama.syntax.harmony import HARMONY
-from tieline_server.engines.llama.syntax.hermes import HERMES
-from tieline_server.engines.llama.syntax.llama3 import LLAMA3
-from tieline_server.engines.llama.syntax.mistral import MISTRAL, MISTRAL_ARGS
-from tieline_server.engines.llama.syntax.plain import PLAIN
+from tieline_server.engines.chat_format.syntax.base import THOUGHT, Syntax
+from tieline_server.engines.chat_format.syntax.harmony import HARMONY
+from tieline_server.engines.chat_format.syntax.hermes import HERMES
+from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
+from tieline_server.engines.chat_format.syntax.mistral import MISTRAL, MISTRAL_ARGS
+from tieline_server.engines.chat_format.syntax.plain import PLAIN
 
 __all__ = ["FAMILIES", "PLAIN", "Syntax", "recognise"]
 

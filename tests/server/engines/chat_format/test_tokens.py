@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tests.support import gguf_file
-from tieline_server.engines.llama import gguf_metadata
-from tieline_server.engines.llama.gguf_metadata import Metadata
-from tieline_server.engines.llama.tokens import Tokens, Trusted
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.gguf_metadata import Metadata
+from tieline_server.engines.chat_format.tokens import Tokens, Trusted
 from tieline_server.models import find
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tieline_server.core.settings import Tool
-from tieline_server.engines.llama.tool_text import describe, read_schema, wire_name
+from tieline_server.engines.chat_format.tool_text import describe, read_schema, wire_name
 
 
 def function(parameters: Any, **members: Any) -> Tool:

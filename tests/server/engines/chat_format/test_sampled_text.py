@@ -20,7 +20,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.sampled_text import (
+from tieline_server.engines.chat_format.sampled_text import (
     Calls,
     CallsReader,
     EitherReader,
@@ -32,12 +32,12 @@ from tieline_server.engines.llama.sampled_text import (
     UntilReader,
     thinking,
 )
-from tieline_server.engines.llama.syntax import PLAIN, Syntax
-from tieline_server.engines.llama.syntax.harmony import HARMONY
-from tieline_server.engines.llama.syntax.hermes import HERMES
-from tieline_server.engines.llama.syntax.llama3 import LLAMA3
-from tieline_server.engines.llama.syntax.mistral import MISTRAL, MISTRAL_ARGS
-from tieline_server.engines.llama.tool_text import wire_name
+from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
+from tieline_server.engines.chat_format.syntax.harmony import HARMONY
+from tieline_server.engines.chat_format.syntax.hermes import HERMES
+from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
+from tieline_server.engines.chat_format.syntax.mistral import MISTRAL, MISTRAL_ARGS
+from tieline_server.engines.chat_format.tool_text import wire_name
 
 LOOK = Tool(type="function", name="look")
 READ = Tool(type="function", name="read", namespace="files")

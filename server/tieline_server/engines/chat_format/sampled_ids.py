@@ -16,7 +16,7 @@ from msgspec import Struct
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
 from tieline_server.core.history import Segment
-from tieline_server.engines.llama.content import text_of
+from tieline_server.engines.chat_format.content import text_of
 
 Kind = tuple[str, ...]
 """A message, or a call by its kind, name and namespace."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import gguf_file
-from tieline_server.engines.llama.gguf_metadata import read
+from tieline_server.engines.chat_format.gguf_metadata import read
 from tieline_server.models import ModelError, find
 
 

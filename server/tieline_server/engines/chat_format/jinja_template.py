@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Struct
 
-from tieline_server.engines.llama.tokens import Trusted
+from tieline_server.engines.chat_format.tokens import Trusted
 from tieline_server.models import ModelError
 
 MARK: Final = "\ue000{}\ue001"

@@ -3,7 +3,7 @@ recipient is a call, ``final`` is text. One call an answer: its last token ends 
 
 from typing import Final
 
-from tieline_server.engines.llama.syntax.base import Syntax
+from tieline_server.engines.chat_format.syntax.base import Syntax
 
 HARMONY: Final = Syntax(
     name="harmony",

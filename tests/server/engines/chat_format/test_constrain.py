@@ -17,14 +17,19 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Format, Tool, ToolChoice
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.constrain import MAX_CALLS, Constraint, Speech, constraint_of
-from tieline_server.engines.llama.sampled_text import Piece
-from tieline_server.engines.llama.syntax import PLAIN, Syntax
-from tieline_server.engines.llama.syntax.base import THOUGHT
-from tieline_server.engines.llama.syntax.harmony import HARMONY
-from tieline_server.engines.llama.syntax.hermes import HERMES
-from tieline_server.engines.llama.syntax.llama3 import LLAMA3
-from tieline_server.engines.llama.syntax.mistral import MISTRAL
+from tieline_server.engines.chat_format.constrain import (
+    MAX_CALLS,
+    Constraint,
+    Speech,
+    constraint_of,
+)
+from tieline_server.engines.chat_format.sampled_text import Piece
+from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
+from tieline_server.engines.chat_format.syntax.base import THOUGHT
+from tieline_server.engines.chat_format.syntax.harmony import HARMONY
+from tieline_server.engines.chat_format.syntax.hermes import HERMES
+from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
+from tieline_server.engines.chat_format.syntax.mistral import MISTRAL
 
 LOOK = Tool(
     type="function",

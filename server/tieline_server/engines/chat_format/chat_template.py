@@ -3,14 +3,13 @@
 Each message, each run of calls and each run of tool outputs becomes a message of its own, between
 special tokens. Tokens never merge across those, so that the ids of a chain are the ids of its
 links one after the other, and a turn renders only its new links. What the model said stays the
-very ids that it sampled (``engines.llama.sampled_ids``), so that they are still in its KV cache.
-Text is never searched for special tokens: what a user writes as ``<|im_end|>`` stays ordinary
-tokens.
+very ids that it sampled (``sampled_ids``), so that they are still in its KV cache. Text is never
+searched for special tokens: what a user writes as ``<|im_end|>`` stays ordinary tokens.
 
-Calls and outputs look as the model's family has them (``engines.llama.syntax``). Reasoning and
-items that have no class in ``tieline.items`` are not shown to the model, but for what of a thought
-is among the very ids. It reads text only: an image or a file is refused. The system message that
-a template puts before a chat which has none is left out.
+Calls and outputs look as the model's family has them (``syntax``). Reasoning and items that have
+no class in ``tieline.items`` are not shown to the model, but for what of a thought is among the
+very ids. It reads text only: an image or a file is refused. The system message that a template
+puts before a chat which has none is left out.
 """
 
 import re
@@ -35,16 +34,16 @@ from tieline.items import (
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Tool, parse_tools
-from tieline_server.engines.llama.constrain import Speech
-from tieline_server.engines.llama.content import text_of
-from tieline_server.engines.llama.gguf_metadata import Metadata
-from tieline_server.engines.llama.jinja_template import JinjaTemplate
-from tieline_server.engines.llama.json_scan import quoted
-from tieline_server.engines.llama.sampled_ids import Memory
-from tieline_server.engines.llama.syntax import Syntax, recognise
-from tieline_server.engines.llama.syntax.base import NAME, OUTPUT, VALUE
-from tieline_server.engines.llama.tokens import Tokens, Trusted
-from tieline_server.engines.llama.tool_text import CALLABLE, as_function, describe, wire_name
+from tieline_server.engines.chat_format.constrain import Speech
+from tieline_server.engines.chat_format.content import text_of
+from tieline_server.engines.chat_format.gguf_metadata import Metadata
+from tieline_server.engines.chat_format.jinja_template import JinjaTemplate
+from tieline_server.engines.chat_format.json_scan import quoted
+from tieline_server.engines.chat_format.sampled_ids import Memory
+from tieline_server.engines.chat_format.syntax import Syntax, recognise
+from tieline_server.engines.chat_format.syntax.base import NAME, OUTPUT, VALUE
+from tieline_server.engines.chat_format.tokens import Tokens, Trusted
+from tieline_server.engines.chat_format.tool_text import CALLABLE, as_function, describe, wire_name
 from tieline_server.models import ModelError
 
 ROLES: Final = {"developer": "system"}

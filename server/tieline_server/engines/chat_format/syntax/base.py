@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tieline_server.engines.llama.json_scan import quoted
+from tieline_server.engines.chat_format.json_scan import quoted
 
 NAME: Final = "$NAME"
 VALUE: Final = "$VALUE"

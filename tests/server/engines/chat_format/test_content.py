@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.content import text_of
+from tieline_server.engines.chat_format.content import text_of
 
 
 def test_parts_are_one_text_whatever_their_type() -> None:

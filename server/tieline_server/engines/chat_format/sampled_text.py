@@ -2,7 +2,7 @@
 
 A call starts when its name is known, and ends as an item of its own when it is whole. What does
 not follow the schema that it was sampled under is an error, never a call: the runtime constrains
-nothing, without a word, when it cannot compile a schema (``engines.llama.bounded_schema``).
+nothing, without a word, when it cannot compile a schema (``bounded_schema``).
 
 Readers are nested: what a thought, or a head that is always the same, leaves over goes to the
 next one. How the text is cut into pieces makes no difference to what is read.
@@ -24,7 +24,12 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.settings import Tool
-from tieline_server.engines.llama.json_scan import JsonScan, StringText, check_json, off_schema
+from tieline_server.engines.chat_format.json_scan import (
+    JsonScan,
+    StringText,
+    check_json,
+    off_schema,
+)
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -36,7 +41,7 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 class Calls(Struct, frozen=True, kw_only=True):
-    """What the calls of an answer look like; see ``engines.llama.syntax``."""
+    """What the calls of an answer look like; see ``syntax``."""
 
     frames: Sequence[Frame]
     opens: str = ""

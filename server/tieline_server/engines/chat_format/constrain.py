@@ -1,10 +1,10 @@
 """Tool calls and structured outputs: the grammar that the runtime follows.
 
 llama.cpp's own ``tool_choice: required`` lets a small model answer with prose. Here calls are
-sampled under a grammar of ours, in the form that the model knows (``engines.llama.syntax``): what
-is around the arguments is known to the letter, and the arguments follow the tool's schema,
-written without white space. Where the model may choose, what it writes first does, or a tag that
-no text contains. What was written is read by ``engines.llama.sampled_text``.
+sampled under a grammar of ours, in the form that the model knows (``syntax``): what is around the
+arguments is known to the letter, and the arguments follow the tool's schema, written without
+white space. Where the model may choose, what it writes first does, or a tag that no text
+contains. What was written is read by ``sampled_text``.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from tieline_server.core.settings import Format, Settings, Tool
-from tieline_server.engines.llama.bounded_schema import SCALARS, bounded
-from tieline_server.engines.llama.json_scan import quoted
-from tieline_server.engines.llama.sampled_text import (
+from tieline_server.engines.chat_format.bounded_schema import SCALARS, bounded
+from tieline_server.engines.chat_format.json_scan import quoted
+from tieline_server.engines.chat_format.sampled_text import (
     Calls,
     CallsReader,
     EitherReader,
@@ -30,8 +30,8 @@ from tieline_server.engines.llama.sampled_text import (
     UntilReader,
     thinking,
 )
-from tieline_server.engines.llama.syntax import PLAIN, Syntax
-from tieline_server.engines.llama.tool_text import CALLABLE, read_schema, wire_name
+from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
+from tieline_server.engines.chat_format.tool_text import CALLABLE, read_schema, wire_name
 
 TEXT: Final = r"/[^{\s](.|\n)*/"
 """An answer that cannot be mistaken for a call that begins with a brace."""

@@ -1,4 +1,4 @@
-"""From a create to what the runtime samples from."""
+"""From a create to what a model samples from."""
 
 from functools import cache
 from typing import Any
@@ -10,9 +10,9 @@ from tests.support.engine_contract import WEATHER, link, prompt
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.settings import Recall
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama import gguf_metadata
-from tieline_server.engines.llama.chat_template import ChatTemplate
-from tieline_server.engines.llama.prompt import LANES, LIKELY, RESERVE, PromptBuilder
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.chat_template import ChatTemplate
+from tieline_server.engines.chat_format.prompt import LANES, RESERVE, PromptBuilder
 from tieline_server.models import find
 
 
@@ -34,7 +34,7 @@ def user(text: str) -> list[int]:
 
 
 def ids_of(content: Any = "hi", **members: Any) -> list[int]:
-    return builder().build(prompt(content, **members)).completion.ids
+    return builder().build(prompt(content, **members)).ids
 
 
 def text_of(ids: list[int]) -> str:
@@ -85,7 +85,7 @@ def test_what_a_lane_sends_again_is_neither_read_nor_rendered_again() -> None:
     other = {**members, "tool_choice": "none"}
     third = built.build(prompt(tip=tip, work=work, recall=recall, **other))
     assert third.constraint is not first.constraint
-    assert third.completion.ids == first.completion.ids
+    assert third.ids == first.ids
 
 
 def test_the_prefaces_of_many_lanes_are_bounded() -> None:
@@ -112,21 +112,21 @@ def test_counting_gives_the_size_of_the_prompt() -> None:
     each: dict[str, Any] = {"instructions": "Be brief.", "tools": [WEATHER]}
     for members in ({}, each):
         given = prompt("hi", **members)
-        assert built.count(given) == len(built.build(given).completion.ids)
+        assert built.count(given) == len(built.build(given).ids)
 
 
 def test_an_answer_is_limited_by_its_budget_and_by_the_context() -> None:
     size = len(ids_of())
-    assert builder().build(prompt("hi")).completion.max_tokens == 2048 - size
+    assert builder().build(prompt("hi")).max_tokens == 2048 - size
     limits: dict[str, Any] = {"max_output_tokens": 9}
-    assert builder().build(prompt("hi", **limits)).completion.max_tokens == 9
-    assert builder().build(prompt("hi", budget=4, **limits)).completion.max_tokens == 4
-    assert builder().build(prompt("hi", max_output_tokens=9999)).completion.max_tokens < 2048
+    assert builder().build(prompt("hi", **limits)).max_tokens == 9
+    assert builder().build(prompt("hi", budget=4, **limits)).max_tokens == 4
+    assert builder().build(prompt("hi", max_output_tokens=9999)).max_tokens < 2048
 
 
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
     size = len(ids_of())
-    assert builder(size + 1).build(prompt("hi")).completion.max_tokens == 1
+    assert builder(size + 1).build(prompt("hi")).max_tokens == 1
     with pytest.raises(EngineError) as caught:
         builder(size).build(prompt("hi"))
     assert (caught.value.code, caught.value.status) == ("context_length_exceeded", 400)
@@ -139,38 +139,17 @@ def test_truncation_leaves_out_the_oldest_links_and_keeps_room_for_the_answer() 
         tip = link(text, tip)
     given = prompt(tip=tip, truncation="auto", instructions="S", max_output_tokens=20)
     ready = builder(256).build(given)
-    assert ready.completion.ids == [
+    assert ready.ids == [
         *system("S"),
         *user("y " * 100),
         *user("z"),
         *template().opening,
     ]
-    assert ready.completion.max_tokens == 20
+    assert ready.max_tokens == 20
     with pytest.raises(EngineError, match="context is 256 tokens"):
         builder(256).build(prompt("x " * 300, truncation="auto"))
     short = prompt("hi", truncation="auto")
-    assert builder().build(short).completion.max_tokens > RESERVE
-
-
-def test_sampling_settings_are_those_that_the_response_echoes() -> None:
-    completion = builder().build(prompt("hi")).completion
-    assert (completion.temperature, completion.top_p, completion.min_p) == (1.0, 1.0, LIKELY)
-    assert builder().build(prompt("hi", temperature=1)).completion.min_p == 0.0
-    assert (completion.presence_penalty, completion.logprobs) == (0.0, None)
-    given = prompt(
-        "hi",
-        temperature=0,
-        top_p=0.5,
-        presence_penalty=1.5,
-        frequency_penalty=-1,
-        top_logprobs=3,
-        include=["message.output_text.logprobs"],
-    )
-    body = builder().build(given).completion.body()
-    assert body["temperature"] == 0
-    assert (body["top_p"], body["presence_penalty"], body["frequency_penalty"]) == (0.5, 1.5, -1)
-    assert body["logprobs"] == 3
-    assert "grammar" not in body
+    assert builder().build(short).max_tokens > RESERVE
 
 
 def test_tools_that_came_with_the_input_can_be_required() -> None:

@@ -12,7 +12,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.history import Segment
-from tieline_server.engines.llama.sampled_ids import KEPT, Memory
+from tieline_server.engines.chat_format.sampled_ids import KEPT, Memory
 
 MEMORY = Memory()
 

@@ -4,12 +4,12 @@ import pytest
 
 from tests.support import chat_templates
 from tests.support.gguf_file import CHATML
-from tieline_server.engines.llama.syntax import FAMILIES, PLAIN, Syntax, recognise
-from tieline_server.engines.llama.syntax.base import THOUGHT
-from tieline_server.engines.llama.syntax.harmony import HARMONY
-from tieline_server.engines.llama.syntax.hermes import HERMES
-from tieline_server.engines.llama.syntax.llama3 import LLAMA3
-from tieline_server.engines.llama.syntax.mistral import MISTRAL, MISTRAL_ARGS
+from tieline_server.engines.chat_format.syntax import FAMILIES, PLAIN, Syntax, recognise
+from tieline_server.engines.chat_format.syntax.base import THOUGHT
+from tieline_server.engines.chat_format.syntax.harmony import HARMONY
+from tieline_server.engines.chat_format.syntax.hermes import HERMES
+from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
+from tieline_server.engines.chat_format.syntax.mistral import MISTRAL, MISTRAL_ARGS
 
 
 @pytest.mark.parametrize(

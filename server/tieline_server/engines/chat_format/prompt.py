@@ -1,4 +1,4 @@
-"""From a create to what the runtime samples from: token ids, limits, and the constraint.
+"""From a create to what a model samples from: token ids, a limit, and the constraint.
 
 What comes again with every create (instructions, tools, text format) is made once for a lane and
 used again for as long as the lane sends the same.
@@ -12,21 +12,14 @@ from msgspec import Struct
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.settings import Settings, Tool
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.llama.chat_template import ChatTemplate, Rendered, assemble
-from tieline_server.engines.llama.constrain import Constraint, constraint_of
-from tieline_server.engines.llama.runtime import Completion
+from tieline_server.engines.chat_format.chat_template import ChatTemplate, Rendered, assemble
+from tieline_server.engines.chat_format.constrain import Constraint, constraint_of
 
 LANES: Final = 256
 """Lanes whose preface is kept."""
 
 RESERVE: Final = 512
 """Tokens kept free for the answer where ``truncation`` may cut and nobody set a limit."""
-
-LIKELY: Final = 0.2
-"""Where nobody sets how to sample: tokens less likely than this part of the likeliest are out."""
-
-LOGPROBS: Final = "message.output_text.logprobs"
-"""The member of ``include`` that asks for log probabilities."""
 
 
 class Preface(Struct, frozen=True, kw_only=True):
@@ -59,7 +52,8 @@ class Preface(Struct, frozen=True, kw_only=True):
 class Ready(Struct, frozen=True, kw_only=True):
     """A create, ready to be sampled."""
 
-    completion: Completion
+    ids: list[int]
+    max_tokens: int
     constraint: Constraint
 
 
@@ -100,7 +94,7 @@ class PromptBuilder:
         return len(head) + chain.total + len(self.template.opening)
 
     def build(self, prompt: Prompt) -> Ready:
-        """The prompt's ids and limits.
+        """The prompt's ids and limit.
 
         Raises :class:`EngineError` ``context_length_exceeded`` when it does not fit, or, with
         ``truncation: auto``, when not even its newest part does.
@@ -121,7 +115,8 @@ class PromptBuilder:
             raise self._too_long(size)
         free = self._context - len(ids)
         return Ready(
-            completion=_completion(settings, ids, min(limit or free, free), preface.constraint),
+            ids=ids,
+            max_tokens=min(limit or free, free),
             constraint=preface.constraint,
         )
 
@@ -179,21 +174,3 @@ def _size(settings: Settings) -> int:
     """Bytes, about, that a preface is made of."""
     schema = settings.format.schema or b""
     return len(settings.instructions or "") + len(bytes(settings.tools.echo)) + len(schema)
-
-
-def _completion(
-    settings: Settings, ids: list[int], max_tokens: int, constraint: Constraint
-) -> Completion:
-    echo = settings.echo
-    return Completion(
-        ids=ids,
-        max_tokens=max_tokens,
-        temperature=1.0 if settings.temperature is None else settings.temperature,
-        top_p=1.0 if settings.top_p is None else settings.top_p,
-        min_p=LIKELY if settings.temperature is None and settings.top_p is None else 0.0,
-        presence_penalty=echo.get("presence_penalty") or 0.0,
-        frequency_penalty=echo.get("frequency_penalty") or 0.0,
-        grammar=constraint.grammar,
-        told=constraint.speech.told if constraint.speech else (),
-        logprobs=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
-    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from tieline_server.engines.bpe import Vocabulary
-from tieline_server.engines.llama.gguf_metadata import Metadata
+from tieline_server.engines.chat_format.gguf_metadata import Metadata
 
 
 class Trusted(str):
