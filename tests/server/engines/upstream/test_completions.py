@@ -414,7 +414,6 @@ def test_turn_200_renders_what_turn_5_does() -> None:
     [
         ({"otherwise": Scripted("x"), "tokens": [1, 2, 3]}, {}, "has another tokenizer than"),
         ({"paths": ("chat/completions",)}, {}, "/completions answers with status 404"),
-        ({}, {"mode": "completions", "tokenizer": None}, "need the model's GGUF"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(members: Any, how: Any, says: str) -> None:

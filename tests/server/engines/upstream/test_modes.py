@@ -30,16 +30,14 @@ from tests.support.upstream_server import (
     streamed,
     upstream,
 )
-from tests.support.upstream_shapes import CHAT, COMPLETIONS, RESPONSES, SHAPES, Shape, talk
+from tests.support.upstream_shapes import COMPLETIONS, RESPONSES, SHAPES, Shape, talk
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Recall
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
-from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.engines.upstream.exchange import Patience
-from tieline_server.engines.upstream.probe import UpstreamError
 
 T = TypeVar("T")
 
@@ -324,59 +322,6 @@ def test_a_chain_of_200_turns_is_rendered_once(shape: Shape) -> None:
 
     costs = run(main())
     assert 0 < costs[199] <= 1.15 * costs[4]
-
-
-@pytest.mark.parametrize("shape", [CHAT, RESPONSES, COMPLETIONS], ids=str)
-def test_a_mode_that_the_upstream_has_not_is_said_in_one_line(shape: Shape) -> None:
-    async def main() -> None:
-        async with upstream(paths=()) as server:
-            engine = UpstreamEngine([server.url], how=shape.how)
-            with pytest.raises(UpstreamError) as caught:
-                await engine.probe()
-            await engine.close()
-            (line,) = str(caught.value).splitlines()
-            assert line.startswith(f"{server.url}/")
-            assert line.endswith("answers with status 404: it has no such path")
-
-    run(main())
-
-
-def test_state_in_a_mode_that_has_none_is_said_in_one_line() -> None:
-    async def main() -> None:
-        async with upstream() as server:
-            engine = UpstreamEngine([server.url], how=Wanted(mode="chat", state=True))
-            with pytest.raises(UpstreamError, match="is of the mode responses, not of chat"):
-                await engine.probe()
-            await engine.close()
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("paths", "wanted", "member"),
-    [
-        (("chat/completions", "responses", "completions"), Wanted(), "messages"),
-        (("responses",), Wanted(), "input"),
-        (
-            ("chat/completions", "completions"),
-            Wanted(tokenizer=COMPLETIONS.how.tokenizer),
-            "prompt",
-        ),
-    ],
-)
-def test_without_a_word_it_is_what_the_upstream_has(
-    paths: tuple[str, ...], wanted: Wanted, member: str
-) -> None:
-    async def main() -> None:
-        async with upstream(paths=paths) as server:
-            server.otherwise = talk
-            engine = UpstreamEngine([server.url], how=wanted)
-            await engine.probe()
-            await deltas_of(engine, ask())
-            assert member in server.bodies[-1]
-            await engine.close()
-
-    run(main())
 
 
 def test_one_replica_that_answers_is_enough_to_choose() -> None:
