@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.support.engine_contract import WEATHER, deltas_of, finish_of, link, prompt, text_in
 from tests.support.model_server import KEY, model_server
-from tests.support.upstream_server import MODEL, UpstreamServer, event, streamed, upstream
+from tests.support.upstream_server import MODEL, UpstreamServer, streamed, upstream
 from tests.support.upstream_shapes import COMPLETIONS, TOKENIZER
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
 from tieline_server.core.effects import Prompt, Work
@@ -21,7 +21,6 @@ from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
-from tieline_server.engines.upstream.faults import MALFORMED
 from tieline_server.engines.upstream.probe import UpstreamError
 
 T = TypeVar("T")
@@ -311,66 +310,6 @@ def test_a_call_that_is_no_json_fails_typed(said: str) -> None:
             with pytest.raises(EngineError) as caught:
                 await deltas_of(engine, given)
             assert caught.value.code == "server_error"
-
-    run(main())
-
-
-def test_log_probabilities_of_completions_are_read_too() -> None:
-    logprobs = {
-        "tokens": ["fi", "ne"],
-        "token_logprobs": [-0.5, -0.1],
-        "top_logprobs": [{"fi": -0.5, "no": -2.0}, None],
-    }
-    chunk = {"choices": [{"index": 0, "text": "fine", "token_ids": [5, 6], "logprobs": logprobs}]}
-
-    async def main() -> None:
-        plan = streamed(event(chunk), *COMPLETIONS.stop)
-        async with scripted(Scripted()) as (server, engine):
-            server.plans.append(plan)
-            wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
-            deltas = await deltas_of(engine, ask(engine, **wanted))
-            (said,) = [each for each in deltas if isinstance(each, TextDelta)]
-            entries = [json.loads(bytes(each)) for each in said.logprobs]
-            assert [(each["token"], each["logprob"]) for each in entries] == [
-                ("fi", -0.5),
-                ("ne", -0.1),
-            ]
-            assert [len(each["top_logprobs"]) for each in entries] == [1, 0]
-            assert said.tokens == 2
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"token_ids": [1 << 40]},
-        {"token_ids": [-1]},
-        {"logprobs": {"content": [{"token": "fi", "top_logprobs": [3]}]}},
-        {"logprobs": {"content": [{"token": 3}]}},
-    ],
-    ids=["an id beyond any", "an id below any", "no alternatives", "no token"],
-)
-def test_what_is_no_id_and_no_log_probability_is_no_answer(wrong: Any) -> None:
-    async def main() -> None:
-        async with scripted(Scripted()) as (server, engine):
-            server.plans.append(streamed(event({"choices": [{"text": "fine", **wrong}]})))
-            wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
-            with pytest.raises(EngineError) as caught:
-                await deltas_of(engine, ask(engine, **wanted))
-            assert (caught.value.code, caught.value.message) == ("server_error", MALFORMED)
-
-    run(main())
-
-
-@pytest.mark.parametrize("sampled", [0, -5])
-def test_a_chunk_that_was_sampled_as_nothing_has_no_ids(sampled: int) -> None:
-    async def main() -> None:
-        async with scripted(Scripted()) as (server, engine):
-            odd = {"choices": [{"text": ""}], "__verbose": {"tokens": [5]}}
-            odd["timings"] = {"predicted_n": sampled}
-            server.plans.append(streamed(event(odd), COMPLETIONS.text("fine"), *COMPLETIONS.stop))
-            assert text_in(await deltas_of(engine, ask(engine))) == "fine"
 
     run(main())
 
