@@ -4,7 +4,7 @@ import pytest
 
 from tests.support import chat_templates
 from tests.support.gguf_file import CHATML
-from tieline_server.engines.chat_format.syntax import FAMILIES, PLAIN, Syntax, recognise
+from tieline_server.engines.chat_format.syntax import PLAIN, Syntax, recognise
 from tieline_server.engines.chat_format.syntax.base import THOUGHT
 from tieline_server.engines.chat_format.syntax.harmony import HARMONY
 from tieline_server.engines.chat_format.syntax.hermes import HERMES
@@ -31,18 +31,3 @@ def test_a_model_thinks_where_its_template_knows_the_tags() -> None:
     assert recognise(chat_templates.THINKS).thought == THOUGHT
     assert recognise(CHATML + "{# <think> #}").thought == THOUGHT
     assert recognise(chat_templates.HARMONY + "{# <think> #}").thought == HARMONY.thought
-
-
-@pytest.mark.parametrize("syntax", [PLAIN, *(found for _, found in FAMILIES)], ids=str)
-def test_a_call_is_a_head_that_names_the_tool_and_a_tail(syntax: Syntax) -> None:
-    head, tail = syntax.frame("look")
-    custom_head, custom_tail = syntax.frame("look", custom=True)
-    assert "look" in head
-    assert "look" in custom_head
-    assert "input" in custom_head
-    assert "$" not in head + tail + custom_head + custom_tail
-
-
-def test_the_name_is_a_json_string_but_where_it_is_written_as_it_is() -> None:
-    assert PLAIN.frame('a"b')[0] == '{"name":"a\\"b","arguments":'
-    assert HARMONY.frame("a")[0].startswith("<|channel|>commentary to=functions.a ")

@@ -1,0 +1,77 @@
+"""A model of some family, as far as it is text: what it is shown, and what is read of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.support.engine_contract import link, prompt
+from tieline_server.core.deltas import CallDelta, CallStart, ItemEnd, ReasoningDelta, TextDelta
+from tieline_server.engines.chat_format import gguf_metadata
+from tieline_server.engines.chat_format.chat_template import ChatTemplate
+from tieline_server.engines.chat_format.constrain import constraint_of
+from tieline_server.engines.chat_format.sampled_text import Piece
+from tieline_server.models import find
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "name": "look",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    },
+    {"type": "custom", "name": "shell"},
+]
+
+CALLS: list[dict[str, Any]] = [
+    {"type": "function_call", "call_id": "c", "name": "look", "arguments": '{"at":"x"}'},
+    {"type": "custom_tool_call", "call_id": "d", "name": "shell", "input": 'echo "a"'},
+]
+
+OUTPUTS: list[dict[str, Any]] = [
+    {"type": "function_call_output", "call_id": "c", "output": 'a "b"'},
+    {"type": "custom_tool_call_output", "call_id": "d", "output": "c"},
+]
+
+
+class ChatFamily:
+    """The packaged model's vocabulary with the chat template of a family.
+
+    ``special`` are further special tokens.
+    """
+
+    def __init__(self, template: str, *, special: Sequence[str] = ()) -> None:
+        metadata = gguf_metadata.read(find())
+        more = {token: 90_000 + at for at, token in enumerate(special)}
+        self.template = ChatTemplate(
+            replace(metadata, template=template, special={**metadata.special, **more})
+        )
+
+    def shown(self, items: Sequence[dict[str, Any]], *, after: Any = None) -> list[str]:
+        """The messages, as texts, by which the model is shown some items."""
+        tip = link(items, None if after is None else link(after))
+        return ["".join(parts) for parts in self.template.parts_of(tip)]
+
+    def heard(self, text: str, *, required: bool = False) -> list[tuple[str, str]]:
+        """What is read of an answer that comes letter by letter: its items, each with its text."""
+        choice = "required" if required else "auto"
+        settings = prompt(tools=TOOLS, tool_choice=choice).settings
+        speech = self.template.speech
+        reader = constraint_of(settings.tools.offered, settings, speech).reader()
+        deltas = [delta for letter in text for delta in reader.feed(Piece(letter, 1))]
+        rest, reason = reader.end("stop")
+        assert reason == "stop"
+        items: list[tuple[str, str]] = []
+        for delta in (*deltas, *rest):
+            match delta:
+                case CallStart(name=name):
+                    items.append((name, ""))
+                case TextDelta() | ReasoningDelta() | CallDelta():
+                    kind = {TextDelta: "text", ReasoningDelta: "thought"}.get(type(delta))
+                    if kind is not None and (not items or items[-1][0] != kind):
+                        items.append((kind, ""))
+                    items[-1] = (items[-1][0], items[-1][1] + delta.text)
+                case ItemEnd():
+                    pass
+                case other:
+                    raise AssertionError(other)
+        return items
