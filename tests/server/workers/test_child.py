@@ -1,0 +1,150 @@
+"""A worker as its supervisor sees it: a real process that serves, drains, fails, or dies."""
+
+import asyncio
+import gc
+import os
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.support.process_state import PATIENCE, ProcessState
+from tests.support.worker_process import (
+    ORDER,
+    SERVES,
+    UNTIL_DRAINED,
+    WorkerProcess,
+    gone,
+    worker_process,
+)
+from tieline_server.workers.child import Child, NotServing
+
+
+def run(does: str, case: Callable[[Child, WorkerProcess], Awaitable[None]]) -> None:
+    """Runs a case with a child that does this; a hang fails."""
+
+    async def main(process: WorkerProcess) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await case(process.child(), process)
+
+    with worker_process(does) as process:
+        asyncio.run(main(process))
+
+
+def test_it_serves_when_the_worker_says_so_and_the_order_has_reached_it() -> None:
+    async def case(child: Child, process: WorkerProcess) -> None:
+        assert (child.serves, child.served) == (False, 0.0)
+        await child.serve(ORDER)
+        assert (child.serves, child.order) == (True, ORDER)
+        child.drain()
+        await gone(child)
+        assert process.printed() == repr(ORDER)
+
+    run(SERVES + "print(order); hear()", case)
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ("hear(); say(Failed('no such file'))", "no such file"),
+        ("hear()", "a worker ended before it was ready"),
+        ("control.sendall(b'no message'); hear()", "a worker ended before it was ready"),
+    ],
+    ids=["with a reason", "without a word", "with nonsense"],
+)
+def test_one_that_ends_before_it_serves_says_why_in_one_line(
+    does: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def case(child: Child, _: WorkerProcess) -> None:
+        with pytest.raises(NotServing) as caught:
+            await child.serve(ORDER)
+        assert str(caught.value) == says
+        assert not child.serves
+        await gone(child)
+
+    run(does, case)
+    gc.collect()
+    assert caplog.messages == []
+
+
+def test_one_that_cannot_be_told_any_more_is_heard_of_by_its_end() -> None:
+    async def case(child: Child, _: WorkerProcess) -> None:
+        await child.ended.wait()
+        with pytest.raises(NotServing):
+            await child.serve(ORDER)
+        child.drain()
+        await gone(child)
+
+    run("", case)
+
+
+@pytest.mark.parametrize("insist", [False, True])
+def test_it_is_told_to_drain_and_whether_that_is_urgent(insist: bool) -> None:
+    async def case(child: Child, process: WorkerProcess) -> None:
+        await child.serve(ORDER)
+        assert not child.asked
+        child.drain(insist=insist)
+        assert child.asked
+        await gone(child)
+        assert process.printed() == f"Drain(insist={insist})"
+
+    run(SERVES + "print(hear())", case)
+
+
+def test_a_kill_does_not_ask_and_is_nothing_to_one_that_has_ended() -> None:
+    async def case(child: Child, process: WorkerProcess) -> None:
+        await child.serve(ORDER)
+        child.kill()
+        assert child.asked
+        await gone(child)
+        child.kill()
+        assert process.printed() == ""
+
+    run(f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {UNTIL_DRAINED}print('drained')", case)
+
+
+def test_one_that_dies_by_itself_was_not_asked_and_did_serve() -> None:
+    async def case(child: Child, _: WorkerProcess) -> None:
+        await child.serve(ORDER)
+        await gone(child, -9)
+        assert (child.asked, child.serves, child.status) == (False, True, -9)
+
+    run(SERVES + "os.kill(os.getpid(), signal.SIGKILL)", case)
+
+
+def test_the_time_that_it_has_served_grows_until_it_ends() -> None:
+    async def case(child: Child, _: WorkerProcess) -> None:
+        await child.serve(ORDER)
+        before = child.served
+        while child.served <= before:
+            pass
+        child.kill()
+        await gone(child)
+        served = child.served
+        now = asyncio.get_running_loop().time
+        begun = now()
+        while now() == begun:
+            pass
+        assert child.served == served > before
+
+    run(UNTIL_DRAINED, case)
+
+
+def test_it_is_closed_when_it_has_ended_and_is_buried_and_leaves_nothing_open() -> None:
+    async def case(child: Child, process: WorkerProcess) -> None:
+        await child.serve(ORDER)
+        closing = asyncio.create_task(child.close())
+        child.kill()
+        await child.ended.wait()
+        await asyncio.wait([child._listening])
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        child.buried(None)
+        await closing
+        assert process.control.fileno() == -1
+
+    # What an event loop has open by itself, and Python's first of all processes, stays.
+    run(UNTIL_DRAINED, case)
+    before = ProcessState(os.getpid()).descriptors
+    run(UNTIL_DRAINED, case)
+    assert ProcessState(os.getpid()).descriptors == before
