@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from tieline.complaints import refusal
 from tieline.errors import ApiError
 
 
@@ -275,8 +276,8 @@ _part: Final = msgspec.json.Decoder(Part)
 def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
     """Reads one item.
 
-    Raises :class:`ApiError` (400 ``invalid_json``, ``invalid_type`` or ``invalid_value``) that
-    names ``param`` when the item is no object or a member that we read has the wrong type.
+    Raises :class:`ApiError` (400) that names ``param`` when the item is no object, or a member that
+    we read is missing or has the wrong type.
 
     >>> decode(b'{"role":"user","content":"hi"}').type
     'message'
@@ -285,7 +286,7 @@ def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
     try:
         view = _view(data)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _refusal(error, param) from None
+        raise refusal(error, at=param, what="item") from None
     if isinstance(view, Message) and view.role not in ROLES:
         raise ApiError.of(
             "invalid_value",
@@ -306,15 +307,6 @@ def _view(data: bytes) -> View:
     kind = _probe.decode(data).type
     view: View = _decoders.get("message" if kind is UNSET else kind, _opaque).decode(data)
     return view
-
-
-def _refusal(error: Exception, param: str) -> ApiError:
-    """A decoder's complaint as the API error that a caller can act on."""
-    if isinstance(error, msgspec.ValidationError):
-        what, _, where = str(error).partition(" - at `$")
-        path = param + where.rstrip("`")
-        return ApiError.of("invalid_type", f"Invalid type for '{path}': {what}.", param=path)
-    return ApiError.of("invalid_json", "The item is not valid JSON.", param=param)
 
 
 def too_long(param: str, length: int, most: int) -> ApiError:
@@ -364,7 +356,7 @@ def decode_input(raw: bytes | Raw, *, param: str = "input") -> list[Item]:
             return [encode(Message(role="user", content=_string.decode(data)))]
         entries = _items.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _refusal(error, param) from None
+        raise refusal(error, at=param, what="item") from None
     if len(entries) > MAX_ITEMS:
         raise too_long(param, len(entries), MAX_ITEMS)
     return [decode(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)]

@@ -6,13 +6,12 @@ with the last ones and do no work where they are equal. Unknown members are igno
 means absent.
 """
 
-import re
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from tieline.errors import ApiError
+from tieline.complaints import refusal
 
 ABSENT: Final = Raw(b"null")
 """A free-form member that was not given, or given as null."""
@@ -169,46 +168,6 @@ BY_TYPE: Final[dict[str, type[Request]]] = {
     str(kind.__struct_config__.tag): kind for kind in CLASSES
 }
 """Client event type -> its class."""
-
-_WORDS: Final = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "bool": "a boolean",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
-
-_BOUNDS: Final[tuple[tuple[str, str], ...]] = (
-    (r"Expected `int` >=? ", "integer_below_min_value"),
-    (r"Expected `int` <=? ", "integer_above_max_value"),
-    (r"Expected `float` >=? ", "decimal_below_min_value"),
-    (r"Expected `float` <=? ", "decimal_above_max_value"),
-    (r"Expected `str` of length <=", "string_above_max_length"),
-    (r"Expected `(array|object)` of length <=", "array_above_max_length"),
-)
-
-
-def refusal(error: Exception) -> ApiError:
-    """A decoder's complaint about a request as OpenAI's 400 with ``param`` and ``code``.
-
-    >>> refusal(msgspec.ValidationError("Expected `float`, got `str` - at `$.top_p`")).param
-    'top_p'
-    """
-    if not isinstance(error, msgspec.ValidationError):
-        return ApiError.of("invalid_json", "The message is not valid JSON.")
-    what, _, where = str(error).replace("at `key` in `$", "at `$").partition(" - at `$")
-    param = where.rstrip("`").lstrip(".") or None
-    for pattern, code in _BOUNDS:
-        if re.match(pattern, what):
-            return ApiError.of(code, f"Invalid '{param}': {_plain(what)}.", param=param)
-    return ApiError.of("invalid_type", f"Invalid type for '{param}': {_plain(what)}.", param=param)
-
-
-def _plain(complaint: str) -> str:
-    text = re.sub(r"`(\w+)( \| null)?`", lambda match: _WORDS.get(match[1], match[1]), complaint)
-    return text[:1].lower() + text[1:]
 
 
 def decode(raw: bytes | Raw, kind: type[Request]) -> Any:

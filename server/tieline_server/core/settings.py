@@ -14,9 +14,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 
+from tieline.complaints import refusal
 from tieline.errors import ApiError
 from tieline.items import too_long
-from tieline.requests import Create, refusal
+from tieline.requests import Create
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
 from tieline_server.core.effects import Defaults, Work
 
@@ -506,11 +507,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes, param: str) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
-        problem = refusal(error)
-        path = problem.param or ""
-        where = param + ("" if path.startswith("[") or not path else ".") + path
-        message = problem.message.replace(f"'{problem.param}'", f"'{where}'")
-        raise ApiError.of(problem.code, message, param=where) from None
+        raise refusal(error, at=param) from None
 
 
 def _missing(param: str) -> ApiError:

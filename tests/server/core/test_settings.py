@@ -85,7 +85,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("members", "code", "param"),
         [
-            ({"tools": [{"name": "f"}]}, "invalid_type", "tools[0]"),
+            ({"tools": [{"name": "f"}]}, "missing_required_parameter", "tools[0].type"),
             ({"tools": [tool("f"), 7]}, "invalid_type", "tools[1]"),
             ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
             ({"tools": [{"type": "custom", "name": ""}]}, "missing_required_parameter",
@@ -380,7 +380,7 @@ class TestContextManagement:
              "integer_below_min_value", "context_management[0].compact_threshold"),
             ([{"type": "compaction"}, {"type": "forgetting"}],
              "invalid_value", "context_management[1].type"),
-            ([{}], "invalid_type", "context_management[0]"),
+            ([{}], "missing_required_parameter", "context_management[0].type"),
             ({"type": "compaction"}, "invalid_type", "context_management"),
             (7, "invalid_type", "context_management"),
         ],

@@ -5,7 +5,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from tieline import requests
 from tieline.codecs import json
 from tieline.codecs.memory import MAX_NAME, Memory
 from tieline.codecs.proto.bridge import Bridge
@@ -13,6 +12,7 @@ from tieline.codecs.proto.fields import NULL, Spec, extras, getter
 from tieline.codecs.proto.frames import field, tag
 from tieline.codecs.proto.memory import NAMES, FieldMemory
 from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS, raw_members
+from tieline.complaints import refusal
 from tieline.requests import Create, Request
 from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import ResponseCreate
@@ -71,7 +71,8 @@ def from_create(message: ResponseCreate) -> Create:
 class RequestEncoder:
     """Encodes the client events of one line and builds settings that come again only once.
 
-    >>> cancel = requests.Cancel(response_id="resp_1")
+    >>> from tieline.requests import Cancel
+    >>> cancel = Cancel(response_id="resp_1")
     >>> RequestEncoder().encode(cancel) == encode_request(cancel).SerializeToString()
     True
     """
@@ -189,7 +190,7 @@ def _converted(values: dict[str, Any], kind: type[Struct]) -> Any:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise requests.refusal(error) from None
+        raise refusal(error) from None
 
 
 def _enveloped(request: Request, envelope: dict[str, Any]) -> Request:
