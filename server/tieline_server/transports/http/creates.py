@@ -5,6 +5,7 @@ import re
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_writer import StreamWriter
 from msgspec import structs
 
 from tieline import responses
@@ -117,15 +118,19 @@ class CreateCalls:
         response = EventResponse(headers=EVENT_STREAM)
         call.stamp(response, {"created": round(call.spent * 1000, 3)})
         writer = await response.prepare(call.request)
-        assert writer is not None, "a response that has just been made"
+        assert isinstance(writer, StreamWriter), "a response that has just been made"
         profile = self._services.profile
         stream = EventStream(
-            writer, live, EventJson(profile, extensions), joined=profile.joined_writes
+            writer,
+            live,
+            EventJson(profile, extensions),
+            first=first,
+            joined=profile.joined_writes,
+            heartbeat=self._config.heartbeat,
+            write_timeout=self._config.write_timeout,
         )
         try:
-            await stream.run(
-                first, heartbeat=self._config.heartbeat, write_timeout=self._config.write_timeout
-            )
+            await stream.run()
         except Stuck:
             # Nothing more can be said to a reader that takes nothing.
             if call.request.transport is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_writer import StreamWriter
 from msgspec import UNSET
 
 from tieline import events
@@ -13,6 +13,7 @@ from tieline.errors import ApiError
 from tieline_server.core.profile import PROFILES
 from tieline_server.transports.batches import Batches
 from tieline_server.transports.calls import LiveLine
+from tieline_server.transports.http.connection import UNSENT_BYTES
 from tieline_server.transports.json_events import EventJson, error_json
 from tieline_server.transports.pulse import Pulse, Stuck
 
@@ -69,58 +70,99 @@ class EventResponse(web.StreamResponse):
 class EventStream:
     """Gathers the events of a line into writes of whole events, and sends them.
 
-    Made and run by the coroutine that answers the request. ``joined`` says whether a write may
-    hold several events.
+    Made and run by the coroutine that answers the request. ``first`` is the event that it took
+    already; ``joined`` says whether a write may hold several events. ``heartbeat`` and
+    ``write_timeout`` are seconds.
     """
 
     def __init__(
-        self, writer: AbstractStreamWriter, live: LiveLine, encoder: EventJson, *, joined: bool
+        self,
+        writer: StreamWriter,
+        live: LiveLine,
+        encoder: EventJson,
+        *,
+        first: events.Event,
+        joined: bool,
+        heartbeat: float,
+        write_timeout: float,
     ) -> None:
         self._writer = writer
         self._live = live
         self._line = live.line
         self._encoder = encoder
         self._joined = joined
+        self._pulse = Pulse(heartbeat=heartbeat, write_timeout=write_timeout)
         self._numbers = 0
+        most = WRITE_BYTES if joined else 0
+        self._batches = Batches(self._line, self._encode, most=most, first=[first])
+        self._begun = False
+        """Whether the head has left."""
 
-    async def run(self, first: events.Event, *, heartbeat: float, write_timeout: float) -> None:
+    async def run(self) -> None:
         """Writes until the line has closed, then ``[DONE]`` and the end of the body.
 
         Raises :class:`Stuck` when a write takes longer than ``write_timeout`` seconds, and
         :class:`asyncio.CancelledError` when the peer is gone.
         """
-        most = WRITE_BYTES if self._joined else 0
-        batches = Batches(self._line, self._encode, most=most, first=[first])
-        pulse = Pulse(heartbeat=heartbeat, write_timeout=write_timeout)
         try:
-            while True:
-                data = batches.next()
-                if self._line.closed and batches.empty and (self._joined or data is None):
-                    await self._write((data or b"") + self._end(), pulse, last=True)
-                    return
-                if data is None:
-                    if not await self._silent(pulse):
-                        continue
-                    data = batches.next() or comment(self._line.phase())
-                await self._write(data, pulse)
+            await self._pump()
         except ConnectionError:
             # aiohttp's word for a peer that is gone.
             raise asyncio.CancelledError from None
         finally:
-            pulse.stop()
+            self._pulse.stop()
 
-    async def _silent(self, pulse: Pulse) -> bool:
-        """Waits for something to send; True when it took so long that a heartbeat is due."""
+    async def _pump(self) -> None:
+        batches, line = self._batches, self._line
+        while True:
+            data = batches.next()
+            if line.closed and batches.empty and (self._joined or data is None):
+                await self._write((data or b"") + self._end(), last=True)
+                return
+            if data is None:
+                if not await self._silent():
+                    continue
+                data = batches.next() or comment(line.phase())
+            await self._write(data)
+
+    async def _silent(self) -> bool:
+        """Waits for what it has to do itself; True when it took so long that a sign is due."""
         try:
-            await self._line.wait()
+            await self._line.wait(self._send_now if self._joined and self._begun else None)
         except asyncio.CancelledError:
-            if pulse.fired():
+            if self._pulse.fired():
                 return True
             raise
+        if self._pulse.writing:
+            await self._drain()
         return False
 
-    async def _write(self, data: bytes, pulse: Pulse, *, last: bool = False) -> None:
-        pulse.begin()
+    def _send_now(self) -> bool:
+        """Sends what a write takes; False when the peer is behind, or there is more to do."""
+        if self._line.closed:
+            # The last events leave together with the end of the body.
+            return False
+        data = self._batches.next()
+        if data is not None and not self._put(data):
+            return False
+        return self._batches.empty
+
+    def _put(self, data: bytes) -> bool:
+        """Hands a chunk (RFC 9112, 7.1) to the transport; False when the peer is behind."""
+        transport = self._writer.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the peer is gone")
+        if self._writer.chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > UNSENT_BYTES:
+            self._pulse.begin()
+            return False
+        self._pulse.end()
+        return True
+
+    async def _write(self, data: bytes, *, last: bool = False) -> None:
+        self._pulse.begin()
         try:
             if last:
                 await self._writer.write_eof(data)
@@ -131,10 +173,20 @@ class EventStream:
                 # The loop joins what is written in one of its turns.
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if pulse.fired():
-                raise Stuck from None
-            raise
-        pulse.end()
+            raise self._interrupted() from None
+        self._pulse.end()
+        self._begun = True
+
+    async def _drain(self) -> None:
+        """Waits until the peer has caught up with the write in flight."""
+        try:
+            await self._writer.drain()
+        except asyncio.CancelledError:
+            raise self._interrupted() from None
+        self._pulse.end()
+
+    def _interrupted(self) -> BaseException:
+        return Stuck() if self._pulse.fired() else asyncio.CancelledError()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []
