@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from msgspec import UNSET, Raw, Struct
 
 from tieline.codecs.json import check, fitting, invalid_json, join, members
@@ -313,15 +313,18 @@ class Spec:
         self._writers: Final = tuple(
             (name, _writer(self._by_name[name])) for name in writable if name not in self._scalars
         )
-        # Field -> its member, and how it is read where that is more than its value.
+        # Field -> its member, and how it is read where that is more than its value. Found by its
+        # descriptor: while these are held, a message lists the same ones and makes none anew.
+        fields = descriptor.fields_by_name
         self.readers: Final[Readers] = {
-            field: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.read)
+            fields[field]: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.read)
             for field, slot in slots.items()
         }
         self._loaders: Final[Readers] = {
-            field: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.load)
+            fields[field]: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.load)
             for field, slot in slots.items()
         }
+        self._beside: Final = [field for name, field in fields.items() if name in (_EXTRA, _ABSENT)]
 
     def only(self, names: Container[str]) -> "Spec":
         """The same table with these members alone, for writing."""
@@ -361,7 +364,7 @@ class Spec:
         said = self._blank_json.copy()
         beside = False
         for descriptor, field in message.ListFields():
-            loader = self._loaders.get(descriptor.name)
+            loader = self._loaders.get(descriptor)
             if loader is None:
                 beside = True
                 continue
@@ -399,10 +402,9 @@ class Spec:
         """Message -> the members of its struct, or None when it has members beside its fields."""
         values = self._blank.copy()
         for descriptor, field in message.ListFields():
-            field_name = descriptor.name
-            reader = self.readers.get(field_name)
+            reader = self.readers.get(descriptor)
             if reader is None:
-                if field_name in (_EXTRA, _ABSENT):
+                if descriptor in self._beside:
                     return None
                 continue
             name, read = reader
@@ -427,7 +429,7 @@ class Spec:
 
 
 Choices = tuple[tuple[str, Slot], ...]
-Readers = dict[str, tuple[str, Callable[[Any, str], Any] | None]]
+Readers = dict[FieldDescriptor, tuple[str, Callable[[Any, str], Any] | None]]
 
 
 def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

@@ -43,14 +43,15 @@ class FieldMemory:
         values = spec.blanks(message)
         readers = spec.readers
         for descriptor, field in message.ListFields():
-            field_name = descriptor.name
-            if field_name not in readers:
+            reader = readers.get(descriptor)
+            if reader is None:
                 continue
-            name, read = readers[field_name]
+            name, read = reader
             if read is None:
                 values[name] = field
-                self.work += size(field)
+                self.work += len(field) if type(field) is str else 8
                 continue
+            field_name = descriptor.name
             repeats = field_name in NAMES
             value = self._memory.recall(lane, field_name, field) if repeats else None
             if value is None:
