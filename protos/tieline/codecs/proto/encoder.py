@@ -4,11 +4,12 @@ What a turn of text or of calls sends is written field by field; whatever is rar
 :func:`encode_event`, whose bytes these are up to the order of fields.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Final
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline import events
 from tieline.codecs.memory import MAX_LANES, Memory
@@ -30,101 +31,76 @@ from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response as ResponseMessage
 
 
-class _Layout(NamedTuple):
+class _Layout(Struct, frozen=True, gc=False):
     """An event that says where it belongs and one thing more: a delta, a text or a part."""
 
     arm: bytes
+    """Tag of the arm."""
     said: bytes
-    """Tags of the arm, and of the thing said in it."""
+    """Tag of the thing said."""
     said_of: Callable[[Any], Any]
     place_of: Callable[[Any], tuple[Any, ...]]
-    """Class, lane, item and up to two indices; then logprobs, where the class has them."""
+    """Lane, item and up to two indices."""
+    index: str | None
+    """Name of the index beside that of the item."""
+    has_logprobs: bool
 
 
 # Written out: fetched by name, each of these costs ten times as much.
-_PLACES: Final[dict[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {
-    (): lambda e: (type(e), e.stream_id, e.item_id, e.output_index),
-    ("content_index",): lambda e: (
-        type(e), e.stream_id, e.item_id, e.output_index, e.content_index,
-    ),
-    ("content_index", "logprobs"): lambda e: (
-        type(e), e.stream_id, e.item_id, e.output_index, e.content_index, e.logprobs,
-    ),
-    ("summary_index",): lambda e: (
-        type(e), e.stream_id, e.item_id, e.output_index, e.summary_index,
-    ),
-}  # fmt: skip
-"""Members of an event beside its item and what it says -> what tells where it belongs."""
+_PLACES: Final[dict[str | None, Callable[[Any], tuple[Any, ...]]]] = {
+    None: lambda e: (e.stream_id, e.item_id, e.output_index),
+    "content_index": lambda e: (e.stream_id, e.item_id, e.output_index, e.content_index),
+    "summary_index": lambda e: (e.stream_id, e.item_id, e.output_index, e.summary_index),
+}
+"""Index of an event beside that of its item -> what tells where it belongs."""
 # These three are the same in all events that say where they belong; a test holds us to it.
 _ITEM_ID: Final = tag(OutputTextDelta.ITEM_ID_FIELD_NUMBER)
-_INDICES: Final = (
-    tag(OutputTextDelta.OUTPUT_INDEX_FIELD_NUMBER, NUMBER),
-    tag(OutputTextDelta.CONTENT_INDEX_FIELD_NUMBER, NUMBER),
-)
+_OUTPUT_INDEX: Final = tag(OutputTextDelta.OUTPUT_INDEX_FIELD_NUMBER, NUMBER)
+_PART_INDEX: Final = tag(OutputTextDelta.CONTENT_INDEX_FIELD_NUMBER, NUMBER)
 
 
 def _layout(arm: Arm) -> _Layout | None:
     names = [n for n in arm.kind.__struct_fields__ if n not in Event.__struct_fields__]
     if names[:2] != ["item_id", "output_index"]:
         return None
-    index = [name for name in names[2:] if name.endswith("_index")]
-    said = [name for name in names[2:] if name not in index]
-    place_of = _PLACES.get((*index, *said[1:]))
-    if not said or place_of is None:
+    index = next((name for name in names[2:] if name.endswith("_index")), None)
+    said = [name for name in names[2:] if name != index]
+    place_of = _PLACES.get(index)
+    if place_of is None or said[1:] not in ([], ["logprobs"]):
         # Another form, like a part with a status, is left to the tables.
         return None
     number = arm.spec.descriptor.fields_by_name[said[0]].number
-    return _Layout(tag(arm.number), tag(number), attrgetter(said[0]), place_of)
+    return _Layout(
+        arm=tag(arm.number),
+        said=tag(number),
+        said_of=attrgetter(said[0]),
+        place_of=place_of,
+        index=index,
+        has_logprobs=len(said) > 1,
+    )
 
 
 _ARMS: Final[dict[type[Event], Arm]] = {arm.kind: arm for arm in EVENTS.values()}
 _LAYOUTS: Final = {kind: form for kind, arm in _ARMS.items() if (form := _layout(arm)) is not None}
-_DELTAS: Final = {kind: _LAYOUTS[kind].place_of for kind in events.MERGEABLE}
+_DELTAS: Final = {kind: _LAYOUTS[kind] for kind in events.MERGEABLE}
 
 
 def _fields_of(place: tuple[Any, ...]) -> bytes:
     """The fields that say where an event belongs."""
-    said = b""
+    said: list[bytes] = []
+    if place[1]:
+        item_id = place[1].encode()
+        said += (_ITEM_ID, VARINT[len(item_id)], item_id)
     if place[2]:
-        item_id = place[2].encode()
-        said = _ITEM_ID + VARINT[len(item_id)] + item_id
-    for index_tag, index in zip(_INDICES, place[3:5], strict=False):
-        if index:
-            said += index_tag + VARINT[index]
-    return said
-
-
-class _Part:
-    """The part that deltas are for, and what their events begin with."""
-
-    __slots__ = ("_head", "_layout", "_stream", "fronts", "place")
-
-    def __init__(self, place: tuple[Any, ...], head: bytes) -> None:
-        self._layout = _LAYOUTS[place[0]]
-        self._stream = _stream(place[1])
-        self._head = head
-        self.place = place
-        self.fronts: dict[int, bytes] = {}
-        """Size of the text and of the number, as one key -> all bytes before the text."""
-
-    def front(self, size: int, number: int) -> bytes:
-        """All bytes before a text of ``size`` bytes that ``number`` bytes follow."""
-        head = self._head + self._layout.said + VARINT[size] if size else self._head
-        arm = self._stream + self._layout.arm + VARINT[len(head) + size] + head
-        front = _EVENTS + VARINT[len(arm) + size + number] + arm
-        if len(self.fronts) < _MAX_SIZES:
-            self.fronts[size << 4 | number] = front
-        return front
-
-
-def _stream(lane: Any) -> bytes:
-    return b"" if lane is UNSET else field(_STREAM_ID, lane.encode())
+        said += (_OUTPUT_INDEX, VARINT[place[2]])
+    if len(place) > 3 and place[3]:
+        said += (_PART_INDEX, VARINT[place[3]])
+    return b"".join(said)
 
 
 _EVENTS: Final = tag(ConnectResponse.EVENTS_FIELD_NUMBER)
 _STREAM_ID: Final = tag(ServerEvent.STREAM_ID_FIELD_NUMBER)
 _SEQUENCE: Final = tag(ServerEvent.SEQUENCE_NUMBER_FIELD_NUMBER, NUMBER)
-
 
 _NUMBERS: Final[dict[int | UnsetType, bytes]] = {
     number: _SEQUENCE + VARINT[number] for number in range(4096)
@@ -137,12 +113,88 @@ def _number_of(event: Event) -> bytes:
     return b"" if sequence is UNSET else _SEQUENCE + VARINT[sequence]
 
 
+def _lane(name: str | UnsetType) -> bytes:
+    return b"" if name is UNSET else field(_STREAM_ID, name.encode())
+
+
+def _front(event: Event, arm: bytes, size: int) -> tuple[bytes, ...]:
+    """All that comes before the fields of an event's arm, which take ``size`` bytes."""
+    number = _NUMBERS.get(event.sequence_number) or _number_of(event)
+    lane, length = event.stream_id, VARINT[size]
+    size += len(number) + len(arm) + len(length)
+    if lane is UNSET:
+        return _EVENTS, VARINT[size], number, arm, length
+    named = _lane(lane)
+    return _EVENTS, VARINT[size + len(named)], number, named, arm, length
+
+
+class _Fronts(dict[int, bytes]):
+    """Size of a delta's text -> all bytes before its place.
+
+    They tell nothing of the place but how many bytes it takes, and ids are of one size: the
+    deltas of the next turn begin with the same.
+    """
+
+    __slots__ = ("_after", "_before", "_head", "_said")
+
+    def __init__(self, layout: _Layout, lane: str | UnsetType, *, head: int, after: int) -> None:
+        self._before = _lane(lane) + layout.arm
+        self._said = len(layout.said)
+        self._head = head
+        self._after = after
+
+    def __missing__(self, size: int) -> bytes:
+        arm = self._head + (self._said + len(VARINT[size]) + size if size else 0)
+        before = self._before + VARINT[arm]
+        front = _EVENTS + VARINT[len(before) + arm + self._after] + before
+        if len(self) < _MAX_SIZES:
+            self[size] = front
+        return front
+
+
+class _Part:
+    """Deltas of one class that are for one part or call, and what their events begin with."""
+
+    __slots__ = ("_fronts", "_head", "_lead", "content_index", "fronts", "has_logprobs",
+                 "item_id", "kind", "lane", "layout", "output_index", "place", "width")  # fmt: skip
+
+    def __init__(self, layout: _Layout, event: Any, head: bytes) -> None:
+        self.layout = layout
+        self.place = layout.place_of(event)
+        self.lane, self.item_id, self.output_index = self.place[:3]
+        self.content_index = event.content_index if layout.index == "content_index" else None
+        self.kind = None if layout.index == "summary_index" else type(event)
+        """None where only ``place`` tells whether an event is one of these."""
+        self.has_logprobs = layout.has_logprobs
+        self._head = head
+        self._lead = head + layout.said
+        self.width = -1
+        self.fronts: dict[int, bytes] = {}
+        """Size of a text -> all bytes before it, where the number takes ``width`` bytes."""
+
+    def begin(self, width: int, fronts: _Fronts) -> None:
+        """Events whose number takes so many bytes come next."""
+        self.width, self._fronts, self.fronts = width, fronts, {}
+
+    def front(self, size: int) -> bytes:
+        """All bytes before a text of so many bytes."""
+        front = self._fronts[size] + (self._lead + VARINT[size] if size else self._head)
+        if len(self.fronts) < _MAX_SIZES:
+            self.fronts[size] = front
+        return front
+
+
 _MAX_PARTS: Final = MAX_LANES * len(_DELTAS)
 _SHORT: Final = 256
 _MAX_SHORT: Final = 64
 """Bytes and number of the content parts that are remembered as JSON and as a message."""
 _MAX_SIZES: Final = 256
 """Sizes of deltas remembered for a part: tokens have far fewer."""
+
+_NOTHING: Final = SimpleNamespace(kind=None)
+"""Where the delta before the first one belonged."""
+
+_Pieces = list[bytes]
 
 
 class EventEncoder:
@@ -153,10 +205,15 @@ class EventEncoder:
     ``encode`` gives what :func:`encode_event` gives, up to the order of fields.
     """
 
-    __slots__ = ("_contents", "_items", "_memory", "_parts", "_place", "_snapshot", "work")
+    __slots__ = ("_contents", "_fronts", "_items", "_memory", "_part", "_parts", "_place",
+                 "_snapshot", "work")  # fmt: skip
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[Any, ...], _Part] = {}
+        self._part: Any = _NOTHING
+        """What the last delta was for."""
+        self._parts: dict[Any, _Part] = {}
+        """What the last one of each class on each lane was for."""
+        self._fronts: dict[tuple[Any, ...], _Fronts] = {}
         self._place: tuple[tuple[Any, ...], bytes] = ((), b"")
         self._memory = Memory[bytes]()
         self._contents: dict[bytes, bytes] = {}
@@ -168,68 +225,87 @@ class EventEncoder:
 
     def encode(self, event: Event, *, output_omitted: bool = False) -> bytes:
         """The event as a serialized ConnectResponse of its own; such bytes concatenate."""
-        if output_omitted and isinstance(event, LifecycleEvent):
-            return self._lifecycle(event, output_omitted=True)
-        return self.encode_all((event,))[0]
+        if not output_omitted or not isinstance(event, LifecycleEvent):
+            return self.encode_all((event,))
+        pieces: _Pieces = []
+        self._lifecycle(event, pieces, output_omitted=True)
+        return b"".join(pieces)
 
-    def encode_all(self, given: Iterable[Event]) -> list[bytes]:
-        """Each event as ``encode`` gives it. Deltas of one part in a row cost the least."""
-        encoded: list[bytes] = []
-        place, built = None, 0
+    def encode_all(self, given: Sequence[Event]) -> bytes:
+        """The events as one serialized ConnectResponse. Deltas of one part in a row cost least."""
+        pieces: _Pieces = []
+        part, built = self._part, 0
         event: Any
         for event in given:
             kind = type(event)
-            place_of = _DELTAS.get(kind)
-            if place_of is None:
-                encoded.append(_WRITERS.get(kind, EventEncoder._whole)(self, event))
-                continue
-            if (now := place_of(event)) != place:
-                place, part = now, self._part(now)
-            if part is None:
-                encoded.append(self._whole(event))
-                continue
+            # Equal would do. Those of one part are made with the same name of it.
+            if (
+                kind is not part.kind
+                or event.item_id is not part.item_id
+                or event.stream_id is not part.lane
+                or event.output_index != part.output_index
+                or (part.content_index is not None and event.content_index != part.content_index)
+                or (part.has_logprobs and event.logprobs)
+            ):
+                layout = _DELTAS.get(kind)
+                if layout is None or (layout.has_logprobs and event.logprobs):
+                    _WRITERS.get(kind, EventEncoder._whole)(self, event, pieces)
+                    continue
+                part = self._part_of(layout, event)
             text = event.delta.encode()
             number = _NUMBERS.get(event.sequence_number) or _number_of(event)
-            size = len(text)
-            front = part.fronts.get(size << 4 | len(number)) or part.front(size, len(number))
-            encoded.append(front + text + number)
+            size, width = len(text), len(number)
+            if width != part.width:
+                part.begin(width, self._fronts_of(part, width))
+            pieces += (part.fronts.get(size) or part.front(size), text, number)
             built += size
+        self._part = part
         self.work += built
-        return encoded
+        return b"".join(pieces)
 
-    def _part(self, place: tuple[Any, ...]) -> _Part | None:
-        """The part of deltas at ``place``; None for those with logprobs."""
-        parts = self._parts
-        part = parts.get(place[:2])
+    def _part_of(self, layout: _Layout, event: Any) -> _Part:
+        """The part that a delta is for."""
+        place = layout.place_of(event)
+        part = self._parts.get((layout.arm, place[0]))
         if part is None or part.place != place:
-            if any(place[5:]):
-                return None
-            if len(parts) >= _MAX_PARTS:
-                parts.clear()
-            parts[place[:2]] = part = _Part(place, self._head(place))
+            if len(self._parts) >= _MAX_PARTS:
+                self._parts.clear()
+            part = _Part(layout, event, self._head(place))
+            self._parts[layout.arm, place[0]] = part
         return part
+
+    def _fronts_of(self, part: _Part, width: int) -> _Fronts:
+        """What such deltas begin with, wherever they belong."""
+        head = len(self._head(part.place))
+        key = (part.layout.arm, part.lane, head, width)
+        fronts = self._fronts.get(key)
+        if fronts is None:
+            if len(self._fronts) >= MAX_LANES:
+                self._fronts.clear()
+            fronts = _Fronts(part.layout, part.lane, head=head, after=width)
+            self._fronts[key] = fronts
+        return fronts
 
     def _head(self, place: tuple[Any, ...]) -> bytes:
         """The fields of a place; the events of one part mostly follow each other."""
-        if place[1:5] != self._place[0]:
-            said = _fields_of(place)
-            self._place = (place[1:5], said)
-            self.work += len(said)
+        if place != self._place[0]:
+            self._place = (place, _fields_of(place))
+            self.work += len(self._place[1])
         return self._place[1]
 
-    def _said(self, event: Event) -> bytes:
+    def _said(self, event: Any, pieces: _Pieces) -> None:
         """An event with a layout that is no delta."""
         layout = _LAYOUTS[type(event)]
-        place = layout.place_of(event)
         said = layout.said_of(event)
         body = self._content(said) if type(said) is Raw else said.encode()
-        if body is None or any(place[5:]):
-            return self._whole(event)
-        arm = self._head(place)
-        if body:
-            arm += layout.said + VARINT[len(body)] + body
-        self.work += len(body)
-        return _framed(event, arm)
+        if not body or (layout.has_logprobs and event.logprobs):
+            self._whole(event, pieces)
+            return
+        head, size = self._head(layout.place_of(event)), len(body)
+        length = VARINT[size]
+        pieces += _front(event, layout.arm, len(head) + len(layout.said) + len(length) + size)
+        pieces += (head, layout.said, length, body)
+        self.work += size
 
     def _content(self, raw: Raw) -> bytes | None:
         """A content part: short ones come again, as they begin and in their item."""
@@ -243,12 +319,13 @@ class EventEncoder:
                 self._contents[text] = built
         return built
 
-    def _item_event(self, event: Any) -> bytes:
+    def _item_event(self, event: Any, pieces: _Pieces) -> None:
         item = self._item(bytes(event.item))
-        arm = _ITEM + VARINT[len(item)] + item
+        head = _ITEM + VARINT[len(item)]
         if event.output_index:
-            arm = _INDEX + VARINT[event.output_index] + arm
-        return _framed(event, arm)
+            head = _INDEX + VARINT[event.output_index] + head
+        pieces += _front(event, _ARM_TAGS[type(event)], len(head) + len(item))
+        pieces += (head, item)
 
     def _item(self, text: bytes) -> bytes:
         built = self._items.get(text)
@@ -264,22 +341,32 @@ class EventEncoder:
             self._items[text] = built
         return built
 
-    def _lifecycle(self, event: LifecycleEvent, *, output_omitted: bool = False) -> bytes:
-        pieces = [self._response(event)]
+    def _lifecycle(
+        self, event: LifecycleEvent, pieces: _Pieces, *, output_omitted: bool = False
+    ) -> None:
+        said = self._response(event)
+        if event.response.output:
+            said = b"".join((said, *self._output(event, output_omitted)))
+        size = len(said)
+        head = _RESPONSE + VARINT[size]
+        if output_omitted:
+            head = _OMITTED + head
+        elif type(event) is events.ResponseCreated and event.event_id is not UNSET:
+            head = field(_EVENT_ID, event.event_id.encode()) + head
+        pieces += _front(event, _ARM_TAGS[type(event)], len(head) + size)
+        pieces += (head, said)
+
+    def _output(self, event: LifecycleEvent, omitted: bool) -> _Pieces:
+        """The output of the event's response; after one that is terminal it comes no more."""
+        pieces: _Pieces = []
         for raw in event.response.output:
             text = bytes(raw)
-            if not output_omitted:
+            if not omitted:
                 item = self._item(text)
                 pieces += (_OUTPUT, VARINT[len(item)], item)
             if event.TERMINAL:
                 self._items.pop(text, None)
-        response = b"".join(pieces)
-        arm = _RESPONSE + VARINT[len(response)] + response
-        if output_omitted:
-            arm = _OMITTED + arm
-        elif type(event) is events.ResponseCreated and event.event_id is not UNSET:
-            arm = field(_EVENT_ID, event.event_id.encode()) + arm
-        return _framed(event, arm)
+        return pieces
 
     def _response(self, event: LifecycleEvent) -> bytes:
         """The fields of the event's response, without its output."""
@@ -308,28 +395,20 @@ class EventEncoder:
             self._memory.keep(event.stream_id, "settings", settings, built)
         return built
 
-    def _whole(self, event: Event) -> bytes:
+    def _whole(self, event: Event, pieces: _Pieces) -> None:
         encoded = encode_event(event)
         self.work += len(encoded)
-        return encoded
+        pieces.append(encoded)
 
 
-def _framed(event: Event, arm: bytes) -> bytes:
-    """The whole of an event with these fields in its arm."""
-    front = _NUMBERS.get(event.sequence_number) or _number_of(event)
-    if event.stream_id is not UNSET:
-        front += _stream(event.stream_id)
-    front += _ARM_TAGS[type(event)] + VARINT[len(arm)]
-    return b"".join((_EVENTS, VARINT[len(front) + len(arm)], front, arm))
-
-
-_WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any], bytes]]] = {
+_WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any, _Pieces], None]]] = {
     events.OutputItemAdded: EventEncoder._item_event,
     events.OutputItemDone: EventEncoder._item_event,
     **{kind: EventEncoder._lifecycle for kind in _ARMS if issubclass(kind, LifecycleEvent)},
-    **dict.fromkeys(_LAYOUTS, EventEncoder._said),
+    **dict.fromkeys(_LAYOUTS.keys() - _DELTAS.keys(), EventEncoder._said),
 }
-"""Event -> what writes it; any other is built whole."""
+"""Event that is no delta -> what writes it; any other is built whole."""
+
 
 _ARM_TAGS: Final = {kind: tag(arm.number) for kind, arm in _ARMS.items()}
 _INDEX: Final = tag(OutputItemDone.OUTPUT_INDEX_FIELD_NUMBER, NUMBER)

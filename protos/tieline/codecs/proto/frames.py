@@ -49,4 +49,22 @@ def field(tag: bytes, body: bytes) -> bytes:
     >>> field(tag(4), b"Hi")
     b'"\\x02Hi'
     """
-    return tag + VARINT[len(body)] + body
+    return b"".join((tag, VARINT[len(body)], body))
+
+
+def repeated(message: bytes) -> list[bytes]:
+    """A message of one repeated field whose number is below 16, cut where each element ends.
+
+    >>> repeated(field(tag(1), b"Hi") + field(tag(1), b""))
+    [b'\\n\\x02Hi', b'\\n\\x00']
+    """
+    cut, start = [], 0
+    while start < len(message):
+        at, size, shift = start + 1, 0, 0
+        while (byte := message[at]) & 0x80:
+            size |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+        end = at + 1 + (size | byte << shift)
+        cut.append(message[start:end])
+        start = end
+    return cut

@@ -54,17 +54,17 @@ def part_of(raw: bytes | Raw) -> bytes | None:
         view = _text.decode(raw)
     except _UNFIT:
         return None
-    said = _TYPES[view.type]
+    said = [_TYPES[view.type]]
     if view.text:
         text = view.text.encode()
-        said += _TEXT + VARINT[len(text)] + text
+        said += (_TEXT, VARINT[len(text)], text)
     if view.annotations is not UNSET:
         text = bytes(view.annotations)
-        said += _ANNOTATIONS + VARINT[len(text)] + text
+        said += (_ANNOTATIONS, VARINT[len(text)], text)
     if view.logprobs is not UNSET:
         text = bytes(view.logprobs)
-        said += _LOGPROBS + VARINT[len(text)] + text
-    return _TEXT_PART + VARINT[len(said)] + said
+        said += (_LOGPROBS, VARINT[len(text)], text)
+    return field(_TEXT_PART, b"".join(said))
 
 
 def item_of(raw: bytes | Raw, part_of: Callable[[Raw], bytes | None] = part_of) -> bytes | None:
@@ -85,31 +85,31 @@ def _message(view: _Message, part_of: Callable[[Raw], bytes | None]) -> bytes | 
         part = part_of(raw)
         if part is None:
             return None
-        parts += _PART + VARINT[len(part)] + part
-    said = _ASSISTANT if view.role == "assistant" else _said(_ROLE, view.role)
-    said += _PARTS + VARINT[len(parts)] + parts
+        parts = b"".join((parts, _PART, VARINT[len(part)], part))
+    said = [_ROLES.get(view.role) or _said(_ROLE, view.role), _PARTS, VARINT[len(parts)], parts]
     if view.id is not UNSET:
         text = view.id.encode()
-        said += _ID + VARINT[len(text)] + text
+        said += (_ID, VARINT[len(text)], text)
     if view.status is not UNSET:
-        said += field(_STATUS, view.status.encode())
-    return _MESSAGE + VARINT[len(said)] + said
+        text = view.status.encode()
+        said += (_STATUS, VARINT[len(text)], text)
+    return field(_MESSAGE, b"".join(said))
 
 
 def _call(view: _Call) -> bytes:
     call_id, name, arguments = view.call_id.encode(), view.name.encode(), view.arguments.encode()
-    said = _CALL_ID + VARINT[len(call_id)] + call_id if call_id else b""
+    said = [_CALL_ID, VARINT[len(call_id)], call_id] if call_id else []
     if name:
-        said += _NAME + VARINT[len(name)] + name
+        said += (_NAME, VARINT[len(name)], name)
     if arguments:
-        said += _ARGUMENTS + VARINT[len(arguments)] + arguments
+        said += (_ARGUMENTS, VARINT[len(arguments)], arguments)
     if view.id is not UNSET:
         text = view.id.encode()
-        said += _OWN_ID + VARINT[len(text)] + text
+        said += (_OWN_ID, VARINT[len(text)], text)
     if view.status is not UNSET:
         text = view.status.encode()
-        said += _OWN_STATUS + VARINT[len(text)] + text
-    return _FUNCTION_CALL + VARINT[len(said)] + said
+        said += (_OWN_STATUS, VARINT[len(text)], text)
+    return field(_FUNCTION_CALL, b"".join(said))
 
 
 def _said(text_tag: bytes, said: str) -> bytes:
@@ -118,7 +118,7 @@ def _said(text_tag: bytes, said: str) -> bytes:
 
 _MESSAGE: Final = tag(Item.MESSAGE_FIELD_NUMBER)
 _ROLE: Final = tag(Message.ROLE_FIELD_NUMBER)
-_ASSISTANT: Final = field(_ROLE, b"assistant")
+_ROLES: Final = {"assistant": field(_ROLE, b"assistant")}
 _PARTS: Final = tag(Message.PARTS_FIELD_NUMBER)
 _ID: Final = tag(Message.ID_FIELD_NUMBER)
 _STATUS: Final = tag(Message.STATUS_FIELD_NUMBER)
@@ -187,45 +187,57 @@ def own_of(response: Response) -> bytes | None:
 
     None where it takes the tables to say them.
     """
-    if response.error is not None or response.incomplete_details is not None:
+    status = _RESPONSE_STATUSES.get(response.status)
+    odd = response.error is not None or response.incomplete_details is not None
+    if status is None or odd or not response.id or not response.created_at:
         return None
-    try:
-        return _going_well(response)
-    except ValueError:
-        # A count that its field cannot hold.
-        return None
-
-
-def _going_well(response: Response) -> bytes:
-    said = _said(_RESPONSE_ID, response.id)
-    if response.created_at:
-        said += _CREATED_AT + double(response.created_at)
+    text = response.id.encode()
+    said = [_RESPONSE_ID, VARINT[len(text)], text, _CREATED_AT, double(response.created_at)]
     if response.completed_at is not None:
-        said += _COMPLETED_AT + double(response.completed_at)
-    if response.status is not None:
-        said += field(_RESPONSE_STATUS, response.status.encode())
+        said += (_COMPLETED_AT, double(response.completed_at))
+    said.append(status)
     if response.previous_response_id is not None:
-        said += field(_PREVIOUS, response.previous_response_id.encode())
-    return said if response.usage is None else said + field(_USAGE, _usage(response.usage))
+        text = response.previous_response_id.encode()
+        said += (_PREVIOUS, VARINT[len(text)], text)
+    if response.usage is not None:
+        try:
+            usage = _usage(response.usage)
+        except ValueError:
+            # A count that its field cannot hold.
+            return None
+        said += (_USAGE, VARINT[len(usage)], usage)
+    return b"".join(said)
 
 
 def _usage(usage: Usage) -> bytes:
     inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
-    taken = _count(_CACHED, inputs.cached_tokens) + _count(_WRITTEN, inputs.cache_write_tokens)
-    thought = _count(_THOUGHT, outputs.reasoning_tokens)
-    said = _count(_INPUT, usage.input_tokens) + _INPUTS + VARINT[len(taken)] + taken
-    said += _count(_OUTPUT, usage.output_tokens) + _OUTPUTS + VARINT[len(thought)] + thought
-    return said + _count(_TOTAL, usage.total_tokens)
-
-
-def _count(count_tag: bytes, count: int) -> bytes:
-    return count_tag + VARINT[count] if count else b""
+    cached, written = inputs.cached_tokens, inputs.cache_write_tokens
+    thought, total = outputs.reasoning_tokens, usage.total_tokens
+    taken = _CACHED + VARINT[cached] if cached else b""
+    if written:
+        taken += _WRITTEN + VARINT[written]
+    thinking = _THOUGHT + VARINT[thought] if thought else b""
+    said = (
+        _INPUT + VARINT[usage.input_tokens] if usage.input_tokens else b"",
+        _INPUTS,
+        VARINT[len(taken)],
+        taken,
+        _OUTPUT + VARINT[usage.output_tokens] if usage.output_tokens else b"",
+        _OUTPUTS,
+        VARINT[len(thinking)],
+        thinking,
+        _TOTAL + VARINT[total] if total else b"",
+    )
+    return b"".join(said)
 
 
 _RESPONSE_ID: Final = tag(responses_pb2.Response.ID_FIELD_NUMBER)
 _CREATED_AT: Final = tag(responses_pb2.Response.CREATED_AT_FIELD_NUMBER, DOUBLE)
 _COMPLETED_AT: Final = tag(responses_pb2.Response.COMPLETED_AT_FIELD_NUMBER, DOUBLE)
-_RESPONSE_STATUS: Final = tag(responses_pb2.Response.STATUS_FIELD_NUMBER)
+_RESPONSE_STATUSES: Final[dict[str | None, bytes]] = {
+    name: field(tag(responses_pb2.Response.STATUS_FIELD_NUMBER), name.encode())
+    for name in ("queued", "in_progress", "completed", "incomplete", "cancelled", "failed")
+}
 _PREVIOUS: Final = tag(responses_pb2.Response.PREVIOUS_RESPONSE_ID_FIELD_NUMBER)
 _USAGE: Final = tag(responses_pb2.Response.USAGE_FIELD_NUMBER)
 _INPUT: Final = tag(responses_pb2.Usage.INPUT_TOKENS_FIELD_NUMBER, NUMBER)

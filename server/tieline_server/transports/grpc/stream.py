@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from tieline import events
 from tieline.codecs.proto import EventEncoder, RequestDecoder
+from tieline.codecs.proto.frames import repeated
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
 from tieline.requests import Request, SessionStart
@@ -124,13 +125,14 @@ class EventWriter:
                 beat = self._heartbeat()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
-        frames = self._encoder.encode_all(taken)
-        most = self._event_bytes
-        for index, frame in enumerate(frames):
-            if len(frame) > most:
-                frames[index] = self._shrink(taken[index])
+        message, most = self._encoder.encode_all(taken), self._event_bytes
         self._line.work.encode = self._encoder.work
-        return frames
+        if len(message) <= min(most, WRITE_BYTES):
+            return [message]
+        return [
+            frame if len(frame) <= most else self._shrink(event)
+            for frame, event in zip(repeated(message), taken, strict=True)
+        ]
 
     def _shrink(self, event: events.Event) -> bytes:
         """An event that the client cannot receive, without what it can do without, or an error.

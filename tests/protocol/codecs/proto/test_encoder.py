@@ -13,12 +13,21 @@ from tests.support.json_values import dumps
 from tieline import events
 from tieline.codecs import proto
 from tieline.codecs.proto.encoder import _OWN_NAMES, _settings_of
+from tieline.codecs.proto.frames import repeated
 from tieline.codecs.proto.schema import EVENTS
 from tieline.events import Event, LifecycleEvent
 from tieline.responses import InputTokensDetails, Response, Usage
 from tieline.v1.line_pb2 import ConnectResponse
 
 OPAQUE: Final = events.Opaque(name="vendor:x", raw=Raw(b'{"type":"vendor:x"}'))
+
+
+def same_events(encoded: bytes, given: list[Any]) -> None:
+    """One message of these events, each as ``same_bytes`` has it."""
+    cut = repeated(encoded)
+    assert b"".join(cut) == encoded
+    for raw, event in zip(cut, given, strict=True):
+        same_bytes(raw, event)
 
 
 def same_bytes(encoded: bytes, event: Event) -> None:
@@ -73,10 +82,68 @@ def streams(draw: st.DrawFn) -> list[Event]:
 def test_any_events_encoded_together_are_those_that_the_tables_make(given: list[Event]) -> None:
     encoder = proto.EventEncoder()
     for _ in range(2):
-        encoded = encoder.encode_all(given)
-        assert len(encoded) == len(given)
-        for raw, event in zip(encoded, given, strict=True):
-            same_bytes(raw, event)
+        same_events(encoder.encode_all(given), given)
+
+
+DELTAS: Final = [event for event in NUMBERED if type(event) in events.MERGEABLE]
+PLACE: Final = ("stream_id", "item_id", "output_index", "content_index", "summary_index")
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Event]:
+    """Deltas that follow each other as an engine says them, other events and lanes in between."""
+    given: list[Event] = []
+    number = draw(st.sampled_from([0, 125, 4093, 16_381, 2**32 - 40]))
+    for _ in range(draw(st.integers(1, 5))):
+        event = draw(st.sampled_from(DELTAS))
+        said = {name: draw(MEMBERS[name]) for name in PLACE if name in event.__struct_fields__}
+        if draw(st.booleans()):
+            # One that is equal to the last one's, and another object.
+            said["item_id"] = said["item_id"].encode().decode()
+        for text in draw(st.lists(TEXTS, min_size=1, max_size=6)):
+            given.append(msgspec.structs.replace(event, sequence_number=number, delta=text, **said))
+            number += 1
+        given += draw(st.lists(st.sampled_from(NUMBERED), max_size=1))
+    return given
+
+
+@given(runs(), st.integers(1, 9))
+def test_runs_of_deltas_cut_anywhere_are_those_that_the_tables_make(
+    given: list[Event], size: int
+) -> None:
+    encoder = proto.EventEncoder()
+    whole = proto.EventEncoder().encode_all(given)
+    cut = [given[start : start + size] for start in range(0, len(given), size)]
+    for _ in range(2):
+        encoded = b"".join(encoder.encode_all(some) for some in cut)
+        same_events(encoded, given)
+        assert encoded == whole
+
+
+def test_parts_that_differ_in_one_index_alone_are_told_apart() -> None:
+    content = events.ReasoningTextDelta(item_id="m", output_index=0, content_index=0, delta="a")
+    summary = events.ReasoningSummaryTextDelta(
+        item_id="m", output_index=0, summary_index=0, delta="a"
+    )
+    call = events.FunctionCallArgumentsDelta(item_id="m", output_index=0, delta="a")
+    for event, name in [
+        (content, "content_index"),
+        (content, "output_index"),
+        (summary, "summary_index"),
+        (summary, "output_index"),
+        (call, "output_index"),
+    ]:
+        other = msgspec.structs.replace(event, **{name: 1})
+        given = [event, event, other, other, event, msgspec.structs.replace(event, stream_id="b")]
+        same_events(proto.EventEncoder().encode_all(given), given)
+
+
+def test_text_that_is_no_unicode_is_refused_and_what_comes_after_it_is_not() -> None:
+    encoder = proto.EventEncoder()
+    event = _delta(1, "a", item_id="m")
+    with pytest.raises(UnicodeEncodeError):
+        encoder.encode_all([event, _delta(2, "\ud800", item_id="m")])
+    same_events(encoder.encode_all([event, event]), [event, event])
 
 
 def test_events_that_say_where_they_belong_agree_on_its_fields() -> None:
@@ -116,7 +183,7 @@ def test_a_number_that_protobuf_cannot_say_is_not_sent_as_another(wrong: int) ->
 def test_a_run_of_deltas_is_counted_as_the_same_deltas_one_by_one() -> None:
     run = [_delta(number, "four", item_id="msg_1") for number in range(20)]
     together, single = proto.EventEncoder(), proto.EventEncoder()
-    assert together.encode_all(run) == [single.encode(event) for event in run]
+    assert together.encode_all(run) == b"".join(single.encode(event) for event in run)
     assert together.work == single.work
     assert 80 <= together.work <= 100
 
@@ -135,7 +202,9 @@ def test_what_is_remembered_of_parts_is_bounded() -> None:
     assert len(encoder._contents) <= 64
     assert max(map(len, encoder._contents)) <= 256
     assert len(encoder._parts) <= 64 * len(events.MERGEABLE)
-    assert max(len(part.fronts) for part in encoder._parts.values()) <= 256
+    assert len(encoder._fronts) <= 64
+    kept = [*encoder._fronts.values(), *(part.fronts for part in encoder._parts.values())]
+    assert max(map(len, kept)) <= 256
 
 
 def test_whether_settings_are_the_same_is_told_by_every_member_but_a_responses_own() -> None:
@@ -181,10 +250,7 @@ def test_a_delta_with_logprobs_or_without_a_number_keeps_them() -> None:
         msgspec.structs.replace(event, logprobs=[Raw(b'{"token":"a"}')]),
         msgspec.structs.replace(event, sequence_number=UNSET),
     ):
-        for raw, sent in zip(
-            encoder.encode_all([event, odd, event]), [event, odd, event], strict=True
-        ):
-            same_bytes(raw, sent)
+        same_events(encoder.encode_all([event, odd, event]), [event, odd, event])
 
 
 def test_the_logprobs_of_a_whole_text_are_kept() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tieline.codecs.proto.frames import DOUBLE, NUMBER, VARINT, double, field, tag
+from tieline.codecs.proto.frames import DOUBLE, NUMBER, VARINT, double, field, repeated, tag
 from tieline.v1.events_pb2 import OpaqueEvent, ServerEvent
+from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response
 
 
@@ -30,3 +31,13 @@ def test_a_tag_says_the_wire_type() -> None:
     written = Response(created_at=0.1, parallel_tool_calls=True).SerializeToString()
     flag = tag(Response.PARALLEL_TOOL_CALLS_FIELD_NUMBER, NUMBER) + VARINT[1]
     assert tag(Response.CREATED_AT_FIELD_NUMBER, DOUBLE) + double(0.1) + flag == written
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 70_000])
+def test_a_message_is_cut_where_each_of_its_elements_ends(size: int) -> None:
+    each = [
+        ConnectResponse(events=[ServerEvent(stream_id="x" * length)]).SerializeToString()
+        for length in (size, 0, 5, size)
+    ]
+    assert repeated(b"".join(each)) == each
+    assert repeated(b"") == []
