@@ -63,12 +63,13 @@ class EventWriter:
     ) -> None:
         self._context = context
         self._line = line
+        self._work = line.work
         self._encoder = EventEncoder()
         self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
         given = () if first is None else (first,)
         self._batches = Batches(line, self._encode, most=WRITE_BYTES, first=given)
-        self._caught_up = asyncio.Event()
+        self._caught_up: asyncio.Event | None = None
 
     @property
     def writing(self) -> bool:
@@ -82,8 +83,8 @@ class EventWriter:
 
     async def caught_up(self) -> None:
         """Waits until the write in flight is done, or the stream is."""
-        self._caught_up.clear()
         if self.writing:
+            self._caught_up = self._caught_up or asyncio.Event()
             await self._caught_up.wait()
 
     async def run(self) -> ApiError | None:
@@ -98,9 +99,14 @@ class EventWriter:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         finally:
             self._pulse.stop()
-            self._pulse.end()
-            self._caught_up.set()
+            self._written()
         return self._line.error
+
+    def _written(self) -> None:
+        self._pulse.end()
+        if self._caught_up is not None:
+            self._caught_up.set()
+            self._caught_up = None
 
     async def _pump(self) -> None:
         beat = b""
@@ -111,11 +117,10 @@ class EventWriter:
                     beat = b""
                     self._pulse.begin()
                     await self._context.write(message)
-                    self._pulse.end()
-                    self._caught_up.set()
-                elif self._line.closed:
-                    return
-                else:
+                    self._written()
+                if self._batches.empty:
+                    if self._line.closed:
+                        return
                     await self._line.wait()
             except asyncio.CancelledError:
                 if not self._pulse.fired():
@@ -126,7 +131,7 @@ class EventWriter:
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         message, most = self._encoder.encode_all(taken), self._event_bytes
-        self._line.work.encode = self._encoder.work
+        self._work.encode = self._encoder.work
         if len(message) <= min(most, WRITE_BYTES):
             return [message]
         return [
