@@ -99,6 +99,26 @@ def refusing(status: int, error: Any = None, **headers: str) -> Handler:
     return refuse
 
 
+def trailing_off(status: int, *, cut: bool, **headers: str) -> Handler:
+    """Begins to say an error, and is then cut or says no more."""
+
+    async def trail(
+        _server: "UpstreamServer", _body: dict[str, Any], request: web.Request
+    ) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        response = web.StreamResponse(status=status, headers=named)
+        response.content_length = 1000
+        await response.prepare(request)
+        await response.write(b'{"error":')
+        if not cut:
+            await asyncio.Event().wait()
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    return trail
+
+
 def cutting() -> Handler:
     """Breaks the connection before it answers."""
 

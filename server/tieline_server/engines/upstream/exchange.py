@@ -4,6 +4,7 @@ import asyncio
 import email.utils
 import logging
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -28,7 +29,7 @@ LARGEST_ERROR: Final = 64 * 1024
 """Bytes of an error's body that are read."""
 
 CLOSING: Final = 1.0
-"""Seconds that an answer has to end its HTTP body after its last event."""
+"""Seconds that an answer has to end its HTTP body: after its last event, or where it refuses."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -148,8 +149,11 @@ class Exchange:
 
     async def _refusal(self, connection: Connection) -> Failure:
         body = bytearray()
-        while len(body) < LARGEST_ERROR and (piece := await connection.read()):
-            body += piece
+        connection.deadline = min(connection.deadline, connection.time() + CLOSING)
+        # Where the body comes late or is cut, the status has said what it is.
+        with suppress(OSError):
+            while len(body) < LARGEST_ERROR and (piece := await connection.read()):
+                body += piece
         said = said_in(bytes(body))
         after = retry_after(connection.headers.get("retry-after"), now=datetime.now(UTC))
         failure = refused(connection.status, said, retry_after=after)

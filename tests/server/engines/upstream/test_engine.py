@@ -28,6 +28,7 @@ from tests.support.upstream_server import (
     hanging,
     refusing,
     streamed,
+    trailing_off,
     upstream,
     usage,
 )
@@ -348,6 +349,18 @@ def test_one_replica_of_two_is_enough_to_start() -> None:
             async with opened(dead, alive) as engine:
                 for at in range(8):
                     assert text_in(await deltas_of(engine, ask(prompt_cache_key=f"key {at}")))
+
+    run(main())
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_refusal_whose_body_never_ends_is_told_by_its_status(cut: bool) -> None:
+    async def main() -> None:
+        patience = Patience(first=60.0)
+        async with upstream() as server, opened(server, patience=patience) as engine:
+            server.otherwise = trailing_off(429, cut=cut, Retry_After="7")
+            error = await refusal(engine)
+            assert (error.code, error.retry_after) == ("rate_limit_exceeded", 7.0)
 
     run(main())
 
