@@ -133,7 +133,7 @@ class KeptTurn(Struct, eq=False):
     goes_at: float = 0.0
     """When what is left of it goes, on the loop's clock. Known once it has ended."""
     memory: weakref.ref[Memory] | None = None
-    """What remembers its chain since it has ended: that of its line, until that is gone."""
+    """What remembers its chain since it has ended: that of its last line, until that is gone."""
     ending: asyncio.Event | None = None
     """Set as it ends, for those who wait."""
 
@@ -177,6 +177,11 @@ class KeptTurn(Struct, eq=False):
         """Its chain, while its lane could be continued from it, or since the line has gone."""
         memory = None if self.memory is None else self.memory()
         return None if memory is None else memory.find(self.response_id)
+
+    def moved(self, memory: Memory) -> None:
+        """Since it has ended it was resumed on another line, which may remember its chain."""
+        if memory.find(self.response_id) is not None:
+            self.memory = weakref.ref(memory)
 
     def end(self, memory: Memory) -> None:
         """It has ended; its line remembers its chain, if anything does."""

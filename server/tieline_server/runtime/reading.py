@@ -159,6 +159,8 @@ async def _read(services: Services, effect: Follow) -> None:
             tip = saved.tip
     with driver_of(reader).reporting() as line:
         line.followed(reader, tip)
+        if kept is not None:
+            kept.moved(line.memory)
 
 
 async def events_of(

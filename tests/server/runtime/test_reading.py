@@ -203,6 +203,28 @@ class TestResumes:
 
         run(test)
 
+    def test_the_chain_of_one_that_has_ended_comes_from_the_line_that_had_it_last(self) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            stage.create(resumable=True)
+            last = (await stage.until(events.ResponseCompleted)).response.id
+            second, third = stage.peer(), stage.peer()
+            second.resume(last, 10_000)
+            await second.until(events.ResponseCompleted)
+            # The line where it ran remembers the next one instead.
+            stage.create("more", previous_response_id=last)
+            await stage.until(events.ResponseCompleted)
+            third.resume(last, 10_000)
+            await third.until(events.ResponseCompleted)
+            third.create("other", previous_response_id=last)
+            await third.until(events.ResponseCompleted)
+            for each in (second, third, stage):
+                await each.line.close()
+            await stage.services.running.close()
+            assert stage.services.budget.size == 0
+
+        run(test)
+
     @pytest.mark.parametrize("store", [False, True])
     def test_what_was_not_kept_cannot_be_resumed(self, store: bool) -> None:
         async def test() -> None:
