@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from tests.support.upstream_server import (
 )
 from tests.support.upstream_server import talk as talk_by_chat
 from tieline_server.engines.bpe import shipped
+from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.models import find
 
@@ -170,3 +172,20 @@ async def talk(
     said = [shape.text(" word") for _ in range(most)]
     last = shape.length if most < words else shape.stop
     return await streamed(*said, *last)(server, body, request)
+
+
+@asynccontextmanager
+async def opened(
+    shape: Shape, *servers: UpstreamServer, **options: Any
+) -> AsyncIterator[UpstreamEngine]:
+    """An engine that has asked what there is; what it asked is forgotten."""
+    for server in servers:
+        server.otherwise = talk
+    engine = UpstreamEngine([server.url for server in servers], how=shape.how, **options)
+    await engine.probe()
+    for server in servers:
+        server.bodies.clear()
+    try:
+        yield engine
+    finally:
+        await engine.close()

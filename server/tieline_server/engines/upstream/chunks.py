@@ -33,6 +33,12 @@ class ChunkedAnswer:
         """Whether the model has ended, even if its usage is still to come."""
         return self._reason is not None
 
+    @property
+    def stated(self) -> int:
+        """Output tokens of which the upstream has said so far that there are."""
+        usage = self._usage
+        return 0 if usage is None else usage.completion_tokens or 0
+
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events.
 

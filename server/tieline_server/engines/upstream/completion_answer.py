@@ -107,6 +107,12 @@ class CompletionAnswer(ChunkedAnswer):
         self._split = split
         self._wanted = logprobs
         self._count = 0
+        self._known = 0
+
+    @property
+    def stated(self) -> int:
+        """Output tokens of which the upstream has said so far that there are."""
+        return max(self._known, self._count, super().stated)
 
     def end(self, phases: dict[str, int]) -> list[Delta]:
         """The last step. Raises as :meth:`read` does where the answer is not whole."""
@@ -134,6 +140,7 @@ class CompletionAnswer(ChunkedAnswer):
     def _take(self, choice: _Choice, chunk: _Chunk, deltas: list[Delta]) -> None:
         text = choice.text or ""
         ids = self._ids(text, choice, chunk)
+        self._known += len(ids or ())
         made: list[Delta] = []
         if text:
             count = len(ids) if ids else tokens_of(text)

@@ -18,6 +18,7 @@ import aiohttp
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
+from tieline_server.engines.upstream.allowance import LimitedAnswer
 from tieline_server.engines.upstream.choice import Wanted, chosen
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
@@ -133,12 +134,12 @@ class UpstreamEngine:
         timing.mark("render")
         course = _Course(self._replicas, self._affinity(prompt))
         replica = course.start()
-        accepted = False
+        accepted, most = False, prompt.max_output_tokens
         step: list[Delta] = []
         while True:
             exchange = self._exchange(replica)
             sent = request.to(replica)
-            answer = sent.answer
+            answer = sent.answer if most is None else LimitedAnswer(sent.answer, most)
             try:
                 await exchange.open(mode.path, sent.body)
                 timing.wait("queue", exchange.waited)
@@ -163,7 +164,7 @@ class UpstreamEngine:
                 replica.worked()
                 timing.mark("decode")
                 step += answer.end(timing.phases)
-                self._keep(exchange)
+                self._keep(exchange, whole=answer.finished)
                 yield step
                 return
             except (Failure, EngineError) as failure:
@@ -226,9 +227,12 @@ class UpstreamEngine:
             return key
         return prompt.tip.derive(AFFINITY, "", lambda before, _: before or prompt.session)
 
-    def _keep(self, exchange: Exchange) -> None:
-        """Leaves the rest of an answer that has ended to a task, so that its turn need not wait."""
-        rest = exchange.detach()
+    def _keep(self, exchange: Exchange, *, whole: bool) -> None:
+        """Leaves the rest of an answer that has ended to a task, so that its turn need not wait.
+
+        One that was not ended by its model may have no end: it is closed.
+        """
+        rest = exchange.detach() if whole else None
         if rest is None:
             return
         task = asyncio.get_running_loop().create_task(rest.finish())

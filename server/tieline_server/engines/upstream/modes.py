@@ -27,6 +27,11 @@ class Answer(Protocol):
         """Whether the model has ended, even if its usage is still to come."""
         ...
 
+    @property
+    def stated(self) -> int:
+        """Output tokens of which the upstream has said so far that there are."""
+        ...
+
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events. Raises :class:`Failure`."""
         ...

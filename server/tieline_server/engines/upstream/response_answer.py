@@ -162,6 +162,12 @@ class ResponseAnswer:
         """Whether the model has ended."""
         return self._response is not None
 
+    @property
+    def stated(self) -> int:
+        """Output tokens of which the upstream has said so far that there are."""
+        usage = self._response.usage if self._response is not None else None
+        return 0 if usage is None else usage.output_tokens or 0
+
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events. Raises :class:`Failure`."""
         deltas: list[Delta] = []

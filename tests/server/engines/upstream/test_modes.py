@@ -22,7 +22,6 @@ from tests.support.upstream_server import (
     Handler,
     Hang,
     Part,
-    UpstreamServer,
     cutting,
     event,
     hanging,
@@ -30,7 +29,7 @@ from tests.support.upstream_server import (
     streamed,
     upstream,
 )
-from tests.support.upstream_shapes import COMPLETIONS, RESPONSES, SHAPES, Shape, talk
+from tests.support.upstream_shapes import COMPLETIONS, RESPONSES, SHAPES, Shape, opened
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.history import Segment
@@ -44,23 +43,6 @@ T = TypeVar("T")
 SHORT = Patience(connect=1.0, first=0.2, between=0.2)
 
 in_each_mode = pytest.mark.parametrize("shape", SHAPES, ids=str)
-
-
-@asynccontextmanager
-async def opened(
-    shape: Shape, *servers: UpstreamServer, **options: Any
-) -> AsyncIterator[UpstreamEngine]:
-    """An engine that has asked what there is; what it asked is forgotten."""
-    for server in servers:
-        server.otherwise = talk
-    engine = UpstreamEngine([server.url for server in servers], how=shape.how, **options)
-    await engine.probe()
-    for server in servers:
-        server.bodies.clear()
-    try:
-        yield engine
-    finally:
-        await engine.close()
 
 
 class ModeContract(EngineContract):
