@@ -25,11 +25,18 @@ class Hang(Struct):
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class Repeated(Struct):
+    """Comes again and again until ``go`` is set, or until the client is gone."""
+
+    piece: bytes
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Cut(Struct):
     """Breaks the connection."""
 
 
-Part = bytes | Hang | Cut
+Part = bytes | Hang | Repeated | Cut
 Handler = Callable[["UpstreamServer", dict[str, Any], web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -72,6 +79,10 @@ def streamed(*parts: Part, whole: bool = True) -> Handler:
         for part in (*parts, DONE) if whole else parts:
             if isinstance(part, Hang):
                 await part.go.wait()
+            elif isinstance(part, Repeated):
+                while not part.go.is_set():
+                    await response.write(part.piece)
+                    await asyncio.sleep(0)
             elif isinstance(part, Cut):
                 assert request.transport is not None
                 request.transport.abort()

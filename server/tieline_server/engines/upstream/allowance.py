@@ -106,7 +106,7 @@ class Least:
 class LimitedAnswer:
     """An answer of ``most`` tokens; it is over with the first one that is certainly too many."""
 
-    __slots__ = ("_answer", "_least", "_most", "_over", "_said")
+    __slots__ = ("_answer", "_least", "_most", "_over", "_said", "moved")
 
     def __init__(self, answer: Answer, most: int) -> None:
         self._answer = answer
@@ -115,6 +115,8 @@ class LimitedAnswer:
         self._said = 0
         """Tokens up to here that are certain."""
         self._over = False
+        self.moved = False
+        """As the answer's own."""
 
     @property
     def done(self) -> bool:
@@ -135,8 +137,11 @@ class LimitedAnswer:
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events, up to the limit. Raises :class:`Failure`."""
         deltas: list[Delta] = []
+        self.moved = False
         for event in events:
-            for delta in self._answer.read((event,)):
+            said = self._answer.read((event,))
+            self.moved = self.moved or self._answer.moved
+            for delta in said:
                 self._take(delta, deltas)
                 if self._over:
                     return deltas

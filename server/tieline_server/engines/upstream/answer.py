@@ -127,6 +127,7 @@ class ChatAnswer(ChunkedAnswer):
             if refusal:
                 deltas.append(RefusalDelta(refusal, tokens_of(refusal)))
         if delta.tool_calls:
+            self.moved = True
             self._calls.feed(delta.tool_calls, deltas)
 
 

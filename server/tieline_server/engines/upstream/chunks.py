@@ -19,7 +19,7 @@ _anything: Final = msgspec.json.Decoder()
 class ChunkedAnswer:
     """Reads the chunks of one answer; what a choice of them says is a matter of the kind."""
 
-    __slots__ = ("_decode", "_reason", "_usage", "done")
+    __slots__ = ("_decode", "_reason", "_usage", "done", "moved")
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
@@ -27,6 +27,8 @@ class ChunkedAnswer:
         self._usage: Any = None
         self.done = False
         """Whether the upstream said that nothing more comes."""
+        self.moved = False
+        """Whether what was read last has something that is held back."""
 
     @property
     def finished(self) -> bool:
@@ -45,6 +47,7 @@ class ChunkedAnswer:
         Raises :class:`Failure`, and :class:`EngineError` for text off the form it must have.
         """
         deltas: list[Delta] = []
+        self.moved = False
         for data in events:
             if data == DONE:
                 self.done = True

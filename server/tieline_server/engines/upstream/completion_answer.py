@@ -152,6 +152,7 @@ class CompletionAnswer(ChunkedAnswer):
                     raise
                 raise broken_call() from None
         if text or ids:
+            self.moved = True
             self._sampled.add(ids, made)
         deltas += made
 

@@ -23,7 +23,7 @@ from tieline_server.engines.upstream.choice import Wanted, chosen
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.http import Pool
-from tieline_server.engines.upstream.modes import Mode
+from tieline_server.engines.upstream.modes import Answer, Mode, Request
 from tieline_server.engines.upstream.probe import Counter, Prober, UpstreamError, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
@@ -134,27 +134,27 @@ class UpstreamEngine:
         timing.mark("render")
         course = _Course(self._replicas, self._affinity(prompt))
         replica = course.start()
-        accepted, most = False, prompt.max_output_tokens
+        accepted = False
         step: list[Delta] = []
         while True:
             exchange = self._exchange(replica)
-            sent = request.to(replica)
-            answer = sent.answer if most is None else LimitedAnswer(sent.answer, most)
+            body, answer = _sent(request, replica, prompt.max_output_tokens)
             try:
-                await exchange.open(mode.path, sent.body)
+                await exchange.open(mode.path, body)
                 timing.wait("queue", exchange.waited)
-                if not accepted:
-                    accepted = True
-                    step = [Accepted(input_tokens=request.tokens)]
+                step, accepted = [] if accepted else [Accepted(input_tokens=request.tokens)], True
                 while not answer.done:
                     if not step and (wait := exchange.more()) is not None:
                         await wait
                     if (events := exchange.take()) is None:
                         break
                     if said := answer.read(events):
+                        exchange.heard = True
                         if not timing.begun:
                             timing.begin()
                         step += said
+                    elif answer.moved:
+                        exchange.heard = True
                     # What comes with the head, or with the end, goes with it.
                     if step and not answer.done:
                         yield step
@@ -308,6 +308,12 @@ class _Timing:
         """A phase of this length, within the one that goes on."""
         self.phases[phase] = nanoseconds // 1000
         self._last += nanoseconds
+
+
+def _sent(request: Request, replica: Replica, most: int | None) -> tuple[bytes, Answer]:
+    """What is sent, and who reads what comes back, up to so many tokens."""
+    sent = request.to(replica)
+    return sent.body, sent.answer if most is None else LimitedAnswer(sent.answer, most)
 
 
 async def _beside(make: Callable[[Prompt], T], prompt: Prompt) -> T:

@@ -3,6 +3,7 @@
 import asyncio
 import email.utils
 import logging
+import math
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -41,12 +42,18 @@ class Patience(Struct, frozen=True, kw_only=True):
     between: float = 60.0
     """Between two pieces of an answer that has begun."""
 
+    @property
+    def longest(self) -> float:
+        """For a piece of an answer that has begun, where comments come that say it lives."""
+        return max(self.first, self.between)
+
 
 class Exchange:
     """Open it, read it to its end, close it in every case."""
 
     __slots__ = (
-        "_connection", "_events", "_limit", "_patience", "_placed", "_pool", "_replica", "waited",
+        "_connection", "_events", "_limit", "_patience", "_placed", "_pool", "_replica",
+        "_until", "heard", "waited",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, replica: Replica, *, patience: Patience) -> None:
@@ -56,7 +63,11 @@ class Exchange:
         self._connection: Connection | None = None
         self._events = EventStream()
         self._limit = patience.first
-        """Seconds that the next piece may take; what is done with it is not the upstream's time."""
+        """Seconds that the next bytes may take; what becomes of them is not the upstream's time."""
+        self._until = math.inf
+        """When the next piece has to be there, whatever other bytes there are."""
+        self.heard = False
+        """Whether a piece of the answer came since the last wait; who reads it says so."""
         self._placed = False
         self.waited = 0
         """Nanoseconds until there was a place."""
@@ -71,6 +82,7 @@ class Exchange:
         try:
             connection = await self._pool.post(url, body, within=self._limit)
             self._connection = connection
+            self._until = connection.time() + self._limit
             if connection.status != 200:
                 raise await self._refusal(connection)
         except Late as error:
@@ -87,7 +99,6 @@ class Exchange:
         try:
             while piece := self._connection.take():
                 if events := self._events.feed(piece):
-                    self._limit = self._patience.between
                     return events
         except EventTooLarge:
             raise malformed() from None
@@ -96,12 +107,22 @@ class Exchange:
         return [] if piece is None else None
 
     def more(self) -> "asyncio.Future[None] | None":
-        """Done when something has come; None where something is there. One at a time."""
+        """Done when something has come; None where something is there. One at a time.
+
+        Raises :class:`Failure` where only comments have come for too long.
+        """
         connection = self._connection
         assert connection is not None
         if not connection.waits:
             return None
-        connection.deadline = connection.time() + self._limit
+        now = connection.time()
+        if self.heard:
+            self.heard = False
+            self._limit = self._patience.between
+            self._until = now + self._patience.longest
+        elif self._until <= now:
+            raise self._log(silent(), Late("nothing but signs of life"))
+        connection.deadline = min(now + self._limit, self._until)
         return connection.more()
 
     def close(self) -> None:

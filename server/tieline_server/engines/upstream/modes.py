@@ -19,8 +19,15 @@ from tieline_server.engines.upstream.replicas import Replica
 class Answer(Protocol):
     """Reads one answer."""
 
-    done: bool
-    """Whether the upstream said that nothing more comes."""
+    @property
+    def done(self) -> bool:
+        """Whether the upstream said that nothing more comes."""
+        ...
+
+    @property
+    def moved(self) -> bool:
+        """Whether what was read last has something that is held back, or that tells of work."""
+        ...
 
     @property
     def finished(self) -> bool:

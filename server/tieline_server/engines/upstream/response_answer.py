@@ -142,6 +142,7 @@ class ResponseAnswer:
         "_said",
         "_tools",
         "done",
+        "moved",
     )
 
     def __init__(self, tools: Mapping[str, Tool], remember: Remember | None = None) -> None:
@@ -156,6 +157,8 @@ class ResponseAnswer:
         self._kinds: list[str] = []
         self.done = False
         """Whether the upstream said that nothing more comes."""
+        self.moved = False
+        """Whether what was read last has something that is held back, or that tells of work."""
 
     @property
     def finished(self) -> bool:
@@ -171,6 +174,7 @@ class ResponseAnswer:
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events. Raises :class:`Failure`."""
         deltas: list[Delta] = []
+        self.moved = False
         for data in events:
             if data == DONE:
                 break
@@ -182,6 +186,8 @@ class ResponseAnswer:
                 elif event.type == "error" or event.error is not None:
                     said = said_of(event.error or _anything.decode(data))
                     raise refused(_STATUS.get(str(said.code)) or status_in(said), said)
+                if event.type not in _LIVES:
+                    self.moved = True
             except (msgspec.MsgspecError, RecursionError):
                 raise malformed() from None
         return deltas
@@ -327,6 +333,11 @@ class ResponseAnswer:
             else:
                 _check(text)
 
+
+_LIVES: Final = frozenset(
+    {"keepalive", "response.created", "response.queued", "response.in_progress"}
+)
+"""Types of events that say no more than a comment does."""
 
 _CALLS: Final = ("function_call", "custom_tool_call")
 

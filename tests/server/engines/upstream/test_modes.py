@@ -22,6 +22,8 @@ from tests.support.upstream_server import (
     Handler,
     Hang,
     Part,
+    Repeated,
+    call,
     cutting,
     event,
     hanging,
@@ -29,7 +31,7 @@ from tests.support.upstream_server import (
     streamed,
     upstream,
 )
-from tests.support.upstream_shapes import COMPLETIONS, RESPONSES, SHAPES, Shape, opened
+from tests.support.upstream_shapes import CHAT, COMPLETIONS, RESPONSES, SHAPES, Shape, opened
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.history import Segment
@@ -223,6 +225,60 @@ def test_an_upstream_that_hangs_is_given_up_and_left(
             await server.signal.until(lambda: server.running == 0)
 
     run(main())
+
+
+LIVES = {
+    "comments": b": ping\n\n",
+    "events that say nothing": event({"type": "keepalive", "choices": []}),
+}
+
+
+@in_each_mode
+@pytest.mark.parametrize("piece", LIVES.values(), ids=LIVES)
+@pytest.mark.parametrize("said", [[], ["one"]], ids=["before the first token", "after it"])
+def test_an_upstream_that_only_shows_that_it_lives_is_given_up(
+    shape: Shape, piece: bytes, said: list[str]
+) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(shape, server, patience=SHORT) as engine:
+            server.otherwise = streamed(*map(shape.text, said), Repeated(piece))
+            error = await refusal(engine)
+            assert error.message == "The upstream did not answer in time."
+            await server.signal.until(lambda: server.running == 0)
+
+    run(main())
+
+
+@in_each_mode
+@pytest.mark.parametrize("piece", LIVES.values(), ids=LIVES)
+def test_one_that_does_so_while_it_works_has_the_patience_for_a_first_token(
+    shape: Shape, piece: bytes
+) -> None:
+    patient = Patience(connect=1.0, first=20.0, between=0.2)
+
+    async def main() -> None:
+        async with upstream() as server, opened(shape, server, patience=patient) as engine:
+            lives = Repeated(piece)
+            server.plans.append(streamed(shape.text("one"), lives, shape.text("two"), *shape.stop))
+            asyncio.get_running_loop().call_later(3 * patient.between, lives.go.set)
+            assert text_in(await deltas_of(engine, ask())) == "onetwo"
+
+    run(main())
+
+
+def test_a_call_that_is_held_back_while_it_grows_is_no_silence() -> None:
+    patient = Patience(connect=1.0, first=0.4, between=0.4)
+
+    async def main() -> list[Delta]:
+        async with upstream() as server, opened(CHAT, server, patience=patient) as engine:
+            grows = Repeated(call(0, "x"))
+            begin = call(0, '{"input":"', id="call_1", name="run")
+            server.plans.append(streamed(begin, grows, call(0, '"}'), *CHAT.stop))
+            asyncio.get_running_loop().call_later(2 * patient.first, grows.go.set)
+            return await deltas_of(engine, ask(tools=[{"type": "custom", "name": "run"}]))
+
+    (said,) = [each.text for each in run(main()) if isinstance(each, CallDelta)]
+    assert said.strip("x") == ""
 
 
 @in_each_mode
