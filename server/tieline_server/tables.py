@@ -75,7 +75,8 @@ class ModelSettings(BaseModel):
     )
     aliases: tuple[str, ...] = Field((), description="Other names of it.")
     reasoning_effort: str | None = Field(
-        None, description="For creates that name no effort: minimal, low, medium, high."
+        None,
+        description="For creates that name no effort: low, medium, high, or a word of the upstream's.",
     )
     max_output_tokens: int | None = Field(
         None, ge=1, description="For creates that set no limit of their own."

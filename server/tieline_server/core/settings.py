@@ -320,11 +320,20 @@ class _ReasoningView(Struct, frozen=True):
 
 _reasoning: Final = msgspec.json.Decoder(_ReasoningView | None)
 
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What OpenAI's API knows as ``reasoning.effort``."""
+
 
 def parse_reasoning(data: bytes, *, default: str | None = None) -> tuple[str | None, Raw]:
-    """Reads ``reasoning``; returns the effort and the echo with both members present."""
+    """Reads ``reasoning``; returns the effort and the echo with both members present.
+
+    The ``default`` of a model, which may be a word of its upstream's, is one that can be asked for.
+    """
     view = _decode(_reasoning, data, "reasoning") or _ReasoningView()
     effort = view.effort if view.effort is not None else default
+    if effort not in (None, default, *EFFORTS):
+        known = ", ".join(f"'{each}'" for each in EFFORTS[:-1])
+        raise _bad_value("reasoning.effort", str(effort), f"{known}, and '{EFFORTS[-1]}'")
     members = _members.decode(data) if data != b"null" else {}
     echo = {"effort": None, "summary": None, **members, **({"effort": effort} if effort else {})}
     return effort, Raw(msgspec.json.encode(echo))

@@ -10,12 +10,14 @@ from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.core.effects import Work
 from tieline_server.core.settings import (
+    EFFORTS,
     MAX_TOOLS,
     Compacting,
     Recall,
     Settings,
     Tool,
     ToolChoice,
+    parse_reasoning,
     settle,
 )
 
@@ -108,6 +110,8 @@ class TestRefusals:
              "missing_required_parameter", "text.format.schema"),
             ({"text": {"format": {"type": 1}}}, "invalid_type", "text.format.type"),
             ({"reasoning": {"effort": 1}}, "invalid_type", "reasoning.effort"),
+            ({"reasoning": {"effort": "huge"}}, "invalid_value", "reasoning.effort"),
+            ({"reasoning": {"effort": ""}}, "invalid_value", "reasoning.effort"),
         ],
     )  # fmt: skip
     def test_a_wrong_member_inside_another_is_named_by_its_path(
@@ -287,8 +291,15 @@ class TestValues:
         echo = echoed(settled(text={"verbosity": "low"}))["text"]
         assert echo == {"format": {"type": "text"}, "verbosity": "low"}
 
-    def test_effort_is_read_from_reasoning(self) -> None:
-        assert settled(reasoning={"effort": "high"}).reasoning_effort == "high"
+    @pytest.mark.parametrize("effort", EFFORTS)
+    def test_effort_is_read_from_reasoning(self, effort: str) -> None:
+        assert settled(reasoning={"effort": effort}).reasoning_effort == effort
+
+    def test_an_effort_that_a_model_has_by_default_can_be_asked_for_there(self) -> None:
+        asked = b'{"effort":"deep"}'
+        assert parse_reasoning(asked, default="deep")[0] == "deep"
+        with pytest.raises(ApiError, match="'deep'"):
+            parse_reasoning(asked, default="low")
 
     def test_following_settings_have_no_deadline_and_sample(self) -> None:
         """A steer's successor samples, whatever its response's own deadline was."""
