@@ -364,8 +364,8 @@ class Pool:
                     ssl=self._tls if target.tls else None,
                 )
         except TimeoutError as error:
-            late = Unreachable if connected <= deadline else Late
-            raise late(f"{target.host} took too long") from error
+            # Ours, or the system's (ETIMEDOUT): nobody was reached, whichever time was shorter.
+            raise Unreachable(f"{target.host} took too long") from error
         if self._closed:
             connection.close()
         return connection
