@@ -24,7 +24,15 @@ from pydantic_settings import (
 )
 
 from tieline.errors import TielineError
-from tieline_server.tables import GuardSettings, Mode, ModelSettings, Seconds, Upstream, listed
+from tieline_server.tables import (
+    OF_UPSTREAMS,
+    GuardSettings,
+    Mode,
+    ModelSettings,
+    Seconds,
+    Upstream,
+    listed,
+)
 
 PREFIX: Final = "TIELINE_"
 """What every environment variable begins with."""
@@ -417,10 +425,30 @@ class Config(BaseSettings):
         ):
             if value is not None and engine not in self.engines:
                 raise ValueError(f"{flag(name)} needs --engine {engine}")
+        self._check_upstreams()
         alone = [table for table in self.models.values() if not table.upstream]
         shared = any(self.engine_of(table) == UPSTREAM for table in alone)
         if self.upstream is None and (shared or (not self.models and self.engine == UPSTREAM)):
             raise ValueError("--engine upstream needs --upstream, the URL of its server")
+
+    def _check_upstreams(self) -> None:
+        """What is said of upstreams where nobody asks one would be without effect."""
+        fields = type(self).model_fields
+        for name in fields:
+            # The key alone may stand in an environment that several servers have.
+            ours = name.startswith("upstream_") and not name.startswith("upstream_key")
+            said = ours and getattr(self, name) != fields[name].default
+            if said and UPSTREAM not in self.engines:
+                raise ValueError(f"{flag(name)} needs --engine {UPSTREAM}")
+        if self.upstream_model is not None and self.upstream is None:
+            raise ValueError("--upstream-model needs --upstream, whose model it is")
+        for name, table in self.models.items():
+            engine = self.engine_of(table)
+            if table.upstream and table.engine not in (None, UPSTREAM):
+                raise ValueError(f"models.{name}.upstream: the engine {table.engine} asks nobody")
+            for key in OF_UPSTREAMS:
+                if engine != UPSTREAM and getattr(table, key) is not None:
+                    raise ValueError(f"models.{name}.{key}: the engine is {engine}, no upstream")
 
 
 def _key(path: Path | None, key: str | None, variable: str) -> str | None:

@@ -76,7 +76,7 @@ class ModelSettings(BaseModel):
     aliases: tuple[str, ...] = Field((), description="Other names of it.")
     reasoning_effort: str | None = Field(
         None,
-        description="For creates that name no effort: low, medium, high, or a word of the upstream's.",
+        description="For creates that name no effort: low, high, or a word of its upstream's.",
     )
     max_output_tokens: int | None = Field(
         None, ge=1, description="For creates that set no limit of their own."
@@ -98,6 +98,10 @@ class ModelSettings(BaseModel):
         description="Per million tokens: `{input = 2.0, cached_input = 0.5, output = 8.0}`; "
         "`tieline-server usage` then says what was spent.",
     )
+
+
+OF_UPSTREAMS: Final = ("upstream_mode", "upstream_state", "upstream_tokenizer")
+"""What a model can say of its upstream alone."""
 
 
 class GuardSettings(BaseModel):

@@ -267,6 +267,30 @@ class TestUpstreams:
             ('[models.a]\nengine = "upstream"', "--engine upstream needs --upstream"),
             ('upstream = "http://gpu/v1"', "--upstream needs --engine upstream"),
             ('engine = "upstream"', "--engine upstream needs --upstream"),
+            (
+                '[models.a]\nengine = "scripted"\nupstream_mode = "chat"',
+                "models.a.upstream_mode: the engine is scripted, no upstream",
+            ),
+            (
+                "[models.a]\nupstream_state = false",
+                "models.a.upstream_state: the engine is llama, no upstream",
+            ),
+            (
+                '[models.a]\nupstream_tokenizer = "m.gguf"',
+                "models.a.upstream_tokenizer: the engine is llama, no upstream",
+            ),
+            (
+                '[models.a]\nengine = "llama"\nupstream = "http://gpu/v1"',
+                "models.a.upstream: the engine llama asks nobody",
+            ),
+            (
+                'upstream_model = "m"\n[models.a]\nupstream = "http://gpu/v1"',
+                "--upstream-model needs --upstream",
+            ),
+            ('upstream_mode = "chat"', "--upstream-mode needs --engine upstream"),
+            ("upstream_state = true", "--upstream-state needs --engine upstream"),
+            ("upstream_timeout = 3", "--upstream-timeout needs --engine upstream"),
+            ("upstream_requests = 3", "--upstream-requests needs --engine upstream"),
         ],
     )
     def test_what_is_wrong_with_a_model_is_one_line(
