@@ -7,6 +7,7 @@ import msgspec
 
 from tieline_server.core.deltas import Delta
 from tieline_server.engines.upstream.faults import malformed, refused, said_of, status_in
+from tieline_server.engines.upstream.stated import stated_in
 
 DONE: Final = b"[DONE]"
 
@@ -38,8 +39,7 @@ class ChunkedAnswer:
     @property
     def stated(self) -> int:
         """Output tokens of which the upstream has said so far that there are."""
-        usage = self._usage
-        return 0 if usage is None else usage.completion_tokens or 0
+        return 0 if self._usage is None else stated_in(self._usage).output or 0
 
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events.
@@ -55,14 +55,17 @@ class ChunkedAnswer:
             try:
                 chunk = self._decode(data)
             except (msgspec.MsgspecError, RecursionError):
-                raise malformed() from None
-            if chunk.error is not None or chunk.object == "error":
+                if data:
+                    raise malformed() from None
+                # An event of nothing is none (WHATWG HTML 9.2.6).
+                continue
+            if chunk.error or chunk.object == "error":
                 said = said_of(chunk.error or _anything.decode(data))
                 raise refused(status_in(said), said)
             if chunk.usage is not None:
                 self._usage = chunk.usage
             for choice in chunk.choices or ():
-                if choice.index == 0:
+                if not choice.index:
                     self._take(choice, chunk, deltas)
                     if choice.finish_reason is not None:
                         self._finish(choice.finish_reason)

@@ -19,6 +19,7 @@ from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.faults import broken_call
 from tieline_server.engines.upstream.loose_text import LooseReader, is_bare
+from tieline_server.engines.upstream.stated import stated_in
 
 Split = Callable[[str, int, int], Sequence[int] | None]
 """``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
@@ -51,21 +52,11 @@ class _Verbose(Struct, frozen=True):
 
 
 class _Choice(Struct, frozen=True):
-    index: int = 0
+    index: int | None = None
     text: str | None = None
     token_ids: list[Id] | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
-
-
-class _Details(Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _Usage(Struct, frozen=True):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
 
 
 class _Timings(Struct, frozen=True):
@@ -74,7 +65,7 @@ class _Timings(Struct, frozen=True):
 
 class _Chunk(Struct, frozen=True, rename={"verbose": "__verbose"}):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Any = None
     object: str | None = None
     verbose: _Verbose | None = None
@@ -126,13 +117,12 @@ class CompletionAnswer(ChunkedAnswer):
                 raise
             raise broken_call() from None
         self._sampled.add((), deltas)
-        usage: _Usage = self._usage or _Usage()
-        cached = usage.prompt_tokens_details
+        usage = stated_in(self._usage)
         finish = Finish(
             reason=reason,
-            input_tokens=usage.prompt_tokens,
-            cached_tokens=cached.cached_tokens if cached is not None else None,
-            output_tokens=usage.completion_tokens,
+            input_tokens=usage.input,
+            cached_tokens=usage.cached,
+            output_tokens=usage.output,
             phases=phases,
         )
         return [*deltas, finish]

@@ -159,7 +159,7 @@ class UpstreamEngine:
                     if step and not answer.done:
                         yield step
                         step = []
-                if not (answer.done or answer.finished):
+                if not (answer.finished or (answer.done and timing.begun)):
                     raise cut()
                 replica.worked()
                 timing.mark("decode")

@@ -189,9 +189,25 @@ def _error(status: int, said: Said, retry_after: float | None) -> EngineError:
     )
 
 
+_BY_CODE: Final[dict[str, int]] = {
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "insufficient_quota": 429,
+    "server_is_overloaded": 503,
+    "overloaded_error": 529,
+    "invalid_prompt": 400,
+    "context_length_exceeded": 400,
+    "invalid_request_error": 400,
+}
+"""Code of an error without a status, or its type -> the status that it stands for."""
+
+
 def status_in(said: Said) -> int:
     """The status that an error in the midst of a stream stands for."""
     code = said.code
+    for name in (code, said.type):
+        if isinstance(name, str) and name in _BY_CODE:
+            return _BY_CODE[name]
     if isinstance(code, str) and code.isascii() and code.isdigit():
         code = int(code[:3])
     return code if isinstance(code, int) and 400 <= code < 600 else 500

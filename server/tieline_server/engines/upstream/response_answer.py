@@ -25,7 +25,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.answer import tokens_of
-from tieline_server.engines.upstream.calls import custom_input
+from tieline_server.engines.upstream.calls import custom_input, written
 from tieline_server.engines.upstream.chunks import DONE
 from tieline_server.engines.upstream.faults import (
     broken_call,
@@ -35,16 +35,9 @@ from tieline_server.engines.upstream.faults import (
     said_of,
     status_in,
 )
+from tieline_server.engines.upstream.stated import stated_in
 
 NULL: Final = Raw(b"null")
-
-_STATUS: Final[dict[str, int]] = {
-    "rate_limit_exceeded": 429,
-    "server_is_overloaded": 503,
-    "invalid_prompt": 400,
-    "context_length_exceeded": 400,
-}
-"""Code of a failed response -> the status that it stands for; any other is 500."""
 
 
 class _Part(Struct, frozen=True):
@@ -80,33 +73,23 @@ class _Reason(Struct, frozen=True):
     reason: str | None = None
 
 
-class _InputDetails(Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class _OutputDetails(Struct, frozen=True):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct, frozen=True):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-
 class _Response(Struct, frozen=True):
     id: str | None = None
     status: str | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     incomplete_details: _Reason | None = None
     error: Any = None
+
+
+class _Whole(Struct, frozen=True):
+    output: list[Raw] | None = None
 
 
 _event: Final = msgspec.json.Decoder(_Event)
 _typed: Final = msgspec.json.Decoder(_Typed)
 _item: Final = msgspec.json.Decoder(_Item)
 _response: Final = msgspec.json.Decoder(_Response)
+_whole: Final = msgspec.json.Decoder(_Whole)
 _anything: Final = msgspec.json.Decoder()
 
 Remember = Callable[[str, tuple[str, ...]], None]
@@ -168,8 +151,7 @@ class ResponseAnswer:
     @property
     def stated(self) -> int:
         """Output tokens of which the upstream has said so far that there are."""
-        usage = self._response.usage if self._response is not None else None
-        return 0 if usage is None else usage.output_tokens or 0
+        return 0 if self._response is None else stated_in(self._response.usage).output or 0
 
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events. Raises :class:`Failure`."""
@@ -185,11 +167,12 @@ class ResponseAnswer:
                     handle(self, event, deltas)
                 elif event.type == "error" or event.error is not None:
                     said = said_of(event.error or _anything.decode(data))
-                    raise refused(_STATUS.get(str(said.code)) or status_in(said), said)
+                    raise refused(status_in(said), said)
                 if event.type not in _LIVES:
                     self.moved = True
             except (msgspec.MsgspecError, RecursionError):
-                raise malformed() from None
+                if data:
+                    raise malformed() from None
         return deltas
 
     def end(self, phases: dict[str, int]) -> list[Delta]:
@@ -203,14 +186,13 @@ class ResponseAnswer:
             self._close(_Item(), deltas)
             if self._remember is not None and response.id is not None:
                 self._remember(response.id, tuple(self._kinds))
-        usage = response.usage or _Usage()
-        cached, thought = usage.input_tokens_details, usage.output_tokens_details
+        usage = stated_in(response.usage)
         finish = Finish(
             reason=reason,
-            input_tokens=usage.input_tokens,
-            cached_tokens=cached.cached_tokens if cached is not None else None,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
+            input_tokens=usage.input,
+            cached_tokens=usage.cached,
+            output_tokens=usage.output,
+            reasoning_tokens=usage.reasoning,
             phases=phases,
         )
         return [*deltas, finish]
@@ -219,7 +201,7 @@ class ResponseAnswer:
 
     def _on_added(self, event: _Event, deltas: list[Delta]) -> None:
         self._close(_Item(), deltas)
-        self._open(_item_in(event), deltas)
+        self._open(_item_in(event.item), deltas)
 
     def _on_text(self, event: _Event, deltas: list[Delta]) -> None:
         text = self._says("message", event)
@@ -245,7 +227,10 @@ class ResponseAnswer:
             deltas.append(CallDelta(event.delta, tokens_of(event.delta)))
 
     def _on_done(self, event: _Event, deltas: list[Delta]) -> None:
-        item = _item_in(event)
+        self._take(_item_in(event.item), deltas)
+
+    def _take(self, item: _Item, deltas: list[Delta]) -> None:
+        """An item is whole."""
         if item.type in _CALLS and self._call is None:
             self._open(item, deltas)
         elif not self._said:
@@ -256,9 +241,13 @@ class ResponseAnswer:
 
     def _on_end(self, event: _Event, deltas: list[Delta]) -> None:
         response = _response.decode(event.response)
-        if response.status == "failed" or response.error is not None:
+        if response.status in ("failed", "cancelled") or response.error is not None:
             said = said_of(response.error)
-            raise refused(_STATUS.get(str(said.code), 500), said)
+            raise refused(status_in(said), said)
+        if not (self._kinds or self._said or self._call):
+            # No event has said anything: who does not stream has it all in the last one.
+            for item in _whole.decode(event.response).output or ():
+                self._take(_item_in(item), deltas)
         self._response = response
         self.done = True
 
@@ -320,7 +309,7 @@ class ResponseAnswer:
 
     def _end_call(self, call: _Call, item: _Item, deltas: list[Delta]) -> None:
         text = "".join(call.pieces)
-        whole = item.input if call.type == "custom_tool_call" else item.arguments
+        whole = item.input if call.type == "custom_tool_call" else written(item.arguments)
         if not text and isinstance(whole, str) and whole:
             text = whole
             if not call.wrapped:
@@ -358,10 +347,10 @@ _HANDLERS: Final[dict[str, Callable[[ResponseAnswer, _Event, list[Delta]], None]
 """Type of event -> who reads it; any other says nothing that we pass on."""
 
 
-def _item_in(event: _Event) -> _Item:
-    """The item of an event; of a type that is passed over, its type alone."""
-    kind = _typed.decode(event.item).type
-    return _item.decode(event.item) if kind in (*_CALLS, "message", "reasoning") else _Item(kind)
+def _item_in(raw: Raw) -> _Item:
+    """An item; of a type that is passed over, its type alone."""
+    kind = _typed.decode(raw).type
+    return _item.decode(raw) if kind in (*_CALLS, "message", "reasoning") else _Item(kind)
 
 
 def _reason_of(response: _Response) -> FinishReason:

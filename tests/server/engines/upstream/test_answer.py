@@ -36,6 +36,17 @@ def finish(*events: bytes) -> Finish:
         ({"refusal": "no"}, [RefusalDelta("no")]),
         ({"content": "x" * 40}, [TextDelta("x" * 40, 10)]),
         ({"something_new": {"a": 1}}, []),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text"}]}, [TextDelta("a")]),
+        (
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "a"}]},
+                    {"type": "text", "text": "b"},
+                ]
+            },
+            [ReasoningDelta("a"), TextDelta("b")],
+        ),
+        ({"content": [{"type": "thinking", "thinking": "a"}]}, [ReasoningDelta("a")]),
     ],
 )
 def test_deltas_of_every_shape_are_read(delta: dict[str, Any], expected: Any) -> None:
@@ -48,6 +59,11 @@ def test_logprobs_come_with_their_text() -> None:
     (delta,) = ChatAnswer({}).read([msgspec.json.encode({"choices": [choice]})])
     assert isinstance(delta, TextDelta)
     assert [msgspec.json.decode(each) for each in delta.logprobs] == [entry]
+
+
+def test_who_does_not_stream_says_it_all_in_a_message() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a"}}
+    assert ChatAnswer({}).read([msgspec.json.encode({"choices": [choice]})]) == [TextDelta("a")]
 
 
 def test_only_the_first_choice_is_read_and_nothing_behind_the_end() -> None:

@@ -53,6 +53,12 @@ def answered(*parts: Part) -> list[Delta]:
     return asyncio.run(main())
 
 
+def whole(index: int, arguments: dict[str, Any], *, name: str, **members: Any) -> bytes:
+    """A call whose arguments are no text of JSON."""
+    function = {"name": name, "arguments": arguments}
+    return chunk(tool_calls=[{"index": index, "function": function, **members}])
+
+
 READ_A: Made = ("function_call", "read", None, '{"a":1}')
 READ_B: Made = ("function_call", "read", None, '{"b":2}')
 STOP = chunk("tool_calls")
@@ -76,9 +82,12 @@ STOP = chunk("tool_calls")
          [("custom_tool_call", "patch", None, 'a "b"')]),
         ([call(0, "{}", id="1", name="web__open")], [("function_call", "open", "web", "{}")]),
         ([call(0, "{}", id="1", name="unheard_of")], [("function_call", "unheard_of", None, "{}")]),
+        ([whole(0, {"a": 1}, id=1, name="read"), whole(0, {"b": 2}, id=2, name="read")],
+         [READ_A, READ_B]),
     ],
     ids=["one", "two", "interleaved", "no index", "one index for all", "name comes late",
-         "no arguments", "custom", "namespace", "not offered"],
+         "no arguments", "custom", "namespace", "not offered",
+         "objects for arguments, numbers for ids"],
 )  # fmt: skip
 def test_calls_come_out_whole(parts: list[Part], calls: list[Made]) -> None:
     assert made(answered(*parts, STOP)) == calls

@@ -12,14 +12,14 @@ from tieline_server.engines.upstream.faults import Failure
 
 
 class _Choice(Struct):
-    index: int = 0
+    index: int | None = None
     text: str = ""
     finish_reason: str | None = None
 
 
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
-    usage: int | None = None
+    usage: Any = None
     error: Any = None
     object: str | None = None
 
@@ -52,6 +52,24 @@ def test_a_finish_reason_ends_the_model_and_usage_may_follow() -> None:
     assert (answer.done, answer.finished) == (False, True)
     assert said(answer, b'{"choices":[],"usage":7}') == []
     assert answer._usage == 7
+
+
+@pytest.mark.parametrize("data", [b"", b'{"error":{}}', b'{"error":""}', b'{"error":false}'])
+def test_what_says_nothing_is_passed_over(data: bytes) -> None:
+    assert said(Words(), data, b'{"choices":[{"text":"a"}]}') == ["a"]
+
+
+@pytest.mark.parametrize("usage", [b"7", b'"7"', b"[]", b'{"completion_tokens":"x"}'])
+def test_usage_that_cannot_be_read_states_nothing(usage: bytes) -> None:
+    answer = Words()
+    answer.read([b'{"usage":%b}' % usage])
+    assert answer.stated == 0
+
+
+def test_usage_in_the_midst_of_an_answer_states_how_far_it_is() -> None:
+    answer = Words()
+    answer.read([b'{"usage":{"completion_tokens":5}}'])
+    assert answer.stated == 5
 
 
 @pytest.mark.parametrize("reason", sorted(ABORTED))

@@ -285,6 +285,16 @@ def test_bad_requests_of_one_client_shut_nobody_out() -> None:
     run(main())
 
 
+def test_an_end_without_an_answer_is_no_answer_and_is_tried_again() -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.plans.extend([streamed(), GOOD])
+            assert text_in(await deltas_of(engine, ask())) == "fine"
+            assert len(server.bodies) == 2
+
+    run(main())
+
+
 def test_no_more_requests_run_at_a_replica_than_it_has_places() -> None:
     async def main() -> None:
         async with upstream() as server, opened(server, places=2) as engine:

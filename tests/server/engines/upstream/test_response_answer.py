@@ -72,6 +72,35 @@ def test_what_is_said_becomes_deltas(events: list[bytes], expected: list[Delta])
     assert read(*events, ended())[:-1] == expected
 
 
+def test_who_does_not_stream_says_it_all_in_the_last_event() -> None:
+    output = [
+        {"type": "reasoning", "summary": [{"text": "s"}]},
+        {"type": "message", "content": [{"text": "a"}]},
+        {"type": "function_call", "name": "get_weather", "call_id": "c", "arguments": "{}"},
+    ]
+    last = said("completed", response={"id": "r", "status": "completed", "output": output})
+    call = [CallStart(kind="function_call", name="get_weather"), CallDelta("{}"), ItemEnd()]
+    whole = [SummaryDelta("s"), ItemEnd(), TextDelta("a"), ItemEnd(), *call]
+    assert read(last)[:-1] == whole
+    # What was said is not said again.
+    assert read(text("b"), last)[:-1] == [TextDelta("b"), ItemEnd()]
+
+
+def test_arguments_that_are_an_object_are_written_as_json() -> None:
+    whole = item("function_call", name="get_weather", arguments={"city": "Oslo"})
+    assert CallDelta('{"city":"Oslo"}') in read(whole, ended())
+
+
+@pytest.mark.parametrize("usage", [[], "7", {"input_tokens": "x"}, {"output_tokens_details": 5}])
+def test_usage_that_cannot_be_read_was_not_said(usage: Any) -> None:
+    last = said("completed", response={"id": "r", "status": "completed", "usage": usage})
+    assert read(text("a"), last)[-1] == Finish(phases={})
+
+
+def test_a_response_that_was_cancelled_there_is_no_answer() -> None:
+    assert failure(text("a"), ended("cancelled")).error.code == "server_error"
+
+
 def test_two_messages_in_a_row_stay_two() -> None:
     whole = item("message", content=[])
     deltas = read(text("a"), whole, added("message"), text("b"), whole, ended())
