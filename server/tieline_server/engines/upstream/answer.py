@@ -22,6 +22,7 @@ from tieline_server.core.deltas import (
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.calls import CallPiece, Calls
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
+from tieline_server.engines.upstream.logprobs import given
 from tieline_server.engines.upstream.stated import stated_in
 
 ONE_TOKEN: Final = 16
@@ -73,13 +74,14 @@ _chunk: Final = msgspec.json.Decoder(_Chunk)
 
 
 class ChatAnswer(ChunkedAnswer):
-    """Reads one answer. ``tools`` are those that were sent."""
+    """Reads one answer. ``tools`` were sent; ``logprobs``: whether the client wants some."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_logprobs")
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, tools: Mapping[str, Tool], *, logprobs: bool = False) -> None:
         super().__init__(_chunk.decode)
         self._calls = Calls(tools)
+        self._logprobs = logprobs
 
     def end(self, phases: dict[str, int]) -> list[Delta]:
         """The last step. Raises :class:`Failure` where a call is not whole."""
@@ -112,8 +114,8 @@ class ChatAnswer(ChunkedAnswer):
             if thought:
                 deltas.append(ReasoningDelta(thought, tokens_of(thought)))
             if text:
-                logprobs = choice.logprobs
-                said = () if logprobs is None else tuple(logprobs.content or ())
+                logprobs = choice.logprobs if self._logprobs else None
+                said = () if logprobs is None else given(logprobs.content or ())
                 deltas.append(TextDelta(text, tokens_of(text), said))
             if refusal:
                 deltas.append(RefusalDelta(refusal, tokens_of(refusal)))

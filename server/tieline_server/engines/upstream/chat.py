@@ -30,10 +30,12 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     tools: Mapping[str, Tool]
     tokens: int
     """How many tokens the prompt has, about."""
+    logprobs: bool
+    """Whether the client wants them."""
 
     def to(self, replica: Replica) -> Sent:
         """The same for every replica."""
-        return Sent(self.body, ChatAnswer(self.tools))
+        return Sent(self.body, ChatAnswer(self.tools, logprobs=self.logprobs))
 
 
 class ChatMode:
@@ -64,6 +66,7 @@ class ChatMode:
             body=b"".join((*_messages(preface, chain), preface.tail, limit, STREAMED)),
             tools=preface.tools,
             tokens=_estimate(preface, chain),
+            logprobs=LOGPROBS in prompt.settings.include,
         )
 
     def estimate(self, prompt: Prompt) -> int:

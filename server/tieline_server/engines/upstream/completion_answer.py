@@ -4,17 +4,18 @@ What holds the text to a form, and so who reads it, is the constraint of the pro
 upstream was not held to that, or writes JSON with white space, a call is still a call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import Meta, Raw, Struct
 
 from tieline_server.core.deltas import Delta, Finish, FinishReason
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.constrain import Constraint
 from tieline_server.engines.chat_format.sampled_ids import Sampled
 from tieline_server.engines.chat_format.sampled_text import Piece, Reader
+from tieline_server.engines.upstream import logprobs
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.faults import broken_call
@@ -28,18 +29,8 @@ Split = Callable[[str, int, int], Sequence[int] | None]
 Id = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
-class _Likely(Struct, frozen=True):
-    token: str | None = None
-    bytes: list[int] | None = None
-    logprob: float | None = None
-
-
-class _Token(_Likely, frozen=True):
-    top_logprobs: list[_Likely] = []
-
-
 class _Logprobs(Struct, frozen=True):
-    content: list[_Token] | None = None
+    content: list[Raw] | None = None
     """As llama.cpp has them."""
     tokens: list[str] | None = None
     """As completions have them, with the next two."""
@@ -74,11 +65,13 @@ class _Chunk(Struct, frozen=True, rename={"verbose": "__verbose"}):
 
 
 _chunk: Final = msgspec.json.Decoder(_Chunk)
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class CompletionAnswer(ChunkedAnswer):
-    """Reads one answer; ``sampled`` hears which ids it was. ``logprobs``: how many are wanted."""
+    """Reads one answer; ``sampled`` hears which ids it was.
+
+    ``wanted``: how many others the log probabilities of a token have, None for none at all.
+    """
 
     def __init__(
         self,
@@ -87,7 +80,7 @@ class CompletionAnswer(ChunkedAnswer):
         *,
         split: Split,
         loose: bool,
-        logprobs: int | None,
+        wanted: int | None,
     ) -> None:
         super().__init__(_chunk.decode)
         self._loose = loose
@@ -96,7 +89,7 @@ class CompletionAnswer(ChunkedAnswer):
             self._reader = LooseReader(constraint)
         self._sampled = sampled
         self._split = split
-        self._wanted = logprobs
+        self._wanted = wanted
         self._count = 0
         self._known = 0
 
@@ -164,30 +157,9 @@ class CompletionAnswer(ChunkedAnswer):
         if said is None or self._wanted is None:
             return ()
         if said.content is not None:
-            return tuple(_entry(each, self._wanted) for each in said.content)
+            return logprobs.given(said.content, most=self._wanted)
         values = said.token_logprobs or []
         tops = said.top_logprobs or [None] * len(values)
-        entries = zip(said.tokens or (), values, tops, strict=False)
-        return tuple(_completion_entry(*each, self._wanted) for each in entries)
-
-
-def _entry(token: _Token, wanted: int) -> Raw:
-    return Raw(_encode(structs.replace(token, top_logprobs=token.top_logprobs[:wanted])))
-
-
-def _completion_entry(
-    token: str, value: float | None, top: Mapping[str, float] | None, wanted: int
-) -> Raw:
-    likeliest = sorted((top or {}).items(), key=lambda each: -each[1])[:wanted]
-    return Raw(
-        _encode(
-            {
-                **_named(token, value),
-                "top_logprobs": [_named(name, each) for name, each in likeliest],
-            }
-        )
-    )
-
-
-def _named(token: str, value: float | None) -> dict[str, Any]:
-    return {"token": token, "bytes": list(token.encode()), "logprob": value}
+        pairs = zip(said.tokens or (), values, tops, strict=False)
+        entries = (logprobs.paired(*each, most=self._wanted) for each in pairs)
+        return tuple(each for each in entries if each is not None)

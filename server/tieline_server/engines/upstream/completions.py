@@ -104,7 +104,7 @@ class CompletionsRequest(Struct, frozen=True, kw_only=True):
             self.template.memory.begin(self.prompt.tip),
             split=self.template.tokens.split,
             loose=self.loose,
-            logprobs=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
+            wanted=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
         )
         return Sent(self.body, answer)
 

@@ -35,6 +35,7 @@ from tieline_server.engines.upstream.faults import (
     said_of,
     status_in,
 )
+from tieline_server.engines.upstream.logprobs import given
 from tieline_server.engines.upstream.stated import stated_in
 
 NULL: Final = Raw(b"null")
@@ -120,6 +121,7 @@ class ResponseAnswer:
         "_call",
         "_kind",
         "_kinds",
+        "_logprobs",
         "_remember",
         "_response",
         "_said",
@@ -128,8 +130,15 @@ class ResponseAnswer:
         "moved",
     )
 
-    def __init__(self, tools: Mapping[str, Tool], remember: Remember | None = None) -> None:
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        remember: Remember | None = None,
+        *,
+        logprobs: bool = False,
+    ) -> None:
         self._tools = tools
+        self._logprobs = logprobs
         self._remember = remember
         self._response: _Response | None = None
         self._call: _Call | None = None
@@ -205,7 +214,8 @@ class ResponseAnswer:
 
     def _on_text(self, event: _Event, deltas: list[Delta]) -> None:
         text = self._says("message", event)
-        deltas.append(TextDelta(text, tokens_of(text), tuple(event.logprobs or ())))
+        logprobs = event.logprobs if self._logprobs else None
+        deltas.append(TextDelta(text, tokens_of(text), given(logprobs) if logprobs else ()))
 
     def _on_refusal(self, event: _Event, deltas: list[Delta]) -> None:
         text = self._says("message", event)

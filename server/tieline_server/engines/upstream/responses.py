@@ -33,7 +33,6 @@ KEPT: Final = "upstream.kept"
 CUT: Final = "incomplete"
 """Status of a message that does not stand in the chain as it was said."""
 
-
 LEAST: Final = 16
 """The least ``max_output_tokens`` that OpenAI takes; what is probed asks for that."""
 
@@ -97,7 +96,8 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
         remember = None
         if self.keeps:
             remember = partial(_remember, prompt.tip, replica.url)
-        return Sent(body, ResponseAnswer(self.preface.tools, remember))
+        logprobs = LOGPROBS in prompt.settings.include
+        return Sent(body, ResponseAnswer(self.preface.tools, remember, logprobs=logprobs))
 
     def _own(self, link: Segment) -> memoryview:
         return items_of(link, self.prompt.work, custom=self.custom).own

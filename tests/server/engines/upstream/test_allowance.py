@@ -115,7 +115,8 @@ STATED = {
 
 @pytest.mark.parametrize("stated", STATED.values(), ids=STATED)
 def test_what_the_upstream_states_while_it_goes_on_counts(stated: Any) -> None:
-    deltas = run(ends_at(CHAT, [stated(at) for at in range(9)], 5))
+    wanted = {"include": ["message.output_text.logprobs"]}
+    deltas = run(ends_at(CHAT, [stated(at) for at in range(9)], 5, **wanted))
     assert text_in(deltas) == "xxxxx"
     assert finish_of(deltas).reason == "length"
 

@@ -53,12 +53,14 @@ def test_deltas_of_every_shape_are_read(delta: dict[str, Any], expected: Any) ->
     assert ChatAnswer({}).read([chunk(**delta)]) == expected
 
 
-def test_logprobs_come_with_their_text() -> None:
+def test_logprobs_come_with_their_text_where_somebody_asked() -> None:
     entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
     choice = {"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [entry]}}
-    (delta,) = ChatAnswer({}).read([msgspec.json.encode({"choices": [choice]})])
-    assert isinstance(delta, TextDelta)
-    assert [msgspec.json.decode(each) for each in delta.logprobs] == [entry]
+    for wanted, expected in ((True, [entry]), (False, [])):
+        answer = ChatAnswer({}, logprobs=wanted)
+        (delta,) = answer.read([msgspec.json.encode({"choices": [choice]})])
+        assert isinstance(delta, TextDelta)
+        assert [msgspec.json.decode(each) for each in delta.logprobs] == expected
 
 
 def test_who_does_not_stream_says_it_all_in_a_message() -> None:

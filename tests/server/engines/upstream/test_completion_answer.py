@@ -28,7 +28,7 @@ class Read:
         self.sampled = Sampled()
         self.split: list[tuple[str, int, int]] = []
         self.answer = CompletionAnswer(
-            constraint, self.sampled, split=self._split, loose=loose, logprobs=logprobs
+            constraint, self.sampled, split=self._split, loose=loose, wanted=logprobs
         )
 
     def __call__(self, *chunks: dict[str, Any]) -> list[Delta]:
@@ -150,10 +150,9 @@ def test_log_probabilities_of_completions_are_told_in_the_form_of_this_api() -> 
     [
         {"token_ids": [1 << 40]},
         {"token_ids": [-1]},
-        {"logprobs": {"content": [{"token": "fi", "top_logprobs": [3]}]}},
-        {"logprobs": {"content": [{"token": 3}]}},
+        {"logprobs": {"tokens": [3]}},
     ],
-    ids=["an id beyond any", "an id below any", "no alternatives", "no token"],
+    ids=["an id beyond any", "an id below any", "no token"],
 )
 def test_what_is_no_id_and_no_log_probability_is_no_answer(wrong: Any) -> None:
     with pytest.raises(Failure) as caught:
