@@ -137,10 +137,10 @@ class LimitedAnswer:
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events, up to the limit. Raises :class:`Failure`."""
         deltas: list[Delta] = []
-        self.moved = False
         for event in events:
             said = self._answer.read((event,))
-            self.moved = self.moved or self._answer.moved
+            if self._answer.moved:
+                self._answer.moved, self.moved = False, True
             for delta in said:
                 self._take(delta, deltas)
                 if self._over:

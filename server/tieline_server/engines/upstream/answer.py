@@ -23,7 +23,7 @@ from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.calls import CallPiece, Calls
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.logprobs import given
-from tieline_server.engines.upstream.stated import stated_in
+from tieline_server.engines.upstream.stated import CompletionUsage
 
 ONE_TOKEN: Final = 16
 """Characters of a chunk up to which it counts as one token; of more, each four are one."""
@@ -40,14 +40,8 @@ class _Logprobs(Struct, frozen=True, gc=False):
     content: list[Raw] | None = None
 
 
-class _Part(Struct, frozen=True, gc=False):
-    text: str | None = None
-    thinking: "str | list[_Part] | None" = None
-
-
 class _Delta(Struct, frozen=True, gc=False):
-    content: str | list[_Part] | None = None
-    """Parts as Mistral's reasoning models have them."""
+    content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -55,17 +49,15 @@ class _Delta(Struct, frozen=True, gc=False):
 
 
 class _Choice(Struct, frozen=True, gc=False):
-    index: int | None = None
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    """All of it at once, from who does not stream."""
+    delta: _Delta | None
+    index: int = 0
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
 
 class _Chunk(Struct, frozen=True, gc=False):
     choices: list[_Choice] | None = None
-    usage: Any = None
+    usage: CompletionUsage | None = None
     error: Any = None
     object: str | None = None
 
@@ -86,13 +78,17 @@ class ChatAnswer(ChunkedAnswer):
     def end(self, phases: dict[str, int]) -> list[Delta]:
         """The last step. Raises :class:`Failure` where a call is not whole."""
         reason = _REASONS.get(self._reason or "", "stop")
-        usage = stated_in(self._usage)
+        usage = self._usage
+        cached = usage.prompt_cache_hit_tokens
+        if usage.prompt_tokens_details is not None:
+            cached = usage.prompt_tokens_details.cached_tokens
+        thought = usage.completion_tokens_details
         finish = Finish(
             reason=reason,
-            input_tokens=usage.input,
-            cached_tokens=usage.cached,
-            output_tokens=usage.output,
-            reasoning_tokens=usage.reasoning,
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=cached,
+            output_tokens=usage.completion_tokens,
+            reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
             phases=phases,
         )
         deltas: list[Delta] = []
@@ -101,14 +97,11 @@ class ChatAnswer(ChunkedAnswer):
         return deltas
 
     def _take(self, choice: _Choice, chunk: _Chunk, deltas: list[Delta]) -> None:
-        delta = choice.delta or choice.message
+        delta = choice.delta
         if delta is None:
             return
         text, refusal = delta.content, delta.refusal
         thought = delta.reasoning_content or delta.reasoning
-        if isinstance(text, list):
-            thought = thought or _thought(text)
-            text = _told(text)
         if text or thought or refusal:
             self._calls.interrupt(deltas)
             if thought:
@@ -122,15 +115,6 @@ class ChatAnswer(ChunkedAnswer):
         if delta.tool_calls:
             self.moved = True
             self._calls.feed(delta.tool_calls, deltas)
-
-
-def _told(parts: "list[_Part]") -> str:
-    return "".join(part.text or "" for part in parts)
-
-
-def _thought(parts: "list[_Part]") -> str:
-    thoughts = [part.thinking or "" for part in parts]
-    return "".join(each if isinstance(each, str) else _told(each) for each in thoughts)
 
 
 def tokens_of(text: str) -> int:

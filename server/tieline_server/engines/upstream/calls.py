@@ -1,7 +1,7 @@
 """Tool calls that come in pieces by index, to deltas of one call after the other."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -15,15 +15,14 @@ class Function(Struct, frozen=True, gc=False):
     """What a piece says of its function."""
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-    """JSON; in some servers an object and not its text."""
+    arguments: str | None = None
 
 
 class CallPiece(Struct, frozen=True, gc=False):
     """A piece of a tool call. Some servers leave the index out."""
 
     index: int | None = None
-    id: str | int | None = None
+    id: str | None = None
     function: Function | None = None
 
 
@@ -40,7 +39,7 @@ class _Call:
 
     __slots__ = ("begun", "custom", "id", "index", "name", "pieces", "said")
 
-    def __init__(self, index: int, call_id: str | int | None) -> None:
+    def __init__(self, index: int, call_id: str | None) -> None:
         self.index = index
         self.id = call_id
         self.name = ""
@@ -75,7 +74,7 @@ class Calls:
         waits = False
         for piece in pieces:
             function = piece.function or Function()
-            text = written(function.arguments)
+            text = function.arguments
             grows = self._grows
             if grows is not None and piece.index == grows.index and not function.name:
                 if text:
@@ -103,10 +102,10 @@ class Calls:
         call = self._calls[place]
         if function.name and not call.name:
             call.name = function.name
-        if text := written(function.arguments):
+        if function.arguments:
             if place < self._at:
                 raise broken_call()
-            call.pieces.append(text)
+            call.pieces.append(function.arguments)
 
     def _place_of(self, piece: CallPiece, function: Function) -> int:
         index = piece.index
@@ -175,13 +174,6 @@ def _is_json(text: str) -> bool:
     except (msgspec.MsgspecError, RecursionError):
         return False
     return True
-
-
-def written(arguments: object) -> str | None:
-    """Arguments as text, where somebody sends the object itself."""
-    if isinstance(arguments, dict):
-        return msgspec.json.encode(arguments).decode()
-    return arguments if isinstance(arguments, str) else None
 
 
 def custom_input(text: str) -> str:

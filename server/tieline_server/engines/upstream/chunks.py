@@ -7,12 +7,15 @@ import msgspec
 
 from tieline_server.core.deltas import Delta
 from tieline_server.engines.upstream.faults import malformed, refused, said_of, status_in
-from tieline_server.engines.upstream.stated import stated_in
+from tieline_server.engines.upstream.mending import mended
+from tieline_server.engines.upstream.stated import CompletionUsage
 
 DONE: Final = b"[DONE]"
 
 ABORTED: Final = frozenset({"abort", "error", "insufficient_system_resource"})
 """Finish reasons by which servers say that they failed."""
+
+_NOTHING: Final = CompletionUsage()
 
 _anything: Final = msgspec.json.Decoder()
 
@@ -25,11 +28,11 @@ class ChunkedAnswer:
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
         self._reason: str | None = None
-        self._usage: Any = None
+        self._usage = _NOTHING
         self.done = False
         """Whether the upstream said that nothing more comes."""
         self.moved = False
-        """Whether what was read last has something that is held back."""
+        """Whether something came that is held back."""
 
     @property
     def finished(self) -> bool:
@@ -39,7 +42,7 @@ class ChunkedAnswer:
     @property
     def stated(self) -> int:
         """Output tokens of which the upstream has said so far that there are."""
-        return 0 if self._usage is None else stated_in(self._usage).output or 0
+        return self._usage.completion_tokens or 0
 
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events.
@@ -47,7 +50,6 @@ class ChunkedAnswer:
         Raises :class:`Failure`, and :class:`EngineError` for text off the form it must have.
         """
         deltas: list[Delta] = []
-        self.moved = False
         for data in events:
             if data == DONE:
                 self.done = True
@@ -55,21 +57,27 @@ class ChunkedAnswer:
             try:
                 chunk = self._decode(data)
             except (msgspec.MsgspecError, RecursionError):
-                if data:
-                    raise malformed() from None
                 # An event of nothing is none (WHATWG HTML 9.2.6).
-                continue
+                if not data:
+                    continue
+                chunk = self._mended(data)
             if chunk.error or chunk.object == "error":
                 said = said_of(chunk.error or _anything.decode(data))
                 raise refused(status_in(said), said)
             if chunk.usage is not None:
                 self._usage = chunk.usage
             for choice in chunk.choices or ():
-                if not choice.index:
+                if choice.index == 0:
                     self._take(choice, chunk, deltas)
                     if choice.finish_reason is not None:
                         self._finish(choice.finish_reason)
         return deltas
+
+    def _mended(self, data: bytes) -> Any:
+        try:
+            return self._decode(mended(data))
+        except (msgspec.MsgspecError, RecursionError):
+            raise malformed() from None
 
     def _take(self, choice: Any, chunk: Any, deltas: list[Delta]) -> None:
         """Adds what a choice of a chunk says."""

@@ -20,7 +20,7 @@ from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.faults import broken_call
 from tieline_server.engines.upstream.loose_text import LooseReader, is_bare
-from tieline_server.engines.upstream.stated import stated_in
+from tieline_server.engines.upstream.stated import CompletionUsage
 
 Split = Callable[[str, int, int], Sequence[int] | None]
 """``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
@@ -43,7 +43,7 @@ class _Verbose(Struct, frozen=True):
 
 
 class _Choice(Struct, frozen=True):
-    index: int | None = None
+    index: int = 0
     text: str | None = None
     token_ids: list[Id] | None = None
     finish_reason: str | None = None
@@ -56,7 +56,7 @@ class _Timings(Struct, frozen=True):
 
 class _Chunk(Struct, frozen=True, rename={"verbose": "__verbose"}):
     choices: list[_Choice] | None = None
-    usage: Any = None
+    usage: CompletionUsage | None = None
     error: Any = None
     object: str | None = None
     verbose: _Verbose | None = None
@@ -110,12 +110,13 @@ class CompletionAnswer(ChunkedAnswer):
                 raise
             raise broken_call() from None
         self._sampled.add((), deltas)
-        usage = stated_in(self._usage)
+        usage = self._usage
+        cached = usage.prompt_tokens_details
         finish = Finish(
             reason=reason,
-            input_tokens=usage.input,
-            cached_tokens=usage.cached,
-            output_tokens=usage.output,
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=cached.cached_tokens if cached is not None else None,
+            output_tokens=usage.completion_tokens,
             phases=phases,
         )
         return [*deltas, finish]

@@ -23,7 +23,7 @@ from tieline_server.engines.upstream.choice import Wanted, chosen
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.http import Pool
-from tieline_server.engines.upstream.modes import Answer, Mode, Request
+from tieline_server.engines.upstream.modes import Mode
 from tieline_server.engines.upstream.probe import Counter, Prober, UpstreamError, models_of
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
@@ -134,13 +134,13 @@ class UpstreamEngine:
         timing.mark("render")
         course = _Course(self._replicas, self._affinity(prompt))
         replica = course.start()
-        accepted = False
+        accepted, most = False, prompt.max_output_tokens
         step: list[Delta] = []
         while True:
-            exchange = self._exchange(replica)
-            body, answer = _sent(request, replica, prompt.max_output_tokens)
+            exchange, sent = self._exchange(replica), request.to(replica)
+            answer = sent.answer if most is None else LimitedAnswer(sent.answer, most)
             try:
-                await exchange.open(mode.path, body)
+                await exchange.open(mode.path, sent.body)
                 timing.wait("queue", exchange.waited)
                 step, accepted = [] if accepted else [Accepted(input_tokens=request.tokens)], True
                 while not answer.done:
@@ -154,17 +154,17 @@ class UpstreamEngine:
                             timing.begin()
                         step += said
                     elif answer.moved:
-                        exchange.heard = True
+                        answer.moved, exchange.heard = False, True
                     # What comes with the head, or with the end, goes with it.
                     if step and not answer.done:
                         yield step
                         step = []
-                if not (answer.finished or (answer.done and timing.begun)):
+                if not ((answer.done and timing.begun) or answer.finished):
                     raise cut()
                 replica.worked()
                 timing.mark("decode")
                 step += answer.end(timing.phases)
-                self._keep(exchange, whole=answer.finished)
+                self._keep(exchange, whole=most is None or answer.finished)
                 yield step
                 return
             except (Failure, EngineError) as failure:
@@ -308,12 +308,6 @@ class _Timing:
         """A phase of this length, within the one that goes on."""
         self.phases[phase] = nanoseconds // 1000
         self._last += nanoseconds
-
-
-def _sent(request: Request, replica: Replica, most: int | None) -> tuple[bytes, Answer]:
-    """What is sent, and who reads what comes back, up to so many tokens."""
-    sent = request.to(replica)
-    return sent.body, sent.answer if most is None else LimitedAnswer(sent.answer, most)
 
 
 async def _beside(make: Callable[[Prompt], T], prompt: Prompt) -> T:

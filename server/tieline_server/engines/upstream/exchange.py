@@ -3,13 +3,12 @@
 import asyncio
 import email.utils
 import logging
-import math
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tieline_server.engines.upstream.faults import (
     Failure,
@@ -41,11 +40,11 @@ class Patience(Struct, frozen=True, kw_only=True):
     """Until the head of the answer, and from there until its first event."""
     between: float = 60.0
     """Between two pieces of an answer that has begun."""
+    longest: float = 0.0
+    """Between two where the upstream shows that it lives: the longer of both."""
 
-    @property
-    def longest(self) -> float:
-        """For a piece of an answer that has begun, where comments come that say it lives."""
-        return max(self.first, self.between)
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "longest", max(self.first, self.between))
 
 
 class Exchange:
@@ -64,7 +63,7 @@ class Exchange:
         self._events = EventStream()
         self._limit = patience.first
         """Seconds that the next bytes may take; what becomes of them is not the upstream's time."""
-        self._until = math.inf
+        self._until: float | None = None
         """When the next piece has to be there, whatever other bytes there are."""
         self.heard = False
         """Whether a piece of the answer came since the last wait; who reads it says so."""
@@ -82,7 +81,6 @@ class Exchange:
         try:
             connection = await self._pool.post(url, body, within=self._limit)
             self._connection = connection
-            self._until = connection.time() + self._limit
             if connection.status != 200:
                 raise await self._refusal(connection)
         except Late as error:
@@ -120,9 +118,14 @@ class Exchange:
             self.heard = False
             self._limit = self._patience.between
             self._until = now + self._patience.longest
-        elif self._until <= now:
-            raise self._log(silent(), Late("nothing but signs of life"))
-        connection.deadline = min(now + self._limit, self._until)
+        deadline = now + self._limit
+        if self._until is None:
+            self._until = deadline
+        elif deadline > self._until:
+            deadline = self._until
+            if deadline <= now:
+                raise self._log(silent(), Late("nothing but signs of life"))
+        connection.deadline = deadline
         return connection.more()
 
     def close(self) -> None:

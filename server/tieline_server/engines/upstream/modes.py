@@ -24,10 +24,8 @@ class Answer(Protocol):
         """Whether the upstream said that nothing more comes."""
         ...
 
-    @property
-    def moved(self) -> bool:
-        """Whether what was read last has something that is held back, or that tells of work."""
-        ...
+    moved: bool
+    """Whether something came that is held back, or that tells of work; who has seen it says so."""
 
     @property
     def finished(self) -> bool:

@@ -25,7 +25,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.answer import tokens_of
-from tieline_server.engines.upstream.calls import custom_input, written
+from tieline_server.engines.upstream.calls import custom_input
 from tieline_server.engines.upstream.chunks import DONE
 from tieline_server.engines.upstream.faults import (
     broken_call,
@@ -36,7 +36,8 @@ from tieline_server.engines.upstream.faults import (
     status_in,
 )
 from tieline_server.engines.upstream.logprobs import given
-from tieline_server.engines.upstream.stated import stated_in
+from tieline_server.engines.upstream.mending import written
+from tieline_server.engines.upstream.stated import ResponseUsage, readable
 
 NULL: Final = Raw(b"null")
 
@@ -77,7 +78,7 @@ class _Reason(Struct, frozen=True):
 class _Response(Struct, frozen=True):
     id: str | None = None
     status: str | None = None
-    usage: Any = None
+    usage: ResponseUsage | None = None
     incomplete_details: _Reason | None = None
     error: Any = None
 
@@ -150,7 +151,7 @@ class ResponseAnswer:
         self.done = False
         """Whether the upstream said that nothing more comes."""
         self.moved = False
-        """Whether what was read last has something that is held back, or that tells of work."""
+        """Whether something came that is held back, or that tells of work."""
 
     @property
     def finished(self) -> bool:
@@ -160,12 +161,12 @@ class ResponseAnswer:
     @property
     def stated(self) -> int:
         """Output tokens of which the upstream has said so far that there are."""
-        return 0 if self._response is None else stated_in(self._response.usage).output or 0
+        usage = self._response.usage if self._response is not None else None
+        return 0 if usage is None else usage.output_tokens or 0
 
     def read(self, events: Iterable[bytes]) -> list[Delta]:
         """The deltas of some events. Raises :class:`Failure`."""
         deltas: list[Delta] = []
-        self.moved = False
         for data in events:
             if data == DONE:
                 break
@@ -195,13 +196,14 @@ class ResponseAnswer:
             self._close(_Item(), deltas)
             if self._remember is not None and response.id is not None:
                 self._remember(response.id, tuple(self._kinds))
-        usage = stated_in(response.usage)
+        usage = response.usage or ResponseUsage()
+        cached, thought = usage.input_tokens_details, usage.output_tokens_details
         finish = Finish(
             reason=reason,
-            input_tokens=usage.input,
-            cached_tokens=usage.cached,
-            output_tokens=usage.output,
-            reasoning_tokens=usage.reasoning,
+            input_tokens=usage.input_tokens,
+            cached_tokens=cached.cached_tokens if cached is not None else None,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
             phases=phases,
         )
         return [*deltas, finish]
@@ -250,7 +252,7 @@ class ResponseAnswer:
             self._close(item, deltas)
 
     def _on_end(self, event: _Event, deltas: list[Delta]) -> None:
-        response = _response.decode(event.response)
+        response = _response_in(event.response)
         if response.status in ("failed", "cancelled") or response.error is not None:
             said = said_of(response.error)
             raise refused(status_in(said), said)
@@ -355,6 +357,18 @@ _HANDLERS: Final[dict[str, Callable[[ResponseAnswer, _Event, list[Delta]], None]
     "response.failed": ResponseAnswer._on_end,
 }
 """Type of event -> who reads it; any other says nothing that we pass on."""
+
+
+def _response_in(raw: Raw) -> _Response:
+    try:
+        return _response.decode(raw)
+    except msgspec.ValidationError:
+        response = _anything.decode(raw)
+        if not isinstance(response, dict):
+            raise
+        # It may be usage alone that is not of its form.
+        usage = readable(response.get("usage"))
+        return msgspec.convert({**response, "usage": usage}, _Response)
 
 
 def _item_in(raw: Raw) -> _Item:

@@ -1,57 +1,71 @@
-"""What an upstream states at the end: the tokens that it used, under any of their names.
-
-An answer is as good as it was where its numbers are none: what cannot be read was not said.
-"""
+"""What an upstream states of the tokens that it used, under any of their names."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 
-class Stated(Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens; None for what was not said."""
-
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    reasoning: int | None = None
+class _Details(Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
-NOTHING = Stated()
+class CompletionUsage(Struct, frozen=True, gc=False):
+    """Of a completion, a chat's or another; None for what was not said."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    prompt_cache_hit_tokens: int | None = None
+    """DeepSeek's name for what was cached."""
 
 
-def stated_in(usage: object) -> Stated:
-    """Reads ``usage``, whichever API it is of."""
+class ResponseUsage(Struct, frozen=True, gc=False):
+    """Of a response; None for what was not said."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+_DETAILS: Final = (
+    "prompt_tokens_details", "completion_tokens_details",
+    "input_tokens_details", "output_tokens_details",
+)  # fmt: skip
+
+
+def readable(usage: object) -> dict[str, Any] | None:
+    """Usage of the wrong types as far as it can be read.
+
+    An answer is as good as it was where its numbers are none: what is no number was not said.
+    """
     if not isinstance(usage, dict):
-        return NOTHING
-    inputs = _mapping(usage.get("prompt_tokens_details") or usage.get("input_tokens_details"))
-    outputs = _mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
-    # The second one is DeepSeek's name.
-    cached = _first(inputs.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"))
-    return Stated(
-        input=_first(usage.get("prompt_tokens"), usage.get("input_tokens")),
-        output=_first(usage.get("completion_tokens"), usage.get("output_tokens")),
-        cached=cached,
-        reasoning=_first(outputs.get("reasoning_tokens")),
-    )
+        return None
+    numbers = {name: each for name, each in _numbers(usage).items() if name not in _DETAILS}
+    details = {name: _numbers(usage.get(name)) for name in _DETAILS}
+    return {**numbers, **{name: each for name, each in details.items() if each}}
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _numbers(members: object) -> Mapping[str, int]:
+    if not isinstance(members, dict):
+        return {}
+    numbers = {name: _number(value) for name, value in members.items()}
+    return {name: each for name, each in numbers.items() if each is not None}
 
 
-def _first(*values: object) -> int | None:
-    """The first of them that is a number of tokens; some servers write it as text, or 7.0.
+def _number(value: object) -> int | None:
+    """A number of tokens; some servers write it as text, or 7.0.
 
-    >>> _first(None, "7")
+    >>> _number("7")
     7
     """
-    for value in values:
-        if type(value) is int:
-            return value
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-            return int(value)
+    if type(value) is int:
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
     return None

@@ -9,17 +9,18 @@ from msgspec import Struct
 from tieline_server.core.deltas import Delta, TextDelta
 from tieline_server.engines.upstream.chunks import ABORTED, DONE, ChunkedAnswer
 from tieline_server.engines.upstream.faults import Failure
+from tieline_server.engines.upstream.stated import CompletionUsage
 
 
 class _Choice(Struct):
-    index: int | None = None
+    index: int = 0
     text: str = ""
     finish_reason: str | None = None
 
 
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
-    usage: Any = None
+    usage: CompletionUsage | None = None
     error: Any = None
     object: str | None = None
 
@@ -50,8 +51,8 @@ def test_a_finish_reason_ends_the_model_and_usage_may_follow() -> None:
     answer = Words()
     assert said(answer, b'{"choices":[{"text":"a","finish_reason":"stop"}]}') == ["a"]
     assert (answer.done, answer.finished) == (False, True)
-    assert said(answer, b'{"choices":[],"usage":7}') == []
-    assert answer._usage == 7
+    assert said(answer, b'{"choices":[],"usage":{"prompt_tokens":7}}') == []
+    assert answer._usage == CompletionUsage(prompt_tokens=7)
 
 
 @pytest.mark.parametrize("data", [b"", b'{"error":{}}', b'{"error":""}', b'{"error":false}'])
