@@ -13,6 +13,7 @@ from tests.support.engine_contract import deltas_of, prompt
 from tests.support.runtime import Speaker
 from tieline_server.core.deltas import (
     Accepted,
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -22,6 +23,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.effects import Prompt
 from tieline_server.core.tally import Tally
@@ -103,7 +105,7 @@ def left(deltas: Sequence[Delta]) -> list[str]:
     for delta in deltas:
         if isinstance(delta, ItemEnd):
             found.append("")
-        elif not isinstance(delta, Accepted | Finish | CallStart):
+        elif not isinstance(delta, Accepted | Finish | CallStart | Annotation | WholeItem):
             found[-1] += delta.text
     return found
 

@@ -9,6 +9,8 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
+from tieline.items import Item
+
 CallKind = Literal["function_call", "custom_tool_call"]
 FinishReason = Literal["stop", "length", "content_filter"]
 
@@ -67,6 +69,20 @@ class CallDelta(Struct, frozen=True, gc=False):
     tokens: int = 1
 
 
+class Annotation(Struct, frozen=True, gc=False):
+    """A note on the text of the open message, as it is on the wire."""
+
+    raw: Raw
+    tokens: int = 0
+
+
+class WholeItem(Struct, frozen=True, gc=False):
+    """An item that is whole from the start, such as the call of a tool that ran upstream."""
+
+    item: Item
+    tokens: int = 0
+
+
 class ItemEnd(Struct, frozen=True, gc=False):
     """The open item is whole; the next delta begins another, even of the same kind."""
 
@@ -93,6 +109,8 @@ Delta = (
     | SummaryDelta
     | CallStart
     | CallDelta
+    | Annotation
+    | WholeItem
     | ItemEnd
     | Finish
 )

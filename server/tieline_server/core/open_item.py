@@ -45,6 +45,7 @@ class Open:
     """An item that is being written: its id and index, and the part that grows."""
 
     __slots__ = (
+        "annotations",
         "call",
         "call_id",
         "content",
@@ -69,6 +70,7 @@ class Open:
         """The kind of delta that only adds to it."""
         self.pieces: list[str] = []
         self.logprobs: list[Raw] = []
+        self.annotations: list[Raw] = []
         self.content: list[Raw] = []
         self.summary: list[Raw] = []
         self.call: deltas.CallStart | None = None

@@ -29,17 +29,23 @@ _ITEM_OF: Final[dict[type, str]] = {
     deltas.ReasoningDelta: "reasoning",
     deltas.SummaryDelta: "reasoning",
     deltas.CallStart: "call",
+    deltas.WholeItem: "whole",
 }
-"""The kind of item that a delta belongs in; a call start always begins its own."""
+"""The kind of item that a delta belongs in; a call start, or a whole item, begins its own."""
 
 
-def _text_part(text: str, logprobs: list[Raw]) -> Raw:
-    members = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+def _text_part(text: str, annotations: list[Raw], logprobs: list[Raw]) -> Raw:
+    members = {
+        "type": "output_text",
+        "text": text,
+        "annotations": annotations,
+        "logprobs": logprobs,
+    }
     return Raw(_encode(members))
 
 
 _PART_STARTS: Final = {
-    "output_text": _text_part("", []),
+    "output_text": _text_part("", [], []),
     "refusal": Raw(b'{"type":"refusal","refusal":""}'),
     "reasoning_text": Raw(b'{"type":"reasoning_text","text":""}'),
     "summary_text": Raw(b'{"type":"summary_text","text":""}'),
@@ -64,7 +70,7 @@ _logprobs_of: Final = attrgetter("logprobs")
 class Output:
     """The output of one response, across all its samplings. ``new_id(prefix)`` makes ids."""
 
-    __slots__ = ("_new_id", "_outbox", "calls", "done", "kept", "open", "raws", "seal")
+    __slots__ = ("_new_id", "_outbox", "calls", "done", "foreign", "kept", "open", "raws", "seal")
 
     def __init__(self, outbox: Outbox, new_id: Callable[[str], str]) -> None:
         self._outbox = outbox
@@ -78,6 +84,8 @@ class Output:
         """Items that go into the chain with the next link."""
         self.calls = 0
         """Tool calls so far."""
+        self.foreign = True
+        """Whether items that came whole are shown."""
         self.seal: Callable[[bytes], str] | None = None
         """Seals whole reasoning, where the client asked for that."""
 
@@ -131,7 +139,7 @@ class Output:
         self._say_done(item.index, self.raws[-1])
 
     def add(self, item: Item) -> None:
-        """An item that is whole from the start, and whose link in the chain is made elsewhere."""
+        """An item that is whole from the start; its link in the chain is made elsewhere."""
         index, raw = len(self.done), Raw(item.raw)
         self.done.append(item)
         self.raws.append(raw)
@@ -205,6 +213,28 @@ class Output:
         if texts := [delta.text for delta in run if delta.text]:
             item.pieces += texts
             self._outbox.extend(item.make, texts)
+
+    def _on_annotation(self, run: list[deltas.Annotation]) -> None:
+        item, box = self._in_part("message", "output_text"), self._outbox
+        for delta in run:
+            box.push(
+                events.OutputTextAnnotationAdded(
+                    sequence_number=box.count,
+                    stream_id=box.stream_id,
+                    item_id=item.id,
+                    output_index=item.index,
+                    content_index=len(item.content),
+                    annotation_index=len(item.annotations),
+                    annotation=delta.raw,
+                )
+            )
+            item.annotations.append(delta.raw)
+
+    def _on_whole_item(self, run: list[deltas.WholeItem]) -> None:
+        self.close("completed")
+        for delta in run if self.foreign else ():
+            self.add(delta.item)
+            self.kept.append(delta.item)
 
     def _on_item_end(self, _run: list[deltas.ItemEnd]) -> None:
         self.close("completed")
@@ -283,6 +313,7 @@ class Output:
         else:
             self._end_content(item, part, text)
         item.part, item.grows, item.pieces, item.logprobs = None, None, [], []
+        item.annotations = []
 
     def _end_summary(self, item: Open, text: str) -> None:
         box, index = self._outbox, len(item.summary)
@@ -377,7 +408,7 @@ def _text_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, Raw]:
         text=text,
         logprobs=tuple(item.logprobs),
     )
-    return done, _text_part(text, item.logprobs)
+    return done, _text_part(text, item.annotations, item.logprobs)
 
 
 def _refusal_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, Raw]:
@@ -418,6 +449,8 @@ HANDLERS: Final[dict[type, Callable[[Output, Any], None]]] = {
     deltas.SummaryDelta: Output._on_summary,
     deltas.CallStart: Output._on_call_start,
     deltas.CallDelta: Output._on_call_delta,
+    deltas.Annotation: Output._on_annotation,
+    deltas.WholeItem: Output._on_whole_item,
     deltas.ItemEnd: Output._on_item_end,
 }
 """Kind of delta -> who takes a run of them."""

@@ -47,6 +47,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     append: bool = True
     warm_up: bool = True
     custom_tools: bool = True
+    foreign_items: bool = True
+    """Whether an output may have items that the rules know nothing of, as they came."""
     context_management: bool = True
     unanswered: bool = False
     """Whether calls may stay open in what is not sampled (a window that is being compacted)."""
@@ -112,6 +114,7 @@ PROFILES: Final[dict[str, Profile]] = {
         append=False,
         warm_up=False,
         custom_tools=False,
+        foreign_items=False,
         context_management=False,
         extensions=False,
         cancel_foreground=False,

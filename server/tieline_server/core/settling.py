@@ -49,6 +49,7 @@ def ground(turn: "Turn") -> None:
     else:
         turn.resolved = resolve(turn.host.catalog, turn.request.model, turn.principal)
         turn.settings = _settings(turn, turn.resolved)
+    turn.output.foreign = turn.host.profile.foreign_items
     if turn.settings is not None and ENCRYPTED_REASONING in turn.settings.include:
         turn.output.seal = partial(turn.host.sealer.seal, turn.principal.owner)
 

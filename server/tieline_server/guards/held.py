@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from tieline_server.core.deltas import (
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -15,6 +16,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.settings import Tool
 
@@ -27,12 +29,24 @@ COUNTED: Final = TEXTS | {CallStart, ItemEnd}
 """Deltas that stand for tokens."""
 
 
+JSON: Final = frozenset({Annotation, WholeItem})
+"""Deltas that are JSON, and read without its escapes."""
+
+
 class Asked(Struct, frozen=True):
     """What a client has said of the answer beforehand."""
 
     tools: tuple[Tool, ...] = ()
     json: bool = False
     """Whether its text is to be JSON, and so is read without its escapes."""
+
+    def read_of(self, mark: Delta) -> str:
+        """What is to be read of what stands between texts."""
+        if type(mark) is CallStart:
+            return self.name_of(mark)
+        if type(mark) is WholeItem:
+            return mark.item.raw.decode()
+        return bytes(mark.raw).decode() if type(mark) is Annotation else ""
 
     def name_of(self, call: CallStart) -> str:
         """What a call is named; nothing where that is one of the client's own tools."""

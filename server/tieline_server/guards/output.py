@@ -22,7 +22,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.guards.base import Counts, Spent, Watch, Watching
-from tieline_server.guards.held import TEXTS, Asked, Held, Text, bare_mark, counts_of
+from tieline_server.guards.held import JSON, TEXTS, Asked, Held, Text, bare_mark, counts_of
 
 
 class Watcher:
@@ -103,10 +103,10 @@ class Gate:
         self._end_part(out)
         if not self.hit and type(delta) is CallStart:
             self._escaped = delta.kind == "function_call"
-            if name := self._asked.name_of(delta):
-                self._begin_part(CallStart)
-                self._watch(name, out, last=True)
-                self._kind = None
+        if not self.hit and (text := self._asked.read_of(delta)):
+            self._begin_part(type(delta))
+            self._watch(text, out, last=True)
+            self._kind = None
         if not self.hit:
             out.append(bare_mark(delta))
 
@@ -124,7 +124,8 @@ class Gate:
 
     def _begin_part(self, kind: type) -> None:
         self._kind = kind
-        escaped = self._asked.json if kind is TextDelta else kind is CallDelta and self._escaped
+        escaped = self._asked.json if kind is TextDelta else kind in JSON
+        escaped = escaped or (kind is CallDelta and self._escaped)
         self._watches = [each.guard.watch(escaped=escaped) for each in self._watchers]
         for each in self._watchers:
             self._counts.checks[each.label] += 1

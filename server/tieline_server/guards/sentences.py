@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.guards.base import Counts, Guard, Piece, Spent, Unchecked, unchecked
 from tieline_server.guards.escapes import Unescaper, unescaped
-from tieline_server.guards.held import TEXTS, Asked, Held, Text, bare_mark, counts_of
+from tieline_server.guards.held import JSON, TEXTS, Asked, Held, Text, bare_mark, counts_of
 from tieline_server.guards.verdicts import ask
 
 LONGEST: Final = 400
@@ -172,15 +172,16 @@ class Sentences:
             elif kind is not Accepted:
                 self._end_part()
                 if type(delta) is CallStart:
-                    self._begin_call(delta)
+                    self._escaped = delta.kind == "function_call"
+                self._begin_mark(delta)
                 self._queue.append(bare_mark(delta))
 
-    def _begin_call(self, call: CallStart) -> None:
-        self._escaped = call.kind == "function_call"
-        if name := self._client.name_of(call):
-            part = _Part(CallStart, escaped=False)
-            part.text, part.last = name, True
-            self._waiting += len(name)
+    def _begin_mark(self, mark: Delta) -> None:
+        if text := self._client.read_of(mark):
+            kind = type(mark)
+            part = _Part(kind, escaped=kind in JSON)
+            part.text, part.last = text, True
+            self._waiting += len(text)
             self._queue.append(part)
 
     def _grow(self, delta: Text) -> None:

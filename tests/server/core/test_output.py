@@ -10,6 +10,7 @@ from msgspec import Raw
 from tieline import events
 from tieline.items import decode
 from tieline_server.core.deltas import (
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -18,6 +19,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
@@ -59,6 +61,45 @@ class Written:
 
 FUNCTION = CallStart(kind="function_call", name="look")
 CUSTOM = CallStart(kind="custom_tool_call", name="sh")
+
+
+SEARCH = decode(b'{"type":"web_search_call","id":"ws_1","action":{"query":"q"}}')
+NOTE = Raw(b'{"type":"url_citation","url":"http://a/"}')
+
+
+def test_an_item_that_comes_whole_has_its_place_and_goes_into_the_chain_as_it_is() -> None:
+    written = Written(TextDelta("a"), WholeItem(SEARCH), TextDelta("b")).end()
+    added = [event.output_index for event in written.only(events.OutputItemAdded)]
+    done = [event.output_index for event in written.only(events.OutputItemDone)]
+    assert added == done == [0, 1, 2]
+    assert [item["type"] for item in written.items] == ["message", "web_search_call", "message"]
+    assert bytes(written.output.raws[1]) == SEARCH.raw
+    assert written.output.take_kept()[1] is SEARCH
+
+
+def test_where_the_union_of_items_is_closed_one_that_comes_whole_is_left_out() -> None:
+    written = Written(TextDelta("a"))
+    written.output.foreign = False
+    written.output.feed([WholeItem(SEARCH), TextDelta("b")])
+    assert [item["type"] for item in written.end().items] == ["message", "message"]
+    assert len(written.output.take_kept()) == 2
+
+
+def test_an_item_that_comes_whole_begins_one_of_its_own() -> None:
+    assert Written(TextDelta("a")).output.begins_an_item(WholeItem(SEARCH))
+
+
+def test_annotations_are_told_where_they_stand_and_are_part_of_the_text() -> None:
+    written = Written(TextDelta("a"), Annotation(NOTE), Annotation(NOTE), ItemEnd(), TextDelta("b"))
+    notes = written.end().only(events.OutputTextAnnotationAdded)
+    assert [(note.output_index, note.content_index, note.annotation_index) for note in notes] == [
+        (0, 0, 0),
+        (0, 0, 1),
+    ]
+    assert [bytes(note.annotation) for note in notes] == [bytes(NOTE)] * 2
+    first, second = (item["content"][0]["annotations"] for item in written.items)
+    assert first == [msgspec.json.decode(NOTE)] * 2
+    assert second == []
 
 
 @pytest.mark.parametrize(

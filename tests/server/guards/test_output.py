@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec import Raw
 
+from tieline.items import decode
 from tieline_server.core.deltas import (
     Accepted,
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -16,6 +18,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.settings import Tool
 from tieline_server.core.tally import Tally
@@ -172,6 +175,16 @@ def test_the_name_of_a_call_is_read_where_it_is_not_one_that_the_client_offered(
     offered = Asked(tools=(Tool(type="function", name="bad"),))
     out = through(gate("bad", asked=offered), [own, CallDelta("{}"), Finish()])
     assert seen(out) == [own, CallDelta("{}", 0), Finish()]
+
+
+@pytest.mark.parametrize("text", ["so bad", r"so b\u0061d"])
+def test_items_and_annotations_that_come_whole_are_read_too(text: str) -> None:
+    whole = WholeItem(decode(b'{"type":"web_search_call","query":"%b"}' % text.encode()))
+    note = Annotation(Raw(b'{"type":"url_citation","title":"%b"}' % text.encode()))
+    for mark in (whole, note):
+        out = through(gate("bad"), [TextDelta("a"), mark, Finish()])
+        assert seen(out) == [TextDelta("a", 0), Finish(reason="content_filter")]
+        assert seen(through(gate("other"), [mark, Finish()])) == [mark, Finish()]
 
 
 def test_escapes_count_in_text_that_is_to_be_json() -> None:

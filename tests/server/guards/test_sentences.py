@@ -6,12 +6,14 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from tests.support.guards import Reader
 from tests.support.signal import Signal
+from tieline.items import decode
 from tieline_server.core.deltas import (
     Accepted,
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -19,6 +21,7 @@ from tieline_server.core.deltas import (
     ItemEnd,
     ReasoningDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.base import EngineError
@@ -243,6 +246,21 @@ def test_the_name_of_a_call_is_read_where_it_is_not_one_that_the_client_offered(
         out = await through(Said([[TextDelta("A.")], [foreign], [Finish()]]), reader)
         assert out == [TextDelta("A.", 0), Finish(reason="content_filter")]
         assert reader.read == ["{}", "A.", "so bad\nf"]
+
+    run(main())
+
+
+def test_items_and_annotations_that_come_whole_are_read_too() -> None:
+    text = r"so b\u0061d"
+    whole = WholeItem(decode(b'{"type":"web_search_call","query":"%b"}' % text.encode()))
+    note = Annotation(Raw(b'{"type":"url_citation","title":"%b"}' % text.encode()))
+    good = WholeItem(decode(b'{"type":"web_search_call","query":"good"}'))
+
+    async def main() -> None:
+        for mark in (whole, note):
+            out = await through(Said([[TextDelta("A.")], [mark], [Finish()]]), Reader())
+            assert out == [TextDelta("A.", 0), Finish(reason="content_filter")]
+        assert await through(Said([[good], [Finish()]]), Reader()) == [good, Finish()]
 
     run(main())
 
