@@ -1,8 +1,9 @@
 """Events of a Responses stream, to deltas.
 
 Items come one after the other, as everywhere that speaks this API; what an upstream leaves out of
-the stream and has in a whole item is taken from there. Our deltas have no annotations, and no
-items of tools that the upstream runs by itself: these are passed over.
+the stream and has in a whole item is taken from there. Items of tools that the upstream runs by
+itself, and those of types that we do not know, are passed on whole. Those that a client would
+have to answer are passed over: its answer would not reach the upstream.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from tieline.codecs.json import check
+from tieline.errors import ApiError
+from tieline.items import OUTPUT_KINDS, VIEWS, decode
 from tieline_server.core.deltas import (
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -22,6 +27,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.answer import tokens_of
@@ -45,6 +51,7 @@ NULL: Final = Raw(b"null")
 class _Part(Struct, frozen=True):
     text: str | None = None
     refusal: str | None = None
+    annotations: list[Raw] | None = None
 
 
 class _Item(Struct, frozen=True):
@@ -68,6 +75,7 @@ class _Event(Struct, frozen=True):
     item: Raw = NULL
     response: Raw = NULL
     logprobs: list[Raw] | None = None
+    annotation: Raw = NULL
     error: Any = None
 
 
@@ -123,6 +131,7 @@ class ResponseAnswer:
         "_kind",
         "_kinds",
         "_logprobs",
+        "_notes",
         "_remember",
         "_response",
         "_said",
@@ -147,6 +156,8 @@ class ResponseAnswer:
         """Type of the open item, as far as it said something."""
         self._said = False
         """Whether something of the open item was passed on."""
+        self._notes: list[Raw] = []
+        """Annotations of the open message; they follow its text."""
         self._kinds: list[str] = []
         self.done = False
         """Whether the upstream said that nothing more comes."""
@@ -214,6 +225,9 @@ class ResponseAnswer:
         self._close(_Item(), deltas)
         self._open(_item_in(event.item), deltas)
 
+    def _on_annotation(self, event: _Event, deltas: list[Delta]) -> None:
+        self._notes.append(event.annotation)
+
     def _on_text(self, event: _Event, deltas: list[Delta]) -> None:
         text = self._says("message", event)
         logprobs = event.logprobs if self._logprobs else None
@@ -239,10 +253,14 @@ class ResponseAnswer:
             deltas.append(CallDelta(event.delta, tokens_of(event.delta)))
 
     def _on_done(self, event: _Event, deltas: list[Delta]) -> None:
-        self._take(_item_in(event.item), deltas)
+        self._take(event.item, deltas)
 
-    def _take(self, item: _Item, deltas: list[Delta]) -> None:
+    def _take(self, raw: Raw, deltas: list[Delta]) -> None:
         """An item is whole."""
+        item = _item_in(raw)
+        if item.type not in _OURS:
+            self._pass_on(item.type, raw, deltas)
+            return
         if item.type in _CALLS and self._call is None:
             self._open(item, deltas)
         elif not self._said:
@@ -259,7 +277,7 @@ class ResponseAnswer:
         if not (self._kinds or self._said or self._call):
             # No event has said anything: who does not stream has it all in the last one.
             for item in _whole.decode(event.response).output or ():
-                self._take(_item_in(item), deltas)
+                self._take(item, deltas)
         self._response = response
         self.done = True
 
@@ -274,6 +292,7 @@ class ResponseAnswer:
 
     def _open(self, item: _Item, deltas: list[Delta]) -> None:
         self._said = False
+        self._notes = []
         if item.type not in _CALLS:
             return
         if not item.name:
@@ -315,9 +334,26 @@ class ResponseAnswer:
             self._end_call(call, item, deltas)
         elif not self._said:
             return
+        elif self._kind == "message":
+            parts = [part.annotations or [] for part in item.content or ()]
+            notes = [note for each in parts for note in each] or self._notes
+            deltas += [Annotation(_checked(note)) for note in notes if bytes(note)[:1] == b"{"]
         deltas.append(ItemEnd())
         self._kinds.append(self._kind)
         self._said = False
+
+    def _pass_on(self, kind: str, raw: Raw, deltas: list[Delta]) -> None:
+        """An item that stays as it is."""
+        self._close(_Item(), deltas)
+        if kind in _NO_OUTPUT:
+            return
+        try:
+            item = decode(_checked(raw))
+        except ApiError:
+            raise malformed() from None
+        if item.opens is None:
+            deltas.append(WholeItem(item))
+            self._kinds.append(kind)
 
     def _end_call(self, call: _Call, item: _Item, deltas: list[Delta]) -> None:
         text = "".join(call.pieces)
@@ -340,11 +376,21 @@ _LIVES: Final = frozenset(
 )
 """Types of events that say no more than a comment does."""
 
+_NO_OUTPUT: Final = frozenset({"", *VIEWS, *OUTPUT_KINDS})
+"""Types of items that have their own way, or that only a client says."""
+
+_OUTER: Final = 8
+"""Levels of JSON that stand around an item, or around an annotation in it, at the most."""
+
 _CALLS: Final = ("function_call", "custom_tool_call")
+
+_OURS: Final = frozenset({*_CALLS, "message", "reasoning"})
+"""Types of items that are said anew, piece by piece."""
 
 _HANDLERS: Final[dict[str, Callable[[ResponseAnswer, _Event, list[Delta]], None]]] = {
     "response.output_item.added": ResponseAnswer._on_added,
     "response.output_text.delta": ResponseAnswer._on_text,
+    "response.output_text.annotation.added": ResponseAnswer._on_annotation,
     "response.refusal.delta": ResponseAnswer._on_refusal,
     "response.reasoning_text.delta": ResponseAnswer._on_reasoning,
     "response.reasoning.delta": ResponseAnswer._on_reasoning,
@@ -374,7 +420,16 @@ def _response_in(raw: Raw) -> _Response:
 def _item_in(raw: Raw) -> _Item:
     """An item; of a type that is passed over, its type alone."""
     kind = _typed.decode(raw).type
-    return _item.decode(raw) if kind in (*_CALLS, "message", "reasoning") else _Item(kind)
+    return _item.decode(raw) if kind in _OURS else _Item(kind)
+
+
+def _checked(raw: Raw) -> Raw:
+    """What goes on as it came: nobody has looked into it yet. Raises :class:`Failure`."""
+    try:
+        check(bytes(raw), outer=_OUTER)
+    except ApiError:
+        raise malformed() from None
+    return raw
 
 
 def _reason_of(response: _Response) -> FinishReason:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.engine_contract import WEATHER, prompt
 from tests.support.upstream_shapes import added, ended, item, said, text
 from tieline_server.core.deltas import (
+    Annotation,
     CallDelta,
     CallStart,
     Delta,
@@ -17,6 +18,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    WholeItem,
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.faults import MALFORMED, Failure
@@ -64,7 +66,7 @@ def failure(*events: bytes) -> Failure:
             [SummaryDelta("s"), ReasoningDelta("c"), ItemEnd()],
         ),
         ([item("reasoning", summary=[], content=None)], []),
-        ([added("web_search_call", content={}), item("web_search_call", content={})], []),
+        ([added("web_search_call", content={}), said("web_search_call.searching")], []),
         ([said("output_text.annotation.added", annotation={})], []),
     ],
 )
@@ -99,6 +101,88 @@ def test_usage_that_cannot_be_read_was_not_said(usage: Any) -> None:
 
 def test_a_response_that_was_cancelled_there_is_no_answer() -> None:
     assert failure(text("a"), ended("cancelled")).error.code == "server_error"
+
+
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "q"}}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        SEARCH,
+        {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "results": None},
+        {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "outputs": []},
+        {"type": "image_generation_call", "id": "ig_1", "result": "aGk="},
+        {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
+        {"type": "mcp_call", "id": "mcp_1", "name": "f", "arguments": "{}", "output": "x"},
+        {"type": "of_another_year", "content": {"type": "message"}, "status": 7},
+    ],
+)
+def test_items_of_tools_that_ran_upstream_and_unknown_ones_are_passed_on_whole(made: Any) -> None:
+    begun, whole = (said(f"output_item.{way}", item=made) for way in ("added", "done"))
+    deltas = read(text("a"), begun, whole, text("b"), ended())
+    assert [type(each) for each in deltas[:2]] == [TextDelta, ItemEnd]
+    assert isinstance(deltas[2], WholeItem)
+    assert json.loads(deltas[2].item.raw) == made
+    assert (deltas[2].item.type, deltas[2].item.opens) == (made["type"], None)
+    assert deltas[3] == TextDelta("b")
+
+
+@pytest.mark.parametrize(
+    "kind", ["compaction", "item_reference", "function_call_output", "mcp_approval_response", ""]
+)
+def test_items_that_only_a_client_or_a_server_of_ours_says_are_passed_over(kind: str) -> None:
+    assert read(item(kind, call_id="c", id="x"), text("a"), ended())[0] == TextDelta("a")
+
+
+@pytest.mark.parametrize("kind", ["computer_call", "local_shell_call", "mcp_approval_request"])
+def test_calls_whose_answer_would_not_reach_the_upstream_are_passed_over(kind: str) -> None:
+    assert read(item(kind, call_id="c", id="x"), text("a"), ended())[0] == TextDelta("a")
+
+
+DEEP = b'data: {"type":"response.output_item.done","item":{"type":"x","a":%b}}' % (
+    b"[" * 300 + b"]" * 300
+)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        item("web_search_call", id=5),
+        DEEP,
+        b'data: {"type":"response.output_item.done","item":{"type":"x","a":"\xff"}}',
+        b'data: {"type":"response.output_item.done","item":{"type":"x","a":1e999}}',
+        b'data: {"type":"response.output_item.done","item":{"type":"x","a":"\\ud800"}}',
+    ],
+)
+def test_an_item_that_nobody_could_read_is_no_answer(event: bytes) -> None:
+    assert failure(event).error.message == MALFORMED
+
+
+NOTE = {"type": "url_citation", "url": "http://a/", "title": "A", "start_index": 0, "end_index": 1}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [text("a"), item("message", content=[{"text": "a", "annotations": [NOTE]}])],
+        [text("a"), said("output_text.annotation.added", annotation=NOTE), item("message")],
+        [text("a"), said("output_text.annotation.added", annotation=NOTE)],
+        [item("message", content=[{"text": "a", "annotations": [NOTE]}])],
+    ],
+    ids=["in the item", "as an event", "of an item without an end", "in an item that comes whole"],
+)
+def test_annotations_follow_their_text(events: list[bytes]) -> None:
+    said, note, end = read(*events, ended())[:3]
+    assert (said, end) == (TextDelta("a"), ItemEnd())
+    assert isinstance(note, Annotation)
+    assert json.loads(bytes(note.raw)) == NOTE
+
+
+@pytest.mark.parametrize("note", [5, None, "x", []])
+def test_what_is_no_annotation_is_passed_over(note: Any) -> None:
+    whole = item("message", content=[{"text": "a", "annotations": [note]}])
+    assert read(text("a"), whole, ended())[:-1] == [TextDelta("a"), ItemEnd()]
 
 
 def test_two_messages_in_a_row_stay_two() -> None:
