@@ -401,6 +401,7 @@ def _entry(
         engine=engine,
         steering=served.steering,
         target=served.id,
+        price=None if table.price is None else table.price.model_dump(exclude_none=True),
         defaults=Defaults(
             reasoning_effort=table.reasoning_effort, max_output_tokens=table.max_output_tokens
         ),

@@ -96,7 +96,7 @@ class ModelSettings(BaseModel):
     price: Price | None = Field(
         None,
         description="Per million tokens: `{input = 2.0, cached_input = 0.5, output = 8.0}`; "
-        "`tieline-server usage` then says what was spent.",
+        "`tieline-server usage` then says what was spent, `/v1/capabilities` what it costs.",
     )
 
 

@@ -63,7 +63,15 @@ def test_the_tables_of_the_page_name_models_as_it_says(tmp_path: Path) -> None:
             assert [each["id"] for each in listed] == ["chat", "thinker", "elsewhere", "rules"]
             codex = ask(process.http, "/v1/models?client_version=1")["models"]
             assert [each["slug"] for each in codex] == ["chat", "thinker", "elsewhere", "rules"]
-            assert server.url not in json.dumps(ask(process.http, "/v1/capabilities"))
+            said = ask(process.http, "/v1/capabilities")
+            assert server.url not in json.dumps(said)
+            abilities = [each for engine in said["engines"] for each in engine["models"]]
+            assert {each["id"]: each.get("price") for each in abilities} == {
+                "chat": None,
+                "thinker": None,
+                "elsewhere": {"input": 2.0, "cached_input": 0.5, "output": 8.0},
+                "rules": None,
+            }
 
             made = ask(process.http, "/v1/responses", {"input": "a", "model": "gpt-4o"})
             assert (made["model"], made["max_output_tokens"]) == ("chat", 1024)

@@ -5,7 +5,7 @@ back through the methods of :class:`~tieline_server.core.line.Line`. Docstrings 
 what it must call next.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
@@ -78,6 +78,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     target: str | None = None
     """The engine's own name of it, where that is another."""
     defaults: Defaults = Defaults()
+    price: Mapping[str, float] | None = None
+    """Per million tokens, where the settings say one."""
 
     @property
     def served(self) -> str:

@@ -3,7 +3,7 @@
 An engine is one module or folder here and one line in the table of ``engines/__init__``.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -21,6 +21,8 @@ class Model(Struct, frozen=True, kw_only=True):
     owned_by: str = "tieline"
     context_window: int | None = None
     steering: bool = True
+    price: Mapping[str, float] | None = None
+    """Per million tokens. Settings know it, engines do not."""
 
 
 class EngineError(ApiError):

@@ -72,4 +72,4 @@ class Services(Struct, frozen=True, kw_only=True):
         for entry in self.catalog.entries():
             model = served.get((entry.engine, entry.served))
             if model is not None and (principal.models is None or entry.model in principal.models):
-                yield entry.engine, replace(model, id=entry.model)
+                yield entry.engine, replace(model, id=entry.model, price=entry.price)

@@ -101,11 +101,12 @@ def _entry(model: Model) -> dict[str, Any]:
 
 
 def _ability(model: Model) -> dict[str, Any]:
-    return {
+    ability = {
         "id": model.id,
         "context_window": model.context_window,
         "steering": model.steering,
     }
+    return ability if model.price is None else {**ability, "price": model.price}
 
 
 def _codex(call: Call, models: list[Model]) -> web.Response:
