@@ -5,7 +5,7 @@ may be without it); a transport without it has no such case, rather than a skipp
 case is one function, a new row of a case one line. What a case hears must be the same over every
 transport (``transcript``), unless ``@pytest.mark.apart("why")`` says why it cannot be. On one
 road each case runs again with an upstream behind the server, in each mode (``upstream_way``), and
-those that need no given words with a real model (``llama_way``).
+those that need no given words with a real model, embedded and as an upstream (``llama_way``).
 """
 
 import asyncio
@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from tests.conformance import llama_way
-from tests.conformance.server import BEHIND, MODEL, serve
+from tests.conformance.server import BEHIND, MODEL, Remote, serve
 from tests.conformance.transcript import difference
 from tests.conformance.upstream_way import roads_of
 from tests.conformance.wire import Wire, offering
+from tests.support.model_server import KEY, model_server
 from tieline_server.engines.llama import LlamaEngine
+from tieline_server.engines.upstream.choice import Wanted
+from tieline_server.models import find
 
 Transcripts = dict[str, tuple[Wire, list[dict[str, Any]]]]
 """Case -> the transport that it ran over first, and what it heard there."""
@@ -35,9 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for mode, road in roads_of(metafunc.definition.originalname, wires).items():
             wires[f"{road}-by-{mode}"] = wires[road]._replace(upstream=mode)
         soak = bool(metafunc.config.getoption("--soak"))
-        real = llama_way.road_of(metafunc.definition.originalname, wires, soak=soak)
-        if real is not None:
-            wires[f"{real}-llama"] = wires[real]._replace(llama=True)
+        for way, road in llama_way.roads_of(metafunc.definition.originalname, wires, soak=soak):
+            wires[f"{road}-{way}"] = wires[road]._replace(real=way)
     metafunc.parametrize("wire", wires.values(), ids=wires, indirect=True)
 
 
@@ -55,12 +57,20 @@ def embedded() -> Iterator[LlamaEngine]:
     asyncio.run(engine.close())
 
 
+@pytest.fixture(scope="session")
+def beside() -> Iterator[Remote]:
+    """The packaged model behind llama.cpp's own server."""
+    with model_server() as url:
+        yield Remote(url, KEY, Wanted(mode="completions", tokenizer=find()))
+
+
 @pytest.fixture
 def wire(request: pytest.FixtureRequest, transcripts: Transcripts) -> Iterator[Wire]:
     """The transport of this test; what is heard over it is compared when the test has passed."""
     wire: Wire = request.param._replace(heard=[])
     token = BEHIND.set(wire.upstream)
-    model = MODEL.set(request.getfixturevalue("embedded") if wire.llama else None)
+    way = None if wire.real is None else llama_way.WAYS[wire.real]
+    model = MODEL.set(None if way is None else request.getfixturevalue(way))
     try:
         yield wire
     finally:
@@ -68,7 +78,7 @@ def wire(request: pytest.FixtureRequest, transcripts: Transcripts) -> Iterator[W
         BEHIND.reset(token)
     assert wire.heard is not None
     node = request.node
-    given = wire.upstream is None and not wire.llama
+    given = wire.upstream is None and wire.real is None
     if not given or node.get_closest_marker("apart") is not None:
         return
     rows = {name: value for name, value in node.callspec.params.items() if name != "wire"}

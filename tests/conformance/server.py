@@ -13,7 +13,7 @@ from contextlib import (
     asynccontextmanager,
 )
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 from msgspec import Struct, structs
@@ -60,7 +60,15 @@ BEHIND: ContextVar[str | None] = ContextVar("BEHIND", default=None)
 """The mode in which the servers of this case have an upstream (``upstream_way``), if any."""
 
 
-MODEL: ContextVar[Engine | None] = ContextVar("MODEL", default=None)
+class Remote(NamedTuple):
+    """A real upstream, and how it is asked."""
+
+    url: str
+    key: str
+    how: Wanted
+
+
+MODEL: ContextVar[Engine | Remote | None] = ContextVar("MODEL", default=None)
 """The model that answers in this case instead of a script (``llama_way``)."""
 
 
@@ -148,6 +156,9 @@ async def serve(
     journal = MemoryJournal(now=time.time)
     stack = AsyncExitStack()
     if model is None and (shared := MODEL.get()) is not None:
+        if isinstance(shared, Remote):
+            url, key, asked = shared
+            shared = await stack.enter_async_context(upstream_at(url, key, how=asked))
         model = BriefModel(shared, engine, signal, slow='"pace"' in json.dumps(script))
     served = await stack.enter_async_context(_behind(engine, model, upstream, how))
     counts = Counts()

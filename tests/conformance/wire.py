@@ -539,8 +539,8 @@ class Wire(NamedTuple):
     """Where the events go that its peers hear."""
     upstream: str | None = None
     """Whether the server has its answers from another one (``upstream_way``)."""
-    llama: bool = False
-    """Whether a real model answers (``llama_way``)."""
+    real: str | None = None
+    """The way to a real model that answers, if any (``llama_way``)."""
 
     @asynccontextmanager
     async def __call__(self, served: Served) -> AsyncIterator[Peer]:
