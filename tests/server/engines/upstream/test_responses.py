@@ -282,6 +282,29 @@ def test_an_answer_that_the_chain_has_otherwise_is_not_continued(said_instead: A
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("said_here", "sent"),
+    [([{"type": "web_search_call", "id": "ws_1"}, *ANSWER], 1), (ANSWER, 3)],
+    ids=["shown", "left out"],
+)
+def test_an_answer_with_an_item_that_came_whole_is_continued_where_the_chain_has_it(
+    said_here: Any, sent: int
+) -> None:
+    async def main() -> None:
+        async with upstream() as server:
+            search = item("web_search_call", id="ws_1")
+            server.otherwise = keeping(search, text("fine"), item("message"))
+            async with opened(server, how=STATE) as engine:
+                given = ask("first")
+                await deltas_of(engine, given)
+                await deltas_of(engine, ask(tip=link("second", answered(given.tip, said_here))))
+                last = server.bodies[1]
+                assert ("previous_response_id" in last) is (sent == 1)
+                assert len(last["input"]) == sent
+
+    run(main())
+
+
 def test_a_cut_answer_is_not_continued_and_an_earlier_one_is() -> None:
     async def main() -> None:
         async with upstream() as server:
