@@ -94,9 +94,10 @@ def delta(number: int, size: int) -> OutputTextDelta:
 
 
 def test_events_go_together_up_to_a_bound_and_a_large_one_alone() -> None:
-    events = [delta(0, 10), delta(1, BATCH), delta(2, BATCH // 3), delta(3, BATCH // 3)]
+    sizes = (BATCH, 10, BATCH, BATCH // 3, BATCH // 3)
+    events = [delta(number, size) for number, size in enumerate(sizes)]
     found = [batch.events for batch in batches(events)]
-    assert [len(each) for each in found] == [1, 1, 2]
+    assert [len(each) for each in found] == [1, 1, 1, 2]
     assert [raw for each in found for raw in each] == [json.encode(event) for event in events]
 
 

@@ -117,8 +117,17 @@ def test_a_worker_is_found_by_the_others_only_while_it_can_be_reached(tmp_path: 
                 assert await home.metrics() == b"turns 0\n"
                 await other.drain(0.0)
                 assert post.homes.home_of(named) is None
-            assert not socket_path(tmp_path, MARKS[1]).exists()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_stops_is_gone_even_if_it_was_not_drained(tmp_path: Path) -> None:
+    async def main() -> None:
+        with posts(tmp_path) as (_, (other, _)):
             await other.drain(0.0)
+            async with other.reachable(Desk()):
+                assert socket_path(tmp_path, MARKS[1]).exists()
+            assert not socket_path(tmp_path, MARKS[1]).exists()
 
     asyncio.run(main())
 
@@ -133,7 +142,8 @@ class Counting(Desk):
 
     def __init__(self, post: WorkerPost, number: int) -> None:
         super().__init__()
-        self._told = post.recorded(lambda: counted(number))
+        self.number = number
+        self._told = post.recorded(lambda: counted(self.number))
 
     async def metrics(self) -> bytes:
         """See ``Home``."""
@@ -147,7 +157,8 @@ def test_what_workers_have_counted_is_told_together_and_outlives_one(tmp_path: P
             async with post.reachable(here):
                 async with other.reachable(there):
                     assert b"n_total 5\n" in await post.metrics(here)
-                assert b"n_total 5\n" in await post.metrics(here)
+                    there.number = 4
+                assert b"n_total 6\n" in await post.metrics(here)
 
     asyncio.run(main())
 
