@@ -1,7 +1,9 @@
 """Options and fixtures of the whole suite."""
 
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("--soak") else "ci")
+
+
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """Fails where a loop of uvloop's is closed with a transport open on it.
+
+    Its warning of that must not be an error when it is given: raised there, it keeps the transport
+    from being closed, and the closing of the loop then waits for it for ever.
+    """
+    with warnings.catch_warnings(record=True) as given:
+        warnings.filterwarnings("always", "unclosed resource", ResourceWarning)
+        yield
+    left = [str(each.message) for each in given if each.category is ResourceWarning]
+    if left:
+        pytest.fail(f"left open when its loop was closed: {', '.join(left)}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    with nothing_left_open():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    with nothing_left_open():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    with nothing_left_open():
+        yield
 
 
 @pytest.fixture(scope="session")
