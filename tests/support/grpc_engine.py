@@ -35,6 +35,9 @@ class TinyEngine:
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Step, None]:
         """The test's answer; a generator that is closed early counts as cancelled."""
+        if not prompt.settings.generate:
+            yield [Accepted(input_tokens=INPUT_TOKENS), Finish(output_tokens=0)]
+            return
         self.started += 1
         self.signal.notify()
         answer = self.answer(prompt)
