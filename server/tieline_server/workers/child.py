@@ -14,6 +14,16 @@ class NotServing(Exception):
     """A worker ended before it served; one line says why."""
 
 
+async def either(*events: asyncio.Event) -> None:
+    """Waits until one of them is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
 class Child:
     """A process that was started; ``process`` is a descriptor of it, ``control`` our end."""
 
@@ -53,12 +63,7 @@ class Child:
         """Has it serve, and returns when it does; raises :class:`NotServing`."""
         self.order = order
         self._tell(order)
-        waits = [self._loop.create_task(each.wait()) for each in (self._serving, self.ended)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await either(self._serving, self.ended)
         if self.ended.is_set():
             # What it said last may still be on its way.
             await asyncio.wait([self._listening])

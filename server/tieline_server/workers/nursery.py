@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tieline_server.config import PREFIX
-from tieline_server.workers.child import Child, NotServing
+from tieline_server.workers.child import Child, NotServing, either
 from tieline_server.workers.control import (
     FROM_NURSERY,
     Bear,
@@ -66,12 +66,7 @@ class Nursery:
 
     async def bear(self) -> Child:
         """A new worker, which waits for its orders; raises :class:`NotServing`."""
-        waits = [self._loop.create_task(each.wait()) for each in (self._prepared, self.ended)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await either(self._prepared, self.ended)
         if self.ended.is_set():
             raise NotServing(self._reason or "the process that starts workers ended")
         ours, theirs = socket.socketpair()

@@ -21,7 +21,6 @@ from tieline_server.workers.totals import Totals
 BOARD: Final = "places"
 """The name of the board in the folder that workers share."""
 
-
 ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals that ask a server to end."""
 
