@@ -15,6 +15,9 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.chat_template import ChatTemplate, Rendered, assemble
 from tieline_server.engines.chat_format.constrain import Constraint, constraint_of
 
+INLINE_BYTES: Final = 64 * 1024
+"""New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
+
 LANES: Final = 256
 """Lanes whose preface is kept."""
 

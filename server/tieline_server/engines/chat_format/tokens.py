@@ -6,7 +6,7 @@ on across the border of the two: ids are those of the whole.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from tieline_server.engines.bpe import Vocabulary
@@ -29,6 +29,10 @@ class Words(Protocol):
     def split(self, text: str, count: int, last: int) -> list[int] | None:
         """The ids of text that was sampled as so many, of which the last one is known."""
         ...
+
+
+Split = Callable[[str, int, int], Sequence[int] | None]
+"""``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
 
 
 class OwnWords:

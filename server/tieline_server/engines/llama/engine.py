@@ -33,9 +33,10 @@ from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
-from tieline_server.engines.chat_format.prompt import PromptBuilder
+from tieline_server.engines.chat_format.prompt import INLINE_BYTES, PromptBuilder
 from tieline_server.engines.chat_format.sampled_ids import Sampled
 from tieline_server.engines.chat_format.sampled_text import Piece, Reader
+from tieline_server.engines.chat_format.tokens import Split
 from tieline_server.engines.llama.runtime import (
     Completion,
     End,
@@ -55,9 +56,6 @@ T = TypeVar("T")
 
 _Seated: TypeAlias = "tuple[_Job, Seat, Future[None]]"
 
-Split = Callable[[str, int, int], Sequence[int] | None]
-"""``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
-
 SLOTS: Final = 4
 """Answers that are sampled side by side; further ones wait for a slot."""
 
@@ -65,8 +63,6 @@ MAX_CONTEXT: Final = 8192
 """Tokens of prompt and answer together, unless the model has fewer."""
 
 RENDER_THREADS: Final = 4
-INLINE_BYTES: Final = 64 * 1024
-"""New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
 
 QUANTISATION: Final = re.compile(r"[.\-_](i?q\d\w*|b?f16|f32)$")
 

@@ -1,4 +1,4 @@
-"""The upstream engine: any OpenAI-compatible server samples, by its chat completions."""
+"""The upstream engine: any OpenAI-compatible server samples, in one of several modes."""
 
 from tieline_server.engines.upstream.engine import UpstreamEngine
 

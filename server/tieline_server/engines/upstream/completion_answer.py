@@ -4,7 +4,7 @@ What holds the text to a form, and so who reads it, is the constraint of the pro
 upstream was not held to that, or writes JSON with white space, a call is still a call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,16 +15,13 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.constrain import Constraint
 from tieline_server.engines.chat_format.sampled_ids import Sampled
 from tieline_server.engines.chat_format.sampled_text import Piece, Reader
+from tieline_server.engines.chat_format.tokens import Split
 from tieline_server.engines.upstream import logprobs
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.faults import broken_call
 from tieline_server.engines.upstream.loose_text import LooseReader, is_bare
 from tieline_server.engines.upstream.stated import CompletionUsage
-
-Split = Callable[[str, int, int], Sequence[int] | None]
-"""``split(text, count, last)``: the ids of text of ``count`` tokens, of which one is known."""
-
 
 Id = Annotated[int, Meta(ge=0, lt=1 << 31)]
 

@@ -19,16 +19,13 @@ from tieline_server.core.settings import LOGPROBS, Settings
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.constrain import Constraint
-from tieline_server.engines.chat_format.prompt import PromptBuilder
+from tieline_server.engines.chat_format.prompt import INLINE_BYTES, PromptBuilder
 from tieline_server.engines.upstream.completion_answer import CompletionAnswer
 from tieline_server.engines.upstream.faults import Failure
 from tieline_server.engines.upstream.items import Items
 from tieline_server.engines.upstream.modes import Request, Sent
 from tieline_server.engines.upstream.probe import Prober, UpstreamError
 from tieline_server.engines.upstream.replicas import Replica
-
-INLINE_BYTES: Final = 64 * 1024
-"""New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
 
 KEY: Final = "upstream.ids"
 

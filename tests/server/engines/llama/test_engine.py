@@ -37,7 +37,8 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.constrain import MAX_CALLS
-from tieline_server.engines.llama.engine import INLINE_BYTES, LlamaEngine
+from tieline_server.engines.chat_format.prompt import INLINE_BYTES
+from tieline_server.engines.llama.engine import LlamaEngine
 from tieline_server.engines.llama.runtime import Completion, Failure, Progress, Report
 from tieline_server.models import find
 
