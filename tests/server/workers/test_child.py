@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -105,10 +106,11 @@ def test_a_kill_does_not_ask_and_is_nothing_to_one_that_has_ended() -> None:
 def test_one_that_dies_by_itself_was_not_asked_and_did_serve() -> None:
     async def case(child: Child, _: WorkerProcess) -> None:
         await child.serve(ORDER)
+        os.kill(child.pid, signal.SIGKILL)
         await gone(child, -9)
         assert (child.asked, child.serves, child.status) == (False, True, -9)
 
-    run(SERVES + "os.kill(os.getpid(), signal.SIGKILL)", case)
+    run(UNTIL_DRAINED, case)
 
 
 def test_the_time_that_it_has_served_grows_until_it_ends() -> None:
