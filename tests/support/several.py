@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -39,11 +39,17 @@ def several(folder: Path, *arguments: str, **variables: str) -> Iterator[Several
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: one that only waits to be buried does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    """Whether a process runs: one that only waits to be buried does not.
+
+    Of a process that was killed each thread ends by itself, and the last of them closes its
+    sockets: the first one may be dead long before.
+    """
+    states = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return any(state not in "ZX" for state in states)
 
 
 def created(server: ServerProcess, says: str = "hi") -> str:
