@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -28,7 +29,8 @@ from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.transports.grpc.config import HEADROOM, GrpcConfig
-from tieline_server.transports.grpc.stream import EVENT_BYTES, WRITE_BYTES
+from tieline_server.transports.grpc.status import Context
+from tieline_server.transports.grpc.stream import EVENT_BYTES, WRITE_BYTES, EventWriter
 
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0)]
 """A client that takes 64 KiB and no more while it does not read."""
@@ -435,6 +437,56 @@ def test_events_that_gathered_leave_together_and_a_message_closes_at_its_bound()
             assert len(deltas) == 1000
             assert line.messages < 30
             assert line.largest > WRITE_BYTES // 2
+
+    run(main())
+
+
+def test_tokens_that_come_one_by_one_leave_one_by_one() -> None:
+    taken = asyncio.Event()
+
+    async def paced(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        yield [Accepted(input_tokens=INPUT_TOKENS)]
+        for word in "abcd":
+            yield [TextDelta(word)]
+            await taken.wait()
+            taken.clear()
+        yield [Finish()]
+
+    async def main() -> None:
+        async with serve(paced) as served, served.line() as line:
+            await line.send(create("x"))
+            for word in "abcd":
+                event = (await line.until("output_text_delta"))[-1]
+                assert event.output_text_delta.delta == word
+                taken.set()
+            before = line.messages
+            assert len(await line.until("response_completed")) == 4
+            assert line.messages == before + 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_write_that_the_library_fails_stops_the_engine(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    class Failing(EventWriter):
+        def __init__(self, context: Context, *args: Any, **members: Any) -> None:
+            async def write(message: bytes) -> None:
+                lost = b"output_text" in message
+                if not (lost and at_once):
+                    await context.write(message)
+                if lost:
+                    raise grpc.aio.InternalError
+
+            super().__init__(cast(Context, SimpleNamespace(write=write)), *args, **members)
+
+    monkeypatch.setattr("tieline_server.transports.grpc.creates.EventWriter", Failing)
+
+    async def main() -> None:
+        async with serve(endless) as served, served.line() as line:
+            await line.send(create("x"))
+            await served.until(lambda: served.engine.cancelled == 1)
 
     run(main())
 
