@@ -34,6 +34,11 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane]:
         return iter(list(self._by_name.values()))
 
+    def close(self) -> None:
+        """Their line is over, and not kept alive by them."""
+        self._by_name.clear()
+        del self._host
+
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 

@@ -267,6 +267,13 @@ class Line:
         """The peer is gone."""
         self.handle("drop")
 
+    def let_go(self) -> None:
+        """The driver has done with it, and calls nothing more: all that it holds is let go."""
+        self.memory.clear()
+        self._lanes.close()
+        self._succession.close()
+        self.driver = None
+
     def age(self) -> None:
         """The line has lived as long as it may: what runs ends, then it closes."""
         self.handle("age")

@@ -26,6 +26,11 @@ class Succession:
         self._host = host
         self._waiting: dict[str, tuple[Item, ...]] = {}
 
+    def close(self) -> None:
+        """Its line is over, and not kept alive by it."""
+        self._waiting.clear()
+        del self._host
+
     def take(self, response_id: str) -> tuple[Item, ...]:
         """What waits for a create that continues this response; it is used now."""
         return self._waiting.pop(response_id, ())

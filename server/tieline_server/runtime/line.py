@@ -283,8 +283,11 @@ class LineRuntime:
                 await asyncio.wait(pending)
             except asyncio.CancelledError as error:
                 cancelled = error
-        self._services.running.kept.inherit(self.line.memory, self._services.budget)
-        self.line.memory.clear()
+        if self.line.driver is self:
+            self._services.running.kept.inherit(self.line.memory, self._services.budget)
+            # No circle is left, so that it goes at once and not with the next collection.
+            self.line.let_go()
+            self._outgoing.wake = _asleep
         if cancelled is not None:
             raise cancelled
 
@@ -494,6 +497,10 @@ class LineRuntime:
             other._speaking[turn] = self._speaking.pop(turn)
         if self._space is not None:
             self._space.set()
+
+
+def _asleep() -> None:
+    """Nobody sends any more."""
 
 
 _CARRY: Final[Mapping[type[Effect], Callable[[LineRuntime, Any], None]]] = {

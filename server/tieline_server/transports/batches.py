@@ -41,6 +41,11 @@ class Batches:
         """Whether there is nothing to write now."""
         return not self._frames and self._outgoing.empty
 
+    def close(self) -> None:
+        """Nothing more is written: who encodes is not kept alive from here."""
+        self._frames.clear()
+        self._encode = _nothing
+
     def next(self) -> bytes | None:
         """The next write; None when there is nothing to write now."""
         frames, self._frames = self._frames, []
@@ -61,3 +66,7 @@ class Batches:
             count += 1
         self._frames = frames[count:]
         return b"".join(frames[:count])
+
+
+def _nothing(_taken: Sequence[Event]) -> list[bytes]:
+    return []

@@ -104,6 +104,7 @@ class EventWriter:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         finally:
             self._pulse.stop()
+            self._batches.close()
             self._give_up()
         return self._line.error
 

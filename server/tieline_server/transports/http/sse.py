@@ -111,6 +111,7 @@ class EventStream:
             raise asyncio.CancelledError from None
         finally:
             self._pulse.stop()
+            self._batches.close()
 
     async def _pump(self) -> None:
         batches, line = self._batches, self._line

@@ -126,6 +126,7 @@ class EventWriter:
             await self._pump()
         finally:
             self._pulse.stop()
+            self._batches.close()
             self._written()
 
     async def _pump(self) -> None:
