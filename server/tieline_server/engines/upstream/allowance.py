@@ -3,8 +3,9 @@
 How many tokens an answer has the upstream alone knows, and its chunks are no tokens: some hold
 many, some part of one. So an answer is ended only for what is certain. That is what the upstream
 states while it goes on (usage in chunks, ids, log probabilities), and what its text cannot be
-less than: no vocabulary has tokens that go on behind a space, nor any longer than ``LONGEST``.
-Whoever keeps to the limit can never be beyond it by that, and ends by itself as ever.
+less than: a token does not go on behind a space, nor is it longer than ``LONGEST``. So it is in
+the vocabularies of the models that are served; one that joins words would be held too short.
+Whoever keeps to the limit is never beyond it by that, and ends by itself as ever.
 """
 
 import re
@@ -60,16 +61,17 @@ class Least:
         """So many, of all that was added."""
         return max(self._words, -(-self._letters // LONGEST))
 
-    def add(self, text: str) -> None:
-        """A further piece.
+    def add(self, text: str) -> list[int]:
+        """A further piece; where in it the words begin that were not counted yet.
 
         >>> least = Least()
-        >>> for text in ("one tw", "o ", "three"):
-        ...     least.add(text)
+        >>> [least.add(text) for text in ("one tw", "o ", "three")]
+        [[0, 4], [], [0]]
         >>> least.tokens
         3
         """
-        self._words += len(self._begins(text))
+        begins = self._begins(text)
+        self._words += len(begins)
         self._letters += len(text)
         words = text.split()
         if words:
@@ -77,6 +79,7 @@ class Least:
             self._counted = goes_on or _is_word(words[-1])
         if text:
             self._within = not text[-1].isspace()
+        return begins
 
     def call(self) -> None:
         """A call begins: its name is one at least."""
@@ -87,17 +90,10 @@ class Least:
         """What follows is no part of the last word."""
         self._within = False
 
-    def within(self, text: str, tokens: int) -> str:
-        """The beginning of the next piece that may be so many tokens."""
-        begins = self._begins(text)
-        end = begins[tokens] if len(begins) > tokens else len(text)
-        return text[: min(end, tokens * LONGEST)]
-
     def _goes_on(self, text: str) -> bool:
         return self._within and not text[:1].isspace()
 
     def _begins(self, text: str) -> list[int]:
-        """Where in the next piece the words are that are not counted yet."""
         begins = [word.start() for word in _WORD.finditer(text) if _is_word(word[0])]
         known = self._goes_on(text) and self._counted
         return begins[1:] if known and begins[:1] == [0] else begins
@@ -178,11 +174,16 @@ class LimitedAnswer:
     def _add(self, delta: Piece, deltas: list[Delta]) -> None:
         before = self._said
         exact = len(delta.logprobs) if isinstance(delta, TextDelta) else 0
-        part = self._least.within(delta.text, self._most - before)
-        self._least.add(delta.text)
+        begins = self._least.add(delta.text)
         self._said = max(self._least.tokens, before + exact, self.stated)
         self._over = self._said > self._most
         if not self._over:
             deltas.append(delta)
-        elif part:
+        elif part := within(delta.text, begins, self._most - before):
             deltas.append(structs.replace(delta, text=part))
+
+
+def within(text: str, begins: list[int], tokens: int) -> str:
+    """The beginning of a piece, whose words begin there, that may be so many tokens."""
+    end = begins[tokens] if len(begins) > tokens else len(text)
+    return text[: min(end, tokens * LONGEST)]

@@ -14,7 +14,7 @@ from tests.support.upstream_shapes import CHAT, COMPLETIONS, SHAPES, Shape, ende
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.bpe import shipped
-from tieline_server.engines.upstream.allowance import LONGEST, Least
+from tieline_server.engines.upstream.allowance import LONGEST, Least, within
 
 T = TypeVar("T")
 
@@ -178,8 +178,8 @@ def test_text_never_counts_as_more_than_the_tokens_it_is_however_it_is_cut(
 def test_what_is_within_a_number_of_tokens_is_the_beginning_that_counts_as_no_more(
     text: str, tokens: int
 ) -> None:
-    least = Least()
-    part = least.within(text, tokens)
+    part = within(text, Least().add(text), tokens)
     assert text.startswith(part)
+    least = Least()
     least.add(part)
     assert least.tokens <= tokens
