@@ -61,6 +61,10 @@ class Pulse:
         self._arm(self._loop.time() + self._heartbeat)
         return self._task.uncancel() == 0
 
+    def interruption(self) -> BaseException:
+        """What a cancellation that arrived in a write means: :class:`Stuck` where it is ours."""
+        return Stuck() if self.fired() else asyncio.CancelledError()
+
     def stop(self) -> None:
         """Interrupts nothing any more."""
         if self._handle is not None:

@@ -15,7 +15,8 @@ from tieline_server.transports.batches import Batches
 from tieline_server.transports.calls import LiveLine
 from tieline_server.transports.http.connection import UNSENT_BYTES
 from tieline_server.transports.json_events import EventJson, error_json
-from tieline_server.transports.pulse import Pulse, Stuck
+from tieline_server.transports.pulse import Pulse
+from tieline_server.transports.transport_writer import TransportWriter
 
 WRITE_BYTES: Final = 16 * 1024
 """Where a write of gathered events closes; a larger event goes alone."""
@@ -92,6 +93,9 @@ class EventStream:
         self._encoder = encoder
         self._joined = joined
         self._pulse = Pulse(heartbeat=heartbeat, write_timeout=write_timeout)
+        self._out = TransportWriter(
+            writer.transport, self._pulse, behind=UNSENT_BYTES, drain=writer.drain
+        )
         self._numbers = 0
         most = WRITE_BYTES if joined else 0
         self._batches = Batches(self._line, self._encode, most=most, first=[first])
@@ -101,7 +105,7 @@ class EventStream:
     async def run(self) -> None:
         """Writes until the line has closed, then ``[DONE]`` and the end of the body.
 
-        Raises :class:`Stuck` when a write takes longer than ``write_timeout`` seconds, and
+        Raises ``Stuck`` when a write takes longer than ``write_timeout`` seconds, and
         :class:`asyncio.CancelledError` when the peer is gone.
         """
         try:
@@ -135,7 +139,7 @@ class EventStream:
                 return True
             raise
         if self._pulse.writing:
-            await self._drain()
+            await self._out.drain()
         return False
 
     def _send_now(self) -> bool:
@@ -144,23 +148,13 @@ class EventStream:
             # The last events leave together with the end of the body.
             return False
         data = self._batches.next()
-        if data is not None and not self._put(data):
+        if data is not None and not self._out.put(self._framed(data)):
             return False
         return self._batches.empty
 
-    def _put(self, data: bytes) -> bool:
-        """Hands a chunk (RFC 9112, 7.1) to the transport; False when the peer is behind."""
-        transport = self._writer.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the peer is gone")
-        if self._writer.chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        transport.write(data)
-        if transport.get_write_buffer_size() > UNSENT_BYTES:
-            self._pulse.begin()
-            return False
-        self._pulse.end()
-        return True
+    def _framed(self, data: bytes) -> bytes:
+        """As a chunk (RFC 9112, 7.1), where the version has them."""
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._writer.chunked else data
 
     async def _write(self, data: bytes, *, last: bool = False) -> None:
         self._pulse.begin()
@@ -174,20 +168,9 @@ class EventStream:
                 # The loop joins what is written in one of its turns.
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
-            raise self._interrupted() from None
+            raise self._pulse.interruption() from None
         self._pulse.end()
         self._begun = True
-
-    async def _drain(self) -> None:
-        """Waits until the peer has caught up with the write in flight."""
-        try:
-            await self._writer.drain()
-        except asyncio.CancelledError:
-            raise self._interrupted() from None
-        self._pulse.end()
-
-    def _interrupted(self) -> BaseException:
-        return Stuck() if self._pulse.fired() else asyncio.CancelledError()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         frames: list[bytes] = []

@@ -27,7 +27,8 @@ from tieline_server.runtime import LineRuntime
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.batches import Batches
 from tieline_server.transports.json_events import EventJson, error_json
-from tieline_server.transports.pulse import Pulse, Stuck
+from tieline_server.transports.pulse import Pulse
+from tieline_server.transports.transport_writer import TransportWriter
 from tieline_server.transports.websocket.config import WebSocketConfig
 from tieline_server.transports.websocket.frames import PING, TEXT_HEADERS, USUAL, text_header
 from tieline_server.transports.websocket.handshake import traced
@@ -74,8 +75,8 @@ class LineSocket(web.WebSocketResponse):
 class EventWriter:
     """The only writer of events. Made and run by the coroutine of the handler."""
 
-    __slots__ = ("_batches", "_caught_up", "_deflated", "_encoder", "_event_bytes", "_flow",
-                 "_line", "_pulse", "_socket", "_transport", "_work")  # fmt: skip
+    __slots__ = ("_batches", "_caught_up", "_deflated", "_encoder", "_event_bytes", "_line",
+                 "_out", "_pulse", "_socket", "_work")  # fmt: skip
 
     def __init__(
         self,
@@ -88,13 +89,12 @@ class EventWriter:
         config: WebSocketConfig,
     ) -> None:
         self._socket = socket
-        self._transport = transport
-        self._flow = flow
         self._line = line
         self._work = line.work
         self._encoder = encoder
         self._deflated = bool(socket.compress)
         self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self._out = TransportWriter(transport, self._pulse, behind=HIGH_WATER, drain=flow.drain)
         self._event_bytes = EVENT_BYTES
         self._caught_up: asyncio.Event | None = None
         # aiohttp's compressor takes one message at a time.
@@ -119,7 +119,7 @@ class EventWriter:
     async def run(self) -> None:
         """Writes until the line has closed and all is sent.
 
-        Raises :class:`Stuck` after ``write_timeout`` in one write, and :class:`ConnectionError`
+        Raises ``Stuck`` after ``write_timeout`` in one write, and :class:`ConnectionError`
         where the peer is gone.
         """
         try:
@@ -153,8 +153,10 @@ class EventWriter:
     def _send_now(self) -> bool:
         """Sends what a write takes; False when the peer is behind, or there is more to do."""
         data = self._batches.next()
-        if data is not None and not self._put(data):
-            return False
+        if data is not None:
+            self._work.encode += len(data)
+            if not self._out.put(data):
+                return False
         return self._batches.empty and not self._line.closed
 
     async def _beat(self) -> None:
@@ -190,30 +192,16 @@ class EventWriter:
         try:
             await self._socket.send_frame(data, WSMsgType.TEXT)
         except asyncio.CancelledError:
-            raise self._interrupted() from None
+            raise self._pulse.interruption() from None
         self._written()
 
     async def _send(self, frames: bytes) -> None:
-        if not self._put(frames):
+        self._work.encode += len(frames)
+        if not self._out.put(frames):
             await self._drain()
 
-    def _put(self, frames: bytes) -> bool:
-        """Hands frames to the transport; False when the peer is behind, and a write in flight."""
-        if self._transport.is_closing():
-            raise ConnectionResetError("the peer is gone")
-        self._work.encode += len(frames)
-        self._transport.write(frames)
-        if self._transport.get_write_buffer_size() > HIGH_WATER:
-            self._pulse.begin()
-            return False
-        self._pulse.end()
-        return True
-
     async def _drain(self) -> None:
-        try:
-            await self._flow.drain()
-        except asyncio.CancelledError:
-            raise self._interrupted() from None
+        await self._out.drain()
         self._written()
 
     def _written(self) -> None:
@@ -221,9 +209,6 @@ class EventWriter:
         if self._caught_up is not None:
             self._caught_up.set()
             self._caught_up = None
-
-    def _interrupted(self) -> BaseException:
-        return Stuck() if self._pulse.fired() else asyncio.CancelledError()
 
     def _shrink(self, event: events.Event) -> bytes:
         """An event that is too large for a frame, without its output or as an error.

@@ -26,6 +26,7 @@ from tests.support.websocket_harness import PATH, Served, run, serve
 from tieline_server.core.deltas import Accepted, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
+from tieline_server.transports.transport_writer import TransportWriter
 from tieline_server.transports.websocket import stream
 
 NO_CLOSE_CODES = (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)
@@ -319,13 +320,13 @@ def test_every_event_is_a_final_unmasked_text_frame() -> None:
 
 def test_events_that_gathered_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
-    put = stream.EventWriter._put
+    put = TransportWriter.put
 
-    def counted(writer: stream.EventWriter, frames: bytes) -> bool:
+    def counted(writer: TransportWriter, frames: bytes) -> bool:
         writes.append(len(frames))
         return put(writer, frames)
 
-    monkeypatch.setattr(stream.EventWriter, "_put", counted)
+    monkeypatch.setattr(TransportWriter, "put", counted)
 
     async def burst(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=1), *(TextDelta(f"{n} ") for n in range(20)), Finish()]

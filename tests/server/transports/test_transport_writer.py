@@ -1,0 +1,115 @@
+"""What the loop itself writes: on to a peer that keeps up, and no further where it does not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.grpc_harness import run
+from tieline_server.transports.pulse import Pulse, Stuck
+from tieline_server.transports.transport_writer import TransportWriter
+
+BEHIND = 64
+PIECE = b"x" * 65_536
+
+
+class Written:
+    """A connection whose one end is written to, and whose other end reads as it is told."""
+
+    def __init__(
+        self, near: asyncio.StreamWriter, reader: asyncio.StreamReader, *, write_timeout: float
+    ) -> None:
+        self.near = near.transport
+        self.reader = reader
+        self.pulse = Pulse(heartbeat=60.0, write_timeout=write_timeout)
+        self.near.set_write_buffer_limits(high=BEHIND)
+        self.writer = TransportWriter(self.near, self.pulse, behind=BEHIND, drain=near.drain)
+
+    def fill(self) -> int:
+        """Writes until the peer is behind; how many bytes that took."""
+        size = len(PIECE)
+        while self.writer.put(PIECE):
+            size += len(PIECE)
+        return size
+
+
+@asynccontextmanager
+async def connected(*, write_timeout: float = 60.0) -> AsyncIterator[Written]:
+    """Such a connection, closed at the end."""
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, near: accepted.put(near), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    reader, far = await asyncio.open_connection(host, port, limit=1024)
+    near = await accepted.get()
+    written = Written(near, reader, write_timeout=write_timeout)
+    try:
+        yield written
+    finally:
+        written.pulse.stop()
+        for each in (near, far):
+            each.transport.abort()
+        server.close()
+        await server.wait_closed()
+
+
+def test_a_peer_that_keeps_up_leaves_no_write_in_flight() -> None:
+    async def main() -> None:
+        async with connected() as line:
+            assert line.writer.put(b"one")
+            assert not line.pulse.writing
+            assert await line.reader.readexactly(3) == b"one"
+
+    run(main())
+
+
+def test_a_peer_that_is_behind_is_waited_for_and_loses_nothing() -> None:
+    async def main() -> None:
+        async with connected() as line:
+            size = line.fill()
+            assert line.pulse.writing
+            read = asyncio.ensure_future(line.reader.readexactly(size))
+            await line.writer.drain()
+            assert not line.pulse.writing
+            assert await read == b"x" * size
+
+    run(main())
+
+
+def test_a_peer_that_takes_nothing_for_too_long_is_stuck() -> None:
+    async def main() -> None:
+        async with connected(write_timeout=0.02) as line:
+            line.fill()
+            with pytest.raises(Stuck):
+                await line.writer.drain()
+
+    run(main())
+
+
+def test_who_is_cancelled_while_it_waits_is_not_stuck() -> None:
+    async def main() -> None:
+        async with connected() as line:
+            line.fill()
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await line.writer.drain()
+            task.uncancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["closing", "without a transport"])
+def test_a_peer_that_is_gone_is_told(known: bool) -> None:
+    async def main() -> None:
+        async with connected() as line:
+            line.near.abort()
+            gone = line.near if known else None
+            writer = TransportWriter(
+                gone, line.pulse, behind=BEHIND, drain=lambda: asyncio.sleep(0)
+            )
+            with pytest.raises(ConnectionResetError):
+                writer.put(b"x")
+
+    run(main())
