@@ -14,7 +14,7 @@ from tieline import items
 from tieline.errors import ApiError, TielineError
 from tieline.events import ErrorEvent, Event, SessionGoingAway, SessionStarted
 from tieline.ids import is_stream_id
-from tieline.requests import ABSENT, Append, Cancel, Create, Resume, Steer
+from tieline.requests import ABSENT, Append, Cancel, Create, Request, Resume, Steer
 from tieline_client import _line, transports
 from tieline_client._asks import Ask, Verdict
 from tieline_client._line import Loss
@@ -75,6 +75,8 @@ class Line:
         """Set when the server has told what it offers, and when it never will."""
         self._closed = False
         self._ended = False
+        self._unsent = False
+        """Whether a request could not be sent: the line is lost, if the reader has not seen it."""
         self._lost: BaseException | None = None
         """Why the line ended; while it lives, an error that the server addressed to the line."""
         self.session: SessionStarted | None = None
@@ -174,7 +176,7 @@ class Line:
     @property
     def alive(self) -> bool:
         """Whether requests can be sent."""
-        return not self._closed and not self._ended
+        return not (self._closed or self._ended or self._unsent)
 
     async def close(self) -> None:
         """Ends the line and every task of it, within ``close_timeout``.
@@ -196,6 +198,10 @@ class Line:
             if not self._ended:
                 self._reader.cancel()
             await asyncio.wait((self._reader,))
+            # A reader that was cancelled before its first step has ended nothing.
+            if not self._ended:
+                self._end("the line was closed")
+                await self._transport.close()
 
     async def _create(
         self,
@@ -244,8 +250,7 @@ class Line:
         stream = ResponseStream(self, ask, merge=merge, sent_at=at, known=known)
         self._streams[ask] = weakref.ref(stream, self._on_dropped(ask))
         try:
-            if not await self._transport.send(replace(request, event_id=ask.event_id)):
-                raise NotSent("the line is lost") from self._lost
+            await self._send(replace(request, event_id=ask.event_id))
         except BaseException:
             self._streams.pop(ask, None)
             self._core.withdraw(ask)
@@ -285,8 +290,7 @@ class Line:
             tool_choice=ABSENT if tool_choice is None else to_json(tool_choice),
         )
         try:
-            if not await self._transport.send(request):
-                raise NotSent("the line is lost") from self._lost
+            await self._send(request)
         except BaseException:
             self._core.withdraw(ask)
             if stream is not None:
@@ -316,6 +320,12 @@ class Line:
                 response_id=ask.response_id,
             )
         )
+
+    async def _send(self, request: Request) -> None:
+        """Sends what somebody waits for; raises :class:`NotSent` where it never leaves."""
+        if not await self._transport.send(request):
+            self._unsent = True
+            raise NotSent("the line is lost") from self._lost
 
     def _check_open(self) -> None:
         if self._closed:

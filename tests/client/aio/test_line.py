@@ -26,6 +26,7 @@ from tieline_client.errors import (
     ConnectionLost,
     IncompleteStream,
     LineClosed,
+    NotSent,
     OutcomeUnknown,
     ProtocolViolation,
     UnsupportedUrl,
@@ -438,3 +439,29 @@ def test_every_error_of_the_client_is_a_tieline_error() -> None:
 
     classes = [each for each in vars(errors).values() if isinstance(each, type)]
     assert all(issubclass(each, TielineError) for each in classes)
+
+
+def test_a_line_on_which_nothing_can_be_sent_is_over_before_its_reader_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lost(_request: requests.Request) -> bool:
+        return False
+
+    async def test(line: Line) -> None:
+        monkeypatch.setattr(line._transport, "send", lost)
+        with pytest.raises(NotSent):
+            await line.create(input="hello", model="m")
+        assert not line.alive
+
+    run(forever, test)
+
+
+def test_a_line_that_is_closed_before_its_reader_has_begun_leaves_nothing() -> None:
+    async def main() -> None:
+        async with serving(forever) as address:
+            line = await Line.open(f"grpc://{address}")
+            line._core.create(None)  # Something is under way: it does not wait for a goodbye.
+            await line.close()
+            assert ours() == []
+
+    asyncio.run(main())
