@@ -15,7 +15,7 @@ class Holdings:
         self._holders: dict[Segment, int] = {}
         """Link -> how many hold it as their last one, plus how many held links follow it."""
         self._sizes: dict[Segment, int] = {}
-        """What each counts: a link that is opened while it is held grows."""
+        """What those count that are still to be opened: then they grow, and others never do."""
         self.size = 0
         """Bytes of JSON of all held links' items, each as it was when it came."""
 
@@ -28,16 +28,14 @@ class Holdings:
             holders[link] = count + 1
             if count:
                 return
-            self._sizes[link] = link.size
-            self.size += link.size
+            self._add(link)
             link = link.parent
 
     def grow(self, tip: Segment) -> None:
         """One who held the chain before this new link holds the chain that ends here instead."""
         # What it no longer holds by itself is held by the link that follows.
         self._holders[tip] = 1
-        self._sizes[tip] = tip.size
-        self.size += tip.size
+        self._add(tip)
 
     def release(self, tip: Segment) -> None:
         """One who held the chain that ends here does so no longer."""
@@ -49,7 +47,7 @@ class Holdings:
                 holders[link] = count
                 return
             del holders[link]
-            self.size -= self._sizes.pop(link)
+            self.size -= self._sizes.pop(link, link.size) if self._sizes else link.size
             link = link.parent
 
     @property
@@ -64,3 +62,9 @@ class Holdings:
     def alone(self, tip: Segment) -> bool:
         """Whether one holds this link, and nothing that is held follows it."""
         return self._holders[tip] == 1
+
+    def _add(self, link: Segment) -> None:
+        size = link.size
+        self.size += size
+        if link.closed:
+            self._sizes[link] = size

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline_server.core.budget import NO_BOUND, Budget
+from tieline_server.core.budget import NO_BOUND, Budget, Holder
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.holdings import Holdings
 
@@ -62,18 +62,16 @@ class Memory:
         self._by_id[tip.response_id] = tip
         self._budget.rest((self, lane), tip.owner, tip.segment)
 
-    def pass_on(self, lane: str | None, heir: "Memory", place: str) -> None:
-        """The lane's latest response is the heir's from now on, as that of its lane ``place``.
+    def pass_on(self, lane: str | None, heir: Holder, place: str) -> Tip:
+        """The lane's latest response is the heir's from now on, who has it at this place.
 
-        Both are of the same budget.
+        The budget counts it there, as one whose lane it is.
         """
-        heir.forget_lane(place)
         tip = self._latest.pop(lane)
         del self._by_id[tip.response_id]
         self._held.release(tip.segment)
-        heir._held.hold(tip.segment)
-        heir._latest[place] = heir._by_id[tip.response_id] = tip
         self._budget.move((self, lane), (heir, place))
+        return tip
 
     def evict(self, lane: str | None, response_id: str) -> None:
         """A continuation of ``response_id`` failed on ``lane``: drop it if it is that lane's.

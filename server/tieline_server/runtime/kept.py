@@ -132,8 +132,8 @@ class KeptTurn(Struct, eq=False):
     key: str | None
     goes_at: float = 0.0
     """When what is left of it goes, on the loop's clock. Known once it has ended."""
-    memory: weakref.ref[Memory] | None = None
-    """What remembers its chain since it has ended: that of its last line, until that is gone."""
+    chain: Tip | weakref.ref[Memory] | None = None
+    """Its chain since it has ended: what its last line remembers, until that is gone."""
     ending: asyncio.Event | None = None
     """Set as it ends, for those who wait."""
 
@@ -175,18 +175,15 @@ class KeptTurn(Struct, eq=False):
     @property
     def tip(self) -> Tip | None:
         """Its chain, while its lane could be continued from it, or since the line has gone."""
-        memory = None if self.memory is None else self.memory()
+        if isinstance(self.chain, Tip):
+            return self.chain
+        memory = None if self.chain is None else self.chain()
         return None if memory is None else memory.find(self.response_id)
-
-    def moved(self, memory: Memory) -> None:
-        """Since it has ended it was resumed on another line, which may remember its chain."""
-        if memory.find(self.response_id) is not None:
-            self.memory = weakref.ref(memory)
 
     def end(self, memory: Memory) -> None:
         """It has ended; its line remembers its chain, if anything does."""
         self.turn = None
-        self.memory = weakref.ref(memory)
+        self.chain = weakref.ref(memory)
         if self.ending is not None:
             self.ending.set()
 
@@ -199,8 +196,8 @@ class KeptTurns:
         self._ended: deque[KeptTurn] = deque()
         """Those that have ended, the first to go at the head: all stay equally long."""
         self._timer: asyncio.TimerHandle | None = None
-        self._memory: Memory | None = None
-        """The chains of those whose line is gone, each on a lane of its response's name."""
+        self._budget: Budget | None = None
+        """Counts the chains of those whose line is gone, each on a lane of its response's name."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -243,10 +240,23 @@ class KeptTurns:
         for lane, tip in line.lanes():
             kept = self._by_id.get(tip.response_id)
             if kept is not None and kept.turn is None:
-                if self._memory is None:
-                    self._memory = Memory(budget)
-                line.pass_on(lane, self._memory, tip.response_id)
-                kept.memory = weakref.ref(self._memory)
+                self.forget_lane(tip.response_id)
+                self._budget = budget
+                kept.chain = line.pass_on(lane, self, tip.response_id)
+
+    def moved(self, kept: KeptTurn, memory: Memory) -> None:
+        """Since it has ended it was resumed on another line, which may remember its chain."""
+        if memory.find(kept.response_id) is not None:
+            self.forget_lane(kept.response_id)
+            kept.chain = weakref.ref(memory)
+
+    def forget_lane(self, lane: str | None) -> None:
+        """A chain whose line is gone goes too: that of the response which the lane is named for."""
+        kept = self._by_id.get(lane or "")
+        if kept is not None and isinstance(kept.chain, Tip) and self._budget is not None:
+            tip, kept.chain = kept.chain, None
+            self._budget.leave((self, lane))
+            self._budget.release(tip.owner, tip.segment)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -273,8 +283,7 @@ class KeptTurns:
 
     def _drop(self, kept: KeptTurn) -> None:
         kept.log.drop()
-        if self._memory is not None:
-            self._memory.forget_lane(kept.response_id)
+        self.forget_lane(kept.response_id)
         self._by_id.pop(kept.response_id, None)
 
 

@@ -160,7 +160,7 @@ async def _read(services: Services, effect: Follow) -> None:
     with driver_of(reader).reporting() as line:
         line.followed(reader, tip)
         if kept is not None:
-            kept.moved(line.memory)
+            services.running.kept.moved(kept, line.memory)
 
 
 async def events_of(

@@ -370,6 +370,36 @@ class TestChains:
 
         run(test)
 
+    def test_one_that_goes_from_line_to_line_counts_once_and_stays_until_its_window_ends(
+        self,
+    ) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            peer = stage.peer()
+            peer.create("x" * 1000, resumable=True)
+            last = (await peer.until(events.ResponseCompleted)).response
+            await peer.line.close()
+            budget = stage.services.budget
+            size = budget.size
+            assert size > 1000
+            for _ in range(2):
+                peer = stage.peer()
+                peer.resume(last.id, stream_id="a")
+                await peer.until(events.ResponseCompleted)
+                await loop_turns()
+                assert peer.line.line.memory.find(last.id) is not None
+                assert budget.size == size
+                await peer.line.close()
+                assert budget.size == size
+            kept = stage.services.running.kept.find("local", last.id)
+            assert kept is not None
+            assert kept.tip is not None
+            stage.services.running.kept.forget("local", last.id)
+            assert budget.size == 0
+            await close(stage)
+
+        run(test)
+
     def test_one_that_its_lane_has_as_well_makes_room_all_the_same(self) -> None:
         async def test() -> None:
             stage = Stage(hello)
