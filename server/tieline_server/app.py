@@ -21,7 +21,7 @@ from tieline_server import engines, guards, telemetry
 from tieline_server.config import MEMORY, OFF, UPSTREAM, Config, ConfigError, urls_of
 from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Defaults, Resolved
-from tieline_server.core.event_log import EventLogs
+from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import Engine, Probing
@@ -156,7 +156,9 @@ async def opened(
     Raises :class:`TielineError`.
     """
     async with AsyncExitStack() as stack:
-        running = Running()
+        running = Running(
+            KeptTurns(each=config.max_resume_bytes, most=config.max_total_resume_bytes)
+        )
         signals = telemetry.signals_from_environment(log, lines=lambda: len(running.lines))
         observer = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
         stack.push_async_callback(asyncio.to_thread, observer.close, FLUSH_TIMEOUT)
@@ -178,7 +180,6 @@ async def opened(
             journal=journal,
             budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
-            logs=EventLogs(each=config.max_resume_bytes, most=config.max_total_resume_bytes),
             observe=observer.observe,
             clock=time.monotonic,
             now=time.time,

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.server import Served, run, serve
 from tests.conformance.wire import Json, Refused, Wire, ask, output, response, text
+from tieline_server.runtime import ended
 
 SCRIPT: Json = {
     "models": ["scripted"],
@@ -27,7 +28,7 @@ async def over(served: Served) -> None:
     await served.signal.until(lambda: served.engine.samplings == 1)
     kept = served.services.running.kept
     (only,) = kept._by_id.values()
-    await only.over()
+    await ended(only)
 
 
 @pytest.mark.needs("background")
@@ -137,8 +138,8 @@ def test_sr_02_what_was_kept_of_it_goes_with_its_window(wire: Wire) -> None:
             begun = await peer.begin(input="count")
             await over(served)
             services = served.services
-            assert services.logs.size > 0
+            assert services.running.kept.size > 0
             services.running.kept.forget("local", begun["id"])
-            assert (len(services.running.kept), services.logs.size) == (0, 0)
+            assert (len(services.running.kept), services.running.kept.size) == (0, 0)
 
     run(case())

@@ -14,8 +14,8 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.outbox import MERGE_CHARACTERS
 from tieline_server.core.settings import MAX_TOOLS
 from tieline_server.runtime.cancels import PERIOD
-from tieline_server.runtime.kept import FLUSH
 from tieline_server.runtime.reading import POLL
+from tieline_server.runtime.recorder import FLUSH
 from tieline_server.runtime.running import PATIENCE
 from tieline_server.summaries import LONGEST
 from tieline_server.transports.grpc.stream import WRITE_BYTES

@@ -26,8 +26,8 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.event_log import EventLog, EventLogs
 from tieline_server.core.history import Tip
+from tieline_server.core.kept import KeptTurn, KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.line import Line
 from tieline_server.core.turn import Turn
@@ -86,13 +86,27 @@ class Member(Lockstep):
         """The world does."""
 
 
+class Noted(KeptTurns):
+    """Tells the world of each turn that begins to keep its events."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self._world = world
+
+    def begin(self, turn: Turn, size: int) -> KeptTurn:
+        """As the kept turns do."""
+        kept = super().begin(turn, size)
+        self._world.begun(turn, kept)
+        return kept
+
+
 class World:
     """Some lines of one process, their shelters, and what their readers saw."""
 
     def __init__(self, seed: int, *, lines: int = 3, active: int = 2) -> None:
         self.dice = random.Random(seed)
         self.budget = Budget()
-        self.logs = EventLogs()
+        self.logs = Noted(self)
         self.limits = Limits(active=active, queue=3, lanes=2, resume_window=WINDOW)
         self.made = 0
         self.now = 100.0
@@ -104,7 +118,7 @@ class World:
         self.keys: dict[bytes, tuple[str, bytes]] = {}
         self.kept: dict[str, Turn] = {}
         """Responses whose events are kept, by id."""
-        self.logged: dict[str, EventLog] = {}
+        self.logged: dict[str, KeptTurn] = {}
         self.whole: dict[str, list[events.Event]] = {}
         """The uncut log of each response, copied as it grows."""
         self.found: dict[bytes, str] = {}
@@ -139,7 +153,7 @@ class World:
             sealer=before.sealer,
             merge=self.dice.random() < 0.5,
             budget=self.budget,
-            logs=self.logs,
+            kept=self.logs,
             driver=step,
         )
         step._at()
@@ -166,6 +180,13 @@ class World:
                         self._carry_out(step, effect)
         self._copy_logs()
 
+    def begun(self, turn: Turn, kept: KeptTurn) -> None:
+        """A turn keeps its events from here on."""
+        assert turn.id not in self.kept
+        self.kept[turn.id] = turn
+        self.logged[turn.id] = kept
+        self.starts.add((id(turn.host.driver), turn.lane, turn.id, None))
+
     def _carry_out(self, step: Lockstep, effect: effects.Effect) -> None:
         if isinstance(effect, effects.Claim | effects.Load | effects.Save):
             self.held.append((step, effect))
@@ -176,13 +197,6 @@ class World:
         elif isinstance(effect, effects.Outlive):
             self.left.add(effect.turn.id)
             self._shelter(effect.turn)
-        elif isinstance(effect, effects.Begin):
-            log = effect.turn.log
-            assert log is not None
-            assert effect.turn.id not in self.kept
-            self.kept[effect.turn.id] = effect.turn
-            self.logged[effect.turn.id] = log
-            self.starts.add((id(step), effect.turn.lane, effect.turn.id, None))
         elif isinstance(effect, effects.Record):
             self.records.append(effect.record)
             step.records.append(effect.record)

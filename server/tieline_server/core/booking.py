@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tieline_server.core.effects import TurnRecord
 
 
-class Booking(Struct, frozen=True, kw_only=True):
+class Booking(Struct, frozen=True, kw_only=True, gc=False):
     """One row of the ledger. Never content; times are Unix seconds, phases microseconds."""
 
     response_id: str

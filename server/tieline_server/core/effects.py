@@ -17,6 +17,7 @@ from tieline.responses import Response, Usage
 from tieline_server.core.history import Segment, Tip
 
 if TYPE_CHECKING:
+    from tieline_server.core.kept import KeptTurn
     from tieline_server.core.settings import Settings
     from tieline_server.core.turn import Turn
 
@@ -147,7 +148,7 @@ class Release(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """The turn's events are kept from here on (``turn.log``): it can be found by its id."""
+    """The turn's events are kept (``turn.log``), and as it will be stored, written down."""
 
     turn: "Turn"
 
@@ -286,11 +287,13 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
 class Record(Struct, frozen=True):
     """A turn ended: write it down. Exactly one for each response id.
 
-    With ``booked`` the ledger has it already, from the response's ``Save``.
+    With ``booked`` the ledger has it already, from the response's ``Save``. ``kept`` are its
+    events, where they were kept.
     """
 
     record: TurnRecord
     booked: bool = False
+    kept: "KeptTurn | None" = None
 
 
 class Close(Struct, frozen=True):

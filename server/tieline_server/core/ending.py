@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
-from tieline_server.core.effects import Outcome, Save, Saved
+from tieline_server.core.effects import Outcome, Record, Save, Saved
 from tieline_server.core.history import NO_CALLS, Tip
 from tieline_server.core.record import record_of
 from tieline_server.core.snapshot import snapshot
@@ -57,7 +57,7 @@ def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
     if not turn.stores or turn.tip is None:
         turn.handle("saved")
         return
-    record = Saved(
+    saved = Saved(
         response=snapshot(turn, status),
         tip=_tip(turn),
         owner=turn.principal.owner,
@@ -65,7 +65,7 @@ def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
         terminal=None if turn.log is None else turn.outbox.count,
     )
     turn.booked = True
-    turn.host.effects.append(Save(turn, record, record_of(turn, outcome_of(turn))))
+    turn.host.effects.append(Save(turn, saved, record_of(turn, outcome_of(turn))))
 
 
 def finish(turn: "Turn") -> None:
@@ -81,7 +81,7 @@ def finish(turn: "Turn") -> None:
     box = turn.outbox
     # The own reader of a quiet one took response.done for the end.
     box.end(terminal_event(response, box.count, stream_id=box.stream_id), quiet=turn.quiet)
-    turn.record(outcome_of(turn))
+    record(turn, outcome_of(turn))
     goes_on = turn.tip is not None and turn.status in ("completed", "incomplete")
     # Past a drain's deadline nothing begins.
     goes_on = goes_on and turn.reason != DRAINED
@@ -98,7 +98,7 @@ def refuse(turn: "Turn", error: ApiError) -> None:
     turn.usage = turn.usage.plus(turn.tally.usage(None))
     turn.leave()
     forsake(turn)
-    turn.record("refused")
+    record(turn, "refused")
 
 
 def _evict_parent(turn: "Turn") -> None:
@@ -118,6 +118,15 @@ def forsake(turn: "Turn") -> None:
     if turn.log is not None:
         turn.log.drop()
     turn.release_key(at_once=True)
+
+
+def record(turn: "Turn", outcome: Outcome) -> None:
+    """Has it written down how the turn ended; events that were kept stay for a while."""
+    host, kept = turn.host, turn.log
+    if kept is not None:
+        goes_at = host.now + host.limits.resume_window
+        host.kept.over(kept, outcome, memory=host.memory, goes_at=goes_at)
+    host.effects.append(Record(record_of(turn, outcome), booked=turn.booked, kept=kept))
 
 
 def push_timing(turn: "Turn") -> None:

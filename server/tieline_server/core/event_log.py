@@ -24,11 +24,8 @@ DELTA: Final = 64
 TEXT: Final = 4
 """How often text is kept: in deltas, and in the events of parts and items that are whole."""
 
-FEW: Final = 64
-"""Deltas that a log may have more than it is counted with."""
-
 LITTLE: Final = 4096
-"""Bytes of text that it may have more."""
+"""Bytes of deltas and text that a log may have more than it is counted with."""
 
 _number_of: Final = attrgetter("sequence_number")
 
@@ -36,13 +33,15 @@ _number_of: Final = attrgetter("sequence_number")
 class EventLogs:
     """The logs of a process. ``each`` and ``most`` bound one and all of them, in bytes."""
 
-    __slots__ = ("_each", "_ended", "_most", "size")
+    __slots__ = ("_each", "_ended", "_most", "ended", "size")
 
     def __init__(self, *, each: int = 64 * 1024 * 1024, most: int = 512 * 1024 * 1024) -> None:
         self._each = each
         self._most = most
         self._ended: deque[EventLog] = deque()
         """Those whose response has ended, the first one first; some may be dropped by now."""
+        self.ended: Callable[[EventLog], None] = self._ended.append
+        """Nothing more comes to this log: it goes when room is needed."""
         self.size = 0
         """Bytes, about, of all events of all logs."""
 
@@ -53,10 +52,6 @@ class EventLogs:
             log.drop()
         while self.size > self._most:
             (self._ended[0] if self._ended else log).drop()
-
-    def ended(self, log: "EventLog") -> None:
-        """Nothing more comes to this log: it goes when room is needed."""
-        self._ended.append(log)
 
     def dropped(self, log: "EventLog", size: int) -> None:
         """A log holds nothing any more."""
@@ -72,8 +67,8 @@ class EventLog:
     They will echo ``size`` bytes of the request.
     """
 
-    __slots__ = ("_deltas", "_entries", "_listeners", "_logs", "_text", "_weighed", "add",
-                 "ended", "size", "whole")  # fmt: skip
+    __slots__ = ("_entries", "_logs", "_uncounted", "_weighed", "add", "ended", "listeners",
+                 "size", "whole")  # fmt: skip
 
     def __init__(self, logs: EventLogs, size: int = 0) -> None:
         self._logs = logs
@@ -81,18 +76,19 @@ class EventLog:
         # A method that is chosen: to keep an event is all that most turns need.
         self.add: Callable[[Event], object] = self._entries.append
         """The response said this; what it says after its end is not part of it."""
-        self._weighed = self._deltas = 0
-        """Entries that were counted, and deltas that came since."""
-        self._text = size
-        """Bytes of text that were not counted yet."""
+        self._weighed = 0
+        """Entries that were counted."""
+        self._uncounted = size
+        """Bytes of deltas and text that came since."""
         self.size = 0
         """Bytes, about, of all events but the last few."""
         self.whole = True
         """Whether every event is still here."""
         self.ended = False
         """Whether the last event is the terminal one."""
-        # Few have a listener, and what is kept of every turn is kept small.
-        self._listeners: tuple[Callable[[], None], ...] = ()
+        # Few have one, and what is kept of every turn is kept small.
+        self.listeners: tuple[Callable[[], None], ...] = ()
+        """They are called whenever there is more to read, or never will be."""
         if size > LITTLE:
             self._weigh()
 
@@ -106,16 +102,16 @@ class EventLog:
             run.texts += texts
         else:
             entries.append(DeltaRun(first, list(texts)))
-        self._deltas += len(texts)
-        if self._deltas > FEW:
+        self._uncounted += DELTA * len(texts)
+        if self._uncounted > LITTLE:
             self._weigh()
-        if self._listeners:
-            self._tell()
+        if self.listeners:
+            self.tell()
 
     def count(self, size: int) -> None:
         """An item is whole, of so many bytes: its text counts from now on."""
-        self._text += TEXT * size
-        if self._text > LITTLE and self.whole:
+        self._uncounted += TEXT * size
+        if self._uncounted > LITTLE and self.whole:
             self._weigh()
 
     def end(self, event: Event) -> None:
@@ -128,16 +124,17 @@ class EventLog:
         self._weigh()
         if self.whole:
             self._logs.ended(self)
-            self._tell()
+            if self.listeners:
+                self.tell()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """``listener`` is called whenever there is more to read, or never will be."""
-        self._listeners += (listener,)
+        self.listeners += (listener,)
         self._choose()
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         """``listener`` is called no more, if it was."""
-        self._listeners = tuple(each for each in self._listeners if each != listener)
+        self.listeners = tuple(each for each in self.listeners if each != listener)
         self._choose()
 
     @property
@@ -171,26 +168,27 @@ class EventLog:
             self._entries = []
             self._logs.dropped(self, self.size)
             self.size = 0
-            self._tell()
+            self.tell()
 
     def _choose(self) -> None:
         if self.whole and not self.ended:
-            self.add = self._add_and_tell if self._listeners else self._entries.append
+            self.add = self._add_and_tell if self.listeners else self._entries.append
 
     def _add_and_tell(self, event: Event) -> None:
         self._entries.append(event)
-        self._tell()
+        self.tell()
 
     def _weigh(self) -> None:
         """Counts what has come since the last time."""
         count = len(self._entries)
-        size = EVENT * (count - self._weighed) + DELTA * self._deltas + self._text
-        self._weighed, self._deltas, self._text = count, 0, 0
+        size = EVENT * (count - self._weighed) + self._uncounted
+        self._weighed, self._uncounted = count, 0
         self.size += size
         self._logs.grew(self, size)
 
-    def _tell(self) -> None:
-        for listener in self._listeners:
+    def tell(self) -> None:
+        """There is more to know, or never will be: who listens is called."""
+        for listener in self.listeners:
             listener()
 
 

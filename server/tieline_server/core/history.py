@@ -244,7 +244,7 @@ def _answer(call_id: str) -> Key:
     return (call_id,)
 
 
-class Tip(Struct, frozen=True, eq=False, weakref=True):
+class Tip(Struct, frozen=True, eq=False, gc=False):
     """A response that can be continued: its id, its chain, its owner, its settings.
 
     ``settings`` is what the turn ran with; only ``response.append`` and a steer's successor

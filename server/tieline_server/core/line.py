@@ -45,8 +45,8 @@ from tieline_server.core.effects import (
     Work,
 )
 from tieline_server.core.ending import CANCELLED, DRAINED
-from tieline_server.core.event_log import EventLogs
 from tieline_server.core.history import Tip
+from tieline_server.core.kept import KeptTurns
 from tieline_server.core.lane import Lane
 from tieline_server.core.lanes import Lanes
 from tieline_server.core.limits import Admission, Limits
@@ -92,7 +92,7 @@ class Line:
         merge: bool = True,
         profile: Profile = OPENAI,
         budget: Budget | None = None,
-        logs: EventLogs | None = None,
+        kept: KeptTurns | None = None,
         driver: object = None,
         recall: Recall | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Line:
         self.catalog = catalog
         self.new_id = new_id
         self.sealer = sealer
-        self.logs = logs or EventLogs()
+        self.kept = KeptTurns() if kept is None else kept
         self.driver: Any = driver
         """Who drives it: a turn's jobs report there, wherever the turn has moved."""
         self.id = new_id(ids.LINE)

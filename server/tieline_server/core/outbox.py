@@ -8,12 +8,14 @@ that keeps up gets every event alone.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, UnsetType
 
 from tieline.events import MERGEABLE, Event, merged
-from tieline_server.core.event_log import EventLog
+
+if TYPE_CHECKING:
+    from tieline_server.core.kept import KeptTurn
 
 MERGE_CHARACTERS: Final = 128
 """A delta of this size joins no further: ``limits.outbox`` counts events, and bounds memory."""
@@ -58,15 +60,18 @@ class Outgoing:
         if idle:
             self.wake()
 
-    def put(self, lane: str | None, event: Event) -> bool:
-        """Queues an event of a lane; False when it joined the one before it."""
+    def put(self, lane: str | None, event: Event, *, alone: bool = False) -> bool:
+        """Queues an event of a lane; False when it joined the one before it.
+
+        ``alone`` says that it must not.
+        """
         if self._closed:
             return True
         unsent = self._lanes.get(lane)
         if unsent is None:
             unsent = self._lanes[lane] = deque()
         if unsent:
-            if self.merge_from is not None and self._joins(unsent, event):
+            if not alone and self.merge_from is not None and self._joins(unsent, event):
                 return False
             # Who sends was woken by the first of them.
             unsent.append(event)
@@ -181,7 +186,7 @@ class Outbox:
     def __init__(self, outgoing: Outgoing, lane: str | None) -> None:
         self.count = 0
         """Events so far: the next sequence number."""
-        self.log: EventLog | None = None
+        self.log: KeptTurn | None = None
         """Where every event is kept, for a response that can be resumed."""
         self.move_to(outgoing, lane)
 
@@ -194,11 +199,11 @@ class Outbox:
 
     def push(self, event: Event) -> None:
         """Queues an event, made with ``count`` for its number and with ``stream_id``."""
-        if self.log is not None:
-            self.count += 1
-            self._outgoing.extend(self._lane, (event,))
-            self.log.add(event)
-        elif self._outgoing.put(self._lane, event):
+        log = self.log
+        if log is not None:
+            log.add(event)
+        # What is kept goes out as it is: every reader sees the same events.
+        if self._outgoing.put(self._lane, event, alone=log is not None):
             self.count += 1
 
     def end(self, event: Event, *, quiet: bool = False) -> None:
@@ -206,7 +211,7 @@ class Outbox:
         if self.log is not None:
             self.log.end(event)
         if not quiet:
-            self._outgoing.extend(self._lane, (event,))
+            self._outgoing.put(self._lane, event, alone=True)
             self.count += 1
 
     # What makes the deltas of one part or call. The lane may change between two calls of it. One
@@ -279,7 +284,6 @@ class Outbox:
         Where the reader is slow, the later ones join as if they had come one by one.
         """
         if self.log is not None:
-            # What is kept goes out as it is: every reader sees the same events.
             made = make(self.count, texts)
             self.count += len(made)
             self._outgoing.extend(self._lane, made)

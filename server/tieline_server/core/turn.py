@@ -24,9 +24,7 @@ from tieline_server.core.effects import (
     Claim,
     Effect,
     Load,
-    Outcome,
     Principal,
-    Record,
     Release,
     Resolved,
     Sample,
@@ -40,17 +38,18 @@ from tieline_server.core.ending import (
     finish,
     forsake,
     push_timing,
+    record,
     refuse,
 )
-from tieline_server.core.event_log import EventLog, EventLogs
 from tieline_server.core.history import Segment, Tip
+from tieline_server.core.kept import KeptTurn, KeptTurns
 from tieline_server.core.limits import Admission, Limits, size_of
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile
 from tieline_server.core.reading import Reading
-from tieline_server.core.record import Marks, record_of
+from tieline_server.core.record import Marks
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall, Settings
 from tieline_server.core.snapshot import snapshot
@@ -71,7 +70,7 @@ class Host(Protocol):
     effects: list[Effect]
     extensions: frozenset[str]
     limits: Limits
-    logs: EventLogs
+    kept: KeptTurns
     memory: Memory
     now: float
     outgoing: Outgoing
@@ -174,7 +173,7 @@ class Turn:
         return self.state == "ended"
 
     @property
-    def log(self) -> EventLog | None:
+    def log(self) -> KeptTurn | None:
         """Its events so far, where they are kept."""
         return self.outbox.log
 
@@ -456,7 +455,7 @@ class Turn:
         self.stop()
         self.status = CANCELLED
         forsake(self)
-        self.record("disconnected")
+        record(self, "disconnected")
 
     def end(self) -> None:
         """The store has it, or need not: the terminal event goes out."""
@@ -481,8 +480,9 @@ class Turn:
         if settings is None or self.log is not None:
             return
         if request.resumable or settings.background or request.idempotency_key is not None:
-            self.outbox.log = EventLog(self.host.logs, settings.echoed)
-            self.host.effects.append(Begin(self))
+            self.outbox.log = self.host.kept.begin(self, settings.echoed)
+            if settings.store:
+                self.host.effects.append(Begin(self))
 
     # Events.
 
@@ -591,7 +591,3 @@ class Turn:
             self.standing.linked()
         if kept and self.tip is not None:
             self.tip = self.standing.move(Segment(self.tip, kept))
-
-    def record(self, outcome: Outcome) -> None:
-        """Has it written down how it ended."""
-        self.host.effects.append(Record(record_of(self, outcome), booked=self.booked))

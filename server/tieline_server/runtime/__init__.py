@@ -5,7 +5,8 @@ from tieline_server.runtime.home import LocalHome
 from tieline_server.runtime.line import LineRuntime
 from tieline_server.runtime.preparing import count_input_tokens, prepare
 from tieline_server.runtime.reading import LAST, events_of, forget
-from tieline_server.runtime.running import Running
+from tieline_server.runtime.recorder import lasts
+from tieline_server.runtime.running import Running, ended
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "Running",
     "Services",
     "count_input_tokens",
+    "ended",
     "events_of",
     "forget",
     "heed_cancels",
+    "lasts",
     "prepare",
 ]

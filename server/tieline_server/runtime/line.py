@@ -41,8 +41,8 @@ from tieline_server.core.settings import Recall
 from tieline_server.core.turn import Turn
 from tieline_server.journals import base as journals
 from tieline_server.runtime import jobs, reading
-from tieline_server.runtime.kept import Recorder
 from tieline_server.runtime.linked import LinkedLane
+from tieline_server.runtime.recorder import Recorder
 from tieline_server.runtime.services import INTERNAL, Services
 
 _AUTHENTICATED: Final = frozenset({Append, Create, Resume})
@@ -96,7 +96,7 @@ class LineRuntime:
             merge=merge,
             profile=profile or services.profile,
             budget=services.budget,
-            logs=services.logs,
+            kept=services.running.kept,
             driver=self,
             recall=recall,
         )
@@ -324,13 +324,10 @@ class LineRuntime:
 
     def _on_begin(self, effect: Begin) -> None:
         turn, services = effect.turn, self._services
-        recorder = None
-        if turn.stores:
-            recorder = Recorder(
-                turn, services.journal, transport=self.transport, started_at=services.now()
-            )
-            services.running.own(recorder.begun)
-        services.running.kept.begin(turn, recorder)
+        recorder = Recorder(
+            turn, services.journal, transport=self.transport, started_at=services.now()
+        )
+        services.running.own(recorder.begun)
 
     def _on_load(self, effect: Load) -> None:
         self._spawn(effect.turn, jobs.load(self._services, effect))
@@ -386,13 +383,12 @@ class LineRuntime:
     def _on_record(self, effect: Record) -> None:
         if self.transport == INTERNAL:
             return
-        services, record = self._services, effect.record
-        services.running.kept.ended(
-            record,
-            self.line.memory,
-            window=services.limits.resume_window,
-            stored=effect.booked,
-        )
+        services, record, kept = self._services, effect.record, effect.kept
+        if kept is not None:
+            if services.running.tidying is None:
+                services.running.tidy(services.clock)
+            if kept.recorder is not None:
+                kept.recorder.stop(stored=effect.booked)
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
             services.book(record, self.transport)

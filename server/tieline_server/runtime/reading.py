@@ -20,7 +20,6 @@ from tieline_server.core.turn import Turn
 from tieline_server.homes import Home, Link
 from tieline_server.journals.base import Cancellation, Claim
 from tieline_server.runtime.jobs import driver_of, server_error, space
-from tieline_server.runtime.kept import CONTINUABLE
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
 
@@ -28,6 +27,9 @@ logger: Final = logging.getLogger("tieline.runtime")
 
 BATCH: Final = 256
 """Events handed over at once."""
+
+CONTINUABLE: Final = frozenset({"completed", "incomplete", "cancelled"})
+"""How a response ends that can be continued."""
 
 LAST: Final = 2**31 - 1
 """No response has so many events: a number behind it is read as this one."""
@@ -87,7 +89,7 @@ def _take_over(services: Services, effect: Follow) -> bool:
     kept = services.running.kept.find(reader.principal.owner, effect.response_id)
     if kept is None or kept.turn is None:
         return False
-    if not kept.log.whole:
+    if not kept.whole:
         raise not_resumable(effect.response_id)
     turn = kept.turn
     source, target = driver_of(turn), driver_of(reader)
@@ -173,7 +175,7 @@ async def events_of(
     after = None if after is None else min(after, LAST)
     kept = services.running.kept.find(owner, response_id)
     if kept is not None:
-        async with aclosing(read_log(kept.log, after)) as batches:
+        async with aclosing(read_log(kept, after)) as batches:
             async for batch in batches:
                 yield relaned(batch, None)
                 after = batch[-1].sequence_number or 0

@@ -1,11 +1,11 @@
 """The live lines of this process: who can be cancelled, and what must be drained."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from tieline.responses import Response
-from tieline_server.runtime.kept import KeptTurns
+from tieline_server.core.kept import KeptTurn, KeptTurns
 
 if TYPE_CHECKING:
     from tieline_server.runtime.line import LineRuntime
@@ -23,9 +23,11 @@ class Running:
     A turn that outlives its line goes on on a line of its own, a shelter; it is owned here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptTurns | None = None) -> None:
         self.lines: set[LineRuntime] = set()
-        self.kept = KeptTurns()
+        self.kept = KeptTurns() if kept is None else kept
+        self.tidying: asyncio.TimerHandle | None = None
+        """Set while something is left of turns that have ended."""
         self._errands: set[asyncio.Task[Any]] = set()
         self._shelters: dict[asyncio.Task[None], LineRuntime] = {}
 
@@ -42,7 +44,7 @@ class Running:
             return response
         try:
             async with asyncio.timeout(PATIENCE):
-                await kept.over()
+                await ended(kept)
         except TimeoutError:
             return response
         return kept.look() or response
@@ -52,6 +54,18 @@ class Running:
         self.kept.forget(owner, response_id)
         for line in list(self.lines):
             line.forget(owner, response_id)
+
+    def tidy(self, clock: Callable[[], float]) -> None:
+        """Sees to it that what is left of turns that have ended goes when it is time."""
+        at = self.kept.next_deadline()
+        if self.tidying is None and at is not None:
+            delay = max(0.0, at - clock())
+            self.tidying = asyncio.get_running_loop().call_later(delay, self._tidy, clock)
+
+    def _tidy(self, clock: Callable[[], float]) -> None:
+        self.tidying = None
+        self.kept.expire(clock())
+        self.tidy(clock)
 
     def shelter(self, line: "LineRuntime") -> None:
         """Owns a line without a peer until what runs on it has ended or gone."""
@@ -86,9 +100,24 @@ class Running:
         if self._errands:
             await asyncio.wait(self._errands)
         self.kept.clear()
+        if self.tidying is not None:
+            self.tidying.cancel()
+            self.tidying = None
 
 
 async def _ended(line: "LineRuntime") -> None:
     while not line.closed:
         await line.wait()
     await line.close()
+
+
+async def ended(kept: KeptTurn) -> None:
+    """Returns once a turn has ended."""
+    told = asyncio.Event()
+    kept.listen(told.set)
+    try:
+        while kept.turn is not None:
+            told.clear()
+            await told.wait()
+    finally:
+        kept.unlisten(told.set)

@@ -10,7 +10,6 @@ from tieline.ids import IdSource
 from tieline_server.core.booking import booking_of
 from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Catalog, Principal, TurnRecord
-from tieline_server.core.event_log import EventLogs
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.sealed import Sealer
@@ -47,7 +46,6 @@ class Services(Struct, frozen=True, kw_only=True):
     running: Running
     budget: Budget
     sealer: Sealer
-    logs: EventLogs = field(default_factory=EventLogs)
     homes: Homes = field(default_factory=Alone)
     """The neighbours in which turns run as well."""
     profile: Profile = OPENAI

@@ -7,7 +7,7 @@ from tieline.requests import Create
 from tieline.responses import Response
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
-from tieline_server.runtime import Services
+from tieline_server.runtime import Services, lasts
 from tieline_server.transports.answers import error_of, internal_error, next_event
 from tieline_server.transports.calls import LiveLine
 from tieline_server.transports.stored import find
@@ -54,6 +54,6 @@ async def _first(live: LiveLine) -> events.Event:
 async def _lasting(services: Services, owner: str, response: Response) -> None:
     response_id = response.id or ""
     kept = services.running.kept.find(owner, response_id)
-    if kept is not None and not await kept.lasts():
+    if kept is not None and not await lasts(kept):
         services.running.cancel(owner, response_id)
         raise internal_error()

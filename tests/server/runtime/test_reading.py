@@ -17,7 +17,7 @@ from tieline.errors import ApiError
 from tieline.requests import Cancel
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Principal, Prompt
-from tieline_server.core.event_log import EventLogs
+from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.engines.base import EngineError
@@ -360,7 +360,7 @@ async def read_all(
             read += batch
             kept = stage.services.running.kept.find("local", response_id)
             if drop_behind is not None and kept is not None:
-                kept.log.drop()
+                kept.drop()
     return read
 
 
@@ -423,7 +423,7 @@ def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> None:
         kept = stage.services.running.kept.find(LOCAL.owner, made.id)
         assert kept is not None
         batches = events_of(stage.services, LOCAL.owner, made.id, None)
-        kept.log.drop()
+        kept.drop()
         assert kept.look() is None
         with pytest.raises(ApiError) as caught:
             await anext(batches)
@@ -437,14 +437,15 @@ def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> None:
 def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() -> None:
     async def test() -> None:
         stage = Stage(endless)
-        stage.replace(logs=EventLogs(each=64 * 1024), journal=Forgetful(now=lambda: 0.0))
+        kept_turns = KeptTurns(each=64 * 1024)
+        stage.replace(running=Running(kept_turns), journal=Forgetful(now=lambda: 0.0))
         stage.create(resumable=True, store=True)
         made = (await stage.until(events.ResponseCreated)).response
         kept = stage.services.running.kept.find(LOCAL.owner, made.id)
         assert kept is not None
         batches = events_of(stage.services, LOCAL.owner, made.id, None)
         await anext(batches)
-        while kept.log.whole:
+        while kept.whole:
             await stage.until(events.OutputTextDelta)
         with pytest.raises(ApiError) as caught:
             await anext(batches)

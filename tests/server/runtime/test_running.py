@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 from msgspec.structs import replace
 
-from tests.support.core import create_of
+from tests.support.core import LOCAL, create_of
 from tests.support.runtime import (
     PATIENCE,
     Stage,
@@ -21,7 +21,7 @@ from tests.support.runtime import (
 )
 from tieline import events
 from tieline.errors import ApiError
-from tieline.requests import Cancel
+from tieline.requests import Cancel, Resume
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.limits import Limits
 
@@ -117,9 +117,9 @@ class TestShelters:
             await until(lambda: stage.services.running.lines == set())
             kept = stage.services.running.kept.find("local", response_id)
             assert kept is not None
-            assert kept.log.ended
+            assert kept.ended
             await stage.services.running.close()
-            assert stage.services.logs.size == 0
+            assert stage.services.running.kept.size == 0
 
         run(test)
 
@@ -179,7 +179,7 @@ class TestShelters:
             assert [record.outcome for record, _ in stage.records] == ["incomplete"] * 3
             assert stage.engine.stopped == 3
             assert stage.services.budget.size == 0
-            assert stage.services.logs.size == 0
+            assert stage.services.running.kept.size == 0
             assert len(stage.services.running.kept) == 0
 
         run(test)
@@ -220,3 +220,52 @@ def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
         await stage.services.running.close()
 
     run(test)
+
+
+class TestReaders:
+    """Those that read a response of elsewhere."""
+
+    def test_a_further_reader_moves_nothing(self) -> None:
+        async def test() -> None:
+            stage = Stage(endless)
+            stage.create(resumable=True)
+            made = (await stage.until(events.ResponseCreated)).response
+            other = stage.open()
+            other.read(Resume(response_id=made.id, after=0))
+            other.half_close()
+            await other.wait()
+            first = other.next_event()
+            assert isinstance(first, events.ResponseInProgress)
+            assert not other.runs(made.id)
+            assert stage.line.runs(made.id)
+            await other.close()
+            assert stage.line.runs(made.id)
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)
+
+    def test_a_cancel_by_id_means_the_response_and_not_who_reads_it(self) -> None:
+        async def test() -> None:
+            stage = Stage(endless)
+            stage.create(resumable=True)
+            made = (await stage.until(events.ResponseCreated)).response
+            readers = [stage.open() for _ in range(8)]
+            for reader in readers:
+                reader.read(Resume(response_id=made.id))
+                reader.half_close()
+            cut = await stage.services.running.end(LOCAL.owner, made.id)
+            assert cut is not None
+            assert cut.status == "cancelled"
+            heard = (await stage.until(events.ResponseIncomplete)).response
+            assert heard == cut
+            for reader in readers:
+                while not reader.closed:
+                    reader.take(1000)
+                    await reader.wait()
+                assert reader.error is None
+                await reader.close()
+            await stage.line.close()
+            await stage.services.running.close()
+
+        run(test)

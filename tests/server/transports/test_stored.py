@@ -14,7 +14,7 @@ from tieline.responses import Response
 from tieline_server.homes import Home
 from tieline_server.journals.base import Begun, Cancellation
 from tieline_server.journals.memory import MemoryJournal
-from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
+from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.transports.stored import (
     LONGEST_PAGE,
@@ -149,7 +149,7 @@ def test_where_a_process_cannot_be_asked_the_journal_knows(home: type[LocalHome]
         made = await begun(stage, store=True)
         kept = stage.services.running.kept.find(OWNER, made)
         assert kept is not None
-        assert await kept.lasts()
+        assert await lasts(kept)
         assert (await find(services, OWNER, made)).status in ("queued", "in_progress")
         hearing = asyncio.create_task(heed_cancels(stage.services))
         cut = await cancelled(services, OWNER, made)

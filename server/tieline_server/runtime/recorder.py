@@ -1,0 +1,112 @@
+"""Writes down the events of a stored response as it runs.
+
+So that it can be found by another process, and outlasts this one.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from tieline.codecs import json
+from tieline_server.core.kept import KeptTurn
+from tieline_server.core.reading import relaned
+from tieline_server.core.snapshot import so_far
+from tieline_server.core.turn import Turn
+from tieline_server.journals.base import Begun, Entry, Journal
+
+logger: Final = logging.getLogger("tieline.runtime")
+
+FLUSH: Final = 0.1
+"""Seconds until events of a turn that runs are written down."""
+
+
+class Recorder:
+    """Writes down the events of one turn. Made as its log begins."""
+
+    __slots__ = ("_flushed", "_journal", "_loop", "_started_at", "_timer", "_transport", "_turn",
+                 "begun")  # fmt: skip
+
+    def __init__(self, turn: Turn, journal: Journal, *, transport: str, started_at: float) -> None:
+        self._turn = turn
+        self._journal = journal
+        self._transport = transport
+        self._started_at = started_at
+        self._flushed = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self.begun = self._loop.create_task(self._begin())
+        """Done when it is durable that the response runs: whether it is."""
+        kept = turn.log
+        assert kept is not None, "made as the log begins"
+        kept.recorder = self
+        kept.listen(self._more)
+
+    async def _begin(self) -> bool:
+        try:
+            await self._journal.begin(self._standing())
+        except Exception:
+            logger.exception("journal.begin failed", extra={"response_id": self._turn.id})
+            return False
+        return True
+
+    def _standing(self) -> Begun:
+        turn = self._turn
+        return Begun(
+            response=so_far(turn),
+            owner=turn.principal.owner,
+            model=turn.settings.model if turn.settings else "",
+            transport=self._transport,
+            started_at=self._started_at,
+        )
+
+    def _more(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH, self.flush)
+
+    def flush(self) -> None:
+        """Hands over what has come since; the terminal event is made of the response itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        turn, log = self._turn, self._turn.log
+        if log is None or not log.whole:
+            return
+        said = log.after(self._flushed - 1)
+        if said and said[-1].TERMINAL:
+            said.pop()
+        # The lane is its reader's, and every reader has another one.
+        fresh = [json.encode(event) for event in relaned(said, None)]
+        if not fresh:
+            return
+        entry = Entry(
+            response_id=turn.id,
+            owner=turn.principal.owner,
+            first=self._flushed,
+            events=tuple(fresh),
+            begun=self._standing(),
+        )
+        self._flushed += len(fresh)
+        self._journal.log(entry)
+
+    async def settle(self) -> None:
+        """Everything but the end is handed over, in order: the response may be stored now."""
+        await self.begun
+        self.flush()
+
+    def stop(self, *, stored: bool) -> None:
+        """The turn has ended. Where it will never be stored, what was written down of it goes."""
+        if not stored:
+            owner, response_id = self._turn.principal.owner, self._turn.id
+            self.begun.add_done_callback(lambda _: self._journal.end(owner, response_id))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        log = self._turn.log
+        if log is not None:
+            log.unlisten(self._more)
+
+
+async def lasts(kept: KeptTurn) -> bool:
+    """Returns once it is durable that a turn runs which will be stored: whether it is."""
+    # Whoever waits may be cancelled; what is being written is written.
+    return kept.recorder is None or await asyncio.shield(kept.recorder.begun)
