@@ -111,6 +111,7 @@ async def begin(peer: Peer, *, deltas: int) -> str:
     created = await peer.receive()
     while deltas:
         event = await peer.receive()
+        assert event["type"] != "response.completed", "it has said all"
         deltas -= event["type"] == "response.output_text.delta"
     found: str = created["response"]["id"]
     return found

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tests.support.signal import Signal
 from tieline_server.core.deltas import Delta, Finish
 from tieline_server.core.effects import Prompt
+from tieline_server.core.settings import Settings
 from tieline_server.engines.base import Engine, Model
 
 BRIEF: Final = 8
@@ -63,7 +64,7 @@ class BriefModel:
         limit = leash if given is None else min(given, leash)
         watcher.samplings += 1
         try:
-            asked = replace(prompt, max_output_tokens=limit)
+            asked = replace(prompt, max_output_tokens=limit, settings=_certain(prompt.settings))
             async with aclosing(self._model.sample(asked)) as steps:
                 async for step in steps:
                     watcher.said += sum(getattr(delta, "tokens", 0) for delta in step)
@@ -81,6 +82,11 @@ class BriefModel:
         settings = prompt.settings
         forced = settings.format.type != "text" or settings.tool_choice.mode == "required"
         return FORCED if forced else self._brief
+
+
+def _certain(settings: Settings) -> Settings:
+    """Where a case leaves it open, the likeliest token: else an answer may be one word long."""
+    return settings if settings.temperature is not None else replace(settings, temperature=0.0)
 
 
 def _ended(delta: Delta) -> Delta:
