@@ -110,6 +110,7 @@ class Limits:
             self._missing(f"{name}.added_us", RESUMABLE_US, error)
             return
         self._bars.append(bar(f"{name}.added_us", costs.added, RESUMABLE_US))
+        self._figures[f"{name}.added_error_us"] = round(costs.error, 1)
         self._figures[f"{name}.plain_us"] = median(costs.plain)
         self._figures[f"{name}.resumable_us"] = median(costs.resumable)
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import sqrt
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Final, NamedTuple
 
 from tieline_client.bench import workload
@@ -25,7 +26,7 @@ ROUNDS: Final = 9
 WARM_UP: Final = 200
 TURNS_A_ROUND: Final = 200
 
-RESUMABLE_ROUNDS: Final = 100
+RESUMABLE_ROUNDS: Final = 300
 TURNS_A_SHORT_ROUND: Final = 20
 """What resumability adds is a twentieth of a turn, and within a second a machine that others use
 too gets faster and slower by more. Many short rounds, each compared with its neighbour, show it.
@@ -117,7 +118,17 @@ class Resumable(NamedTuple):
     @property
     def added(self) -> float:
         """What a turn costs more that keeps its events: the median of each round's difference."""
-        return median(b - a for a, b in zip(self.plain, self.resumable, strict=True))
+        return median(self._differences)
+
+    @property
+    def error(self) -> float:
+        """Of ``added``, one standard error, as if the differences were normal around it."""
+        first, _, third = quantiles(self._differences, n=4)
+        return 1.2533 * (third - first) / 1.349 / sqrt(len(self.plain))
+
+    @property
+    def _differences(self) -> list[float]:
+        return [b - a for a, b in zip(self.plain, self.resumable, strict=True)]
 
 
 def resumable_costs(transport: str, server: Server, *, rounds: int = RESUMABLE_ROUNDS) -> Resumable:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_a_turn_that_can_be_resumed_is_measured_beside_one_that_cannot(server: S
     (plain,), (resumable,) = found.plain, found.resumable
     assert plain > 0
     assert found.added == resumable - plain
+
+
+def test_its_error_shrinks_with_the_root_of_the_rounds_and_is_that_of_a_median() -> None:
+    differences = NormalDist(20, 10).samples(2000, seed=7)
+    some, all_of_them = (
+        turns.Resumable([0.0] * count, differences[:count]) for count in (500, 2000)
+    )
+    assert abs(all_of_them.added - 20) < 3 * all_of_them.error
+    assert all_of_them.error == pytest.approx(1.2533 * 10 / 2000**0.5, rel=0.15)
+    assert some.error == pytest.approx(2 * all_of_them.error, rel=0.15)
 
 
 def test_a_chain_is_long_enough_to_compare_its_ends(server: Server) -> None:
