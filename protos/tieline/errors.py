@@ -6,7 +6,7 @@ knows a status number. Codes and shapes follow OpenAI's API; rows without a coun
 are ours and are listed in docs/protocol.md.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 DOMAIN: Final = "tieline"
 """The ``domain`` of every ``google.rpc.ErrorInfo`` that we send (AIP-193)."""
@@ -214,6 +214,14 @@ class ApiError(TielineError):
             retry_after=retry_after,
             request_id=request_id,
         )
+
+    def bare(self) -> Self:
+        """This error without the frames that it was raised in.
+
+        For one who keeps it and is in those frames: all that they hold would be in a circle.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
 
 class BadRequest(ApiError):

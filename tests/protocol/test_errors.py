@@ -52,3 +52,15 @@ def test_without_a_status_an_unknown_code_is_a_bad_request() -> None:
 def test_retries_help_only_where_the_row_says_so() -> None:
     assert not ApiError.of("insufficient_quota", "x").retryable
     assert ApiError.of("rate_limit_exceeded", "x", retry_after=1.5).retry_after == 1.5
+
+
+def test_a_bare_error_holds_no_frame_that_it_was_raised_in() -> None:
+    try:
+        try:
+            raise KeyError
+        except KeyError:
+            raise ApiError.of("rate_limit_exceeded", "x") from None
+    except ApiError as error:
+        kept = error.bare()
+    assert (kept.__traceback__, kept.__context__, kept.__cause__) == (None, None, None)
+    assert kept.code == "rate_limit_exceeded"

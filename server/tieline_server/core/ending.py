@@ -91,7 +91,7 @@ def finish(turn: "Turn") -> None:
 
 def refuse(turn: "Turn", error: ApiError) -> None:
     """It cannot run: one error event, no response."""
-    turn.failure = error
+    turn.failure = error.bare()
     turn.status = "refused"
     turn.push_error(error, turn.request.event_id)
     _evict_parent(turn)

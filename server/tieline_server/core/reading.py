@@ -79,7 +79,7 @@ def lose(turn: "Turn", error: ApiError) -> None:
         # A create asked for no response by its id. It may come again: its key ends with its time.
         error = ApiError.of("server_error", ABSENT)
     turn.push_error(error, turn.request.event_id)
-    turn.failure = error
+    turn.failure = error.bare()
     turn.host.effects.append(Stop(turn))
 
 

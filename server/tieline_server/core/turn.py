@@ -442,7 +442,7 @@ class Turn:
 
     def fail(self, error: ApiError) -> None:
         """It broke after response.created."""
-        self.failure = error
+        self.failure = error.bare()
         self.stop()
         conclude(self, "failed")
 

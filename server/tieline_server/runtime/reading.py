@@ -130,7 +130,7 @@ async def _relay(services: Services, reader: Turn, link: Link) -> None:
                 driver.line.relayed(reader, batch)
                 await space(reader, services.limits.outbox)
     except ApiError as lost:
-        error = lost
+        error = lost.bare()
     finally:
         driver.unlinked(reader.lane)
         await link.close()

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from typing import ClassVar
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, ClassVar
 
 import pytest
 from msgspec import structs
 
+from tests.support.garbage import none_left
 from tests.support.runtime import (
     SECRET,
     Failing,
@@ -20,7 +22,11 @@ from tests.support.runtime import (
 )
 from tieline import events
 from tieline.codecs.json import encode
+from tieline_server.core.deltas import Delta
+from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
+from tieline_server.core.turn import Turn
+from tieline_server.engines.base import EngineError
 from tieline_server.journals.base import Claim
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import SERVER_ERROR, jobs
@@ -230,5 +236,38 @@ class TestMoves:
             await stage.services.running.close()
             assert len(stage.records) == 1
             assert stage.services.budget.size == 0
+
+        run(test)
+
+
+class TestKept:
+    @pytest.mark.parametrize(
+        "members",
+        [
+            {"previous_response_id": "resp_unknown"},
+            {"input": [{"type": "function_call_output", "call_id": "nowhere", "output": "x"}]},
+            {},
+            {"generate": False},
+        ],
+        ids=["no parent", "no call", "no engine", "no engine to warm"],
+    )
+    def test_what_was_refused_leaves_nothing_on_its_line(self, members: dict[str, Any]) -> None:
+        """Megabytes where many items were sent: garbage is looked for after 10,000 objects."""
+
+        async def broken(prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
+            raise EngineError("server_error", "It is not there.")
+            yield
+
+        async def uncountable(prompt: Prompt) -> int:
+            raise EngineError("server_error", "It is not there.")
+
+        async def test() -> None:
+            stage = Stage(broken)
+            stage.engine.count = uncountable  # type: ignore[method-assign]
+            with none_left(Turn):
+                stage.create(**members)
+                await stage.until(events.ErrorEvent)
+                await until(lambda: not stage.line._jobs)
+            await stage.line.close()
 
         run(test)
