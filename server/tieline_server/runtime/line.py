@@ -258,10 +258,13 @@ class LineRuntime:
         self._waiter = self._loop.create_future()
         self._send = send
         try:
-            if (error := await self._waiter) is not None:
+            error = await self._waiter
+            if error is not None:
                 raise error
         finally:
             self._waiter = self._send = None
+            # It holds this frame, which must not hold it.
+            error = None
 
     def phase(self) -> str:
         """What a heartbeat says."""
@@ -277,19 +280,20 @@ class LineRuntime:
         self._services.running.lines.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        cancelled: asyncio.CancelledError | None = None
+        cancelled = False
         while pending := self._jobs.keys() - {asyncio.current_task()}:
             try:
                 await asyncio.wait(pending)
-            except asyncio.CancelledError as error:
-                cancelled = error
+            except asyncio.CancelledError:
+                cancelled = True
         if self.line.driver is self:
             self._services.running.kept.inherit(self.line.memory, self._services.budget)
             # No circle is left, so that it goes at once and not with the next collection.
             self.line.let_go()
             self._outgoing.wake = _asleep
-        if cancelled is not None:
-            raise cancelled
+        if cancelled:
+            # Not the one that came: it would hold this frame, and this frame it.
+            raise asyncio.CancelledError
 
     # Effects.
 
@@ -454,14 +458,14 @@ class LineRuntime:
             self._waiter.set_result(None)
 
     def _send_on(self) -> None:
-        waiter, send = self._waiter, self._send
-        if waiter is None or send is None or waiter.done():
+        # No variable for the waiter: an exception holds this frame, and the waiter would hold it.
+        if self._waiter is None or self._send is None or self._waiter.done():
             return
         try:
-            if not send():
-                waiter.set_result(None)
+            if not self._send():
+                self._waiter.set_result(None)
         except Exception as error:
-            waiter.set_result(error)
+            self._waiter.set_result(error)
 
     def _end(self, error: ApiError | None) -> None:
         self.closed = True

@@ -1,6 +1,7 @@
 """One timer for a coroutine that writes: stuck in a write, or silent for too long."""
 
 import asyncio
+from typing import Any
 
 
 class Stuck(Exception):
@@ -22,7 +23,7 @@ class Pulse:
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "made by the coroutine that writes"
-        self._task = task
+        self._task: asyncio.Task[Any] | None = task
         self._heartbeat = heartbeat
         self._timeout = write_timeout
         self._quiet_since = self._loop.time()
@@ -47,15 +48,16 @@ class Pulse:
 
     def interrupt(self) -> None:
         """Interrupts the writer now."""
-        self._fired = True
-        self._task.cancel()
+        if self._task is not None:
+            self._fired = True
+            self._task.cancel()
 
     def fired(self) -> bool:
         """Whether the cancellation that just arrived is this timer's; takes it back if so.
 
         False as well when the call itself was cancelled in the same moment.
         """
-        if not self._fired:
+        if not self._fired or self._task is None:
             return False
         self._fired = False
         self._arm(self._loop.time() + self._heartbeat)
@@ -66,10 +68,11 @@ class Pulse:
         return Stuck() if self.fired() else asyncio.CancelledError()
 
     def stop(self) -> None:
-        """Interrupts nothing any more."""
+        """Interrupts nothing any more, and keeps no task alive that ended by an exception."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        self._task = None
 
     def _arm(self, due: float) -> None:
         # Never further ahead than the shorter of the two, so that neither is noticed late.

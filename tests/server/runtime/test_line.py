@@ -1,6 +1,7 @@
 """One line driven for real: tasks, timers, back-pressure, a store, and an engine of the test's."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.core import append_of, output, user, words
+from tests.support.garbage import none_left
 from tests.support.runtime import (
     SECRET,
     Answer,
@@ -434,6 +436,46 @@ class TestWaiting:
             await stage.line.close()
 
         run(test)
+
+    def test_what_failed_to_send_keeps_nobody(self) -> None:
+        class Gone(ConnectionResetError):
+            pass
+
+        async def test() -> None:
+            stage = Stage(hello)
+
+            def send() -> bool:
+                raise Gone
+
+            stage.create()
+            stage.line.take(64)
+            with contextlib.suppress(Gone):
+                await stage.line.wait(send)
+            await stage.line.close()
+
+        with none_left(Gone):
+            run(test)
+
+    def test_whoever_is_cancelled_as_it_closes_a_line_does_not_keep_it(self) -> None:
+        async def test() -> None:
+            async def dawdles(prompt: Prompt) -> AsyncGenerator[Step, None]:
+                yield [Accepted(input_tokens=1)]
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    closing.cancel()
+                    await asyncio.sleep(0)
+
+            stage = Stage(dawdles)
+            stage.create()
+            await stage.until(events.ResponseInProgress)
+            closing = asyncio.create_task(stage.line.close())
+            with contextlib.suppress(asyncio.CancelledError):
+                await closing
+            assert closing.cancelled()
+
+        with none_left(asyncio.CancelledError):
+            run(test)
 
 
 class TestBackPressure:

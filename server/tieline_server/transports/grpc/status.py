@@ -68,21 +68,31 @@ def guarded(behaviour: Behaviour, ids: IdSource) -> Handler:
     """
 
     async def handle(request: Any, context: Context) -> bytes | None:
-        call = open_call(context, ids)
         try:
-            return await behaviour(request, context, call)
-        except grpc.aio.AbortError:
-            raise  # An ordinary Exception: any other answer would replace the status sent.
-        except grpc.aio.InternalError as error:
-            # A batch that failed because the peer is gone; the library has no better name.
-            raise asyncio.CancelledError from error
-        except ApiError as error:
-            await abort(context, error, call.request_id)
-        except Exception:
-            _log.exception("rpc failed, request %s", call.request_id)
-            await abort(context, internal_error(), call.request_id)
+            return await _behave(behaviour, request, context, open_call(context, ids))
+        except grpc.aio.AbortError as error:
+            # The library keeps it with the call. All that its frames hold, the request among it,
+            # would be in a circle, and stay until garbage is looked for.
+            error.__traceback__ = error.__context__ = None
+            del request, context
+            raise
 
     return handle
+
+
+async def _behave(behaviour: Behaviour, request: Any, context: Context, call: Call) -> bytes | None:
+    try:
+        return await behaviour(request, context, call)
+    except grpc.aio.AbortError:
+        raise  # An ordinary Exception: any other answer would replace the status sent.
+    except grpc.aio.InternalError as error:
+        # A batch that failed because the peer is gone; the library has no better name.
+        raise asyncio.CancelledError from error
+    except ApiError as error:
+        await abort(context, error, call.request_id)
+    except Exception:
+        _log.exception("rpc failed, request %s", call.request_id)
+        await abort(context, internal_error(), call.request_id)
 
 
 async def abort(context: Context, error: ApiError, request_id: str) -> NoReturn:

@@ -106,6 +106,7 @@ class EventWriter:
             self._pulse.stop()
             self._batches.close()
             self._give_up()
+            self._failure = None
         return self._line.error
 
     def _written(self) -> None:
@@ -156,6 +157,8 @@ class EventWriter:
             if awaited is not None and not awaited.cancelled():
                 awaited.exception()
             return
+        # An exception of the write holds this frame, and comes out of what was awaited.
+        del awaited
         try:
             self._write.send(None).add_done_callback(self._go_on)
             return

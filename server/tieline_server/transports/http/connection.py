@@ -88,6 +88,8 @@ class Connection(web.RequestHandler):
             await super().start()
         finally:
             self.connections.tasks.discard(task)
+            # An exception holds this frame, and the task that it ends must not be in it.
+            del task
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Takes a place, if there is one."""
@@ -155,6 +157,9 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """What is no HTTP is answered in our shape, and what it was is nobody's business."""
+        if exc is not None:
+            # Its frames hold the connection and what came on it, and a variable of theirs holds it.
+            exc.__traceback__ = None
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
         unreadable = ApiError.of("invalid_request", "The request is not valid HTTP.")

@@ -110,8 +110,10 @@ class EventStream:
         """
         try:
             await self._pump()
-        except ConnectionError:
-            # aiohttp's word for a peer that is gone.
+        except ConnectionError as error:
+            # aiohttp's word for a peer that is gone. In its frames is what was waited for, which
+            # holds it in turn.
+            error.__traceback__ = None
             raise asyncio.CancelledError from None
         finally:
             self._pulse.stop()

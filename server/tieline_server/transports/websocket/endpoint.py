@@ -228,7 +228,9 @@ class Connection:
             await writer.run()
         except Stuck:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
-        except ConnectionError:
+        except ConnectionError as error:
+            # In its frames is what aiohttp waited for, which holds it in turn.
+            error.__traceback__ = None
             return None
         except Exception:
             _log.exception("a WebSocket was not written to its end")

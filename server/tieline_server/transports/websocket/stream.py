@@ -275,8 +275,10 @@ class RequestReader:
                 if backlog >= BACKLOG:
                     await self._writer.caught_up()
                     backlog = 0
-        except ConnectionError:
-            pass  # A pong that could not be sent: the peer is gone.
+        except ConnectionError as error:
+            # A pong that could not be sent: the peer is gone. What aiohttp waited for is in the
+            # frames, and holds the error in turn.
+            error.__traceback__ = None
         except Exception:
             _log.exception("a WebSocket was not read to its end")
         self._line.drop()
@@ -299,6 +301,8 @@ class RequestReader:
                 self.refused = WSCloseCode.PROTOCOL_ERROR
         elif message.type is WSMsgType.ERROR and isinstance(message.data, WebSocketError):
             self.refused = int(message.data.code)
+            # aiohttp's parser keeps it, and is in its frames with all that it had of a message.
+            message.data.__traceback__ = None
         return False
 
     def _take(self, data: bytes) -> None:

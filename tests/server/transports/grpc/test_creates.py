@@ -1,18 +1,23 @@
 """The calls that make one response: whole, or as a stream of events."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 
 import grpc
 import pytest
 
-from tests.support.grpc_client import kind, status_error
+from tests.support.garbage import none_left
+from tests.support.grpc_client import create, kind, status_error
 from tests.support.grpc_engine import INPUT_TOKENS, Step, gated
 from tests.support.grpc_harness import responses, run, serve
+from tests.support.runtime import until
 from tieline.v1 import line_pb2, requests_pb2
-from tieline_server.core.deltas import Accepted
+from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
+from tieline_server.runtime import LineRuntime
+from tieline_server.transports.grpc.stream import EventWriter
 
 
 def body(**members: object) -> requests_pb2.ResponseCreate:
@@ -182,3 +187,31 @@ def test_a_request_past_the_message_limit_is_refused() -> None:
             assert error.code == "request_too_large"
 
     run(main())
+
+
+@pytest.mark.parametrize("patience", [0.2, 30.0], ids=["is thrown out", "leaves"])
+def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience: float) -> None:
+    async def flood(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        yield [Accepted(input_tokens=INPUT_TOKENS)]
+        while True:
+            yield [TextDelta("x" * 1024 * 1024)]
+
+    async def main() -> None:
+        few = Limits(outbox=8)
+        async with (
+            serve(flood, limits=few, write_timeout=patience, merge=False) as served,
+            served.line(options=[("grpc.http2.bdp_probe", 0)]) as line,
+        ):
+            await line.send(create())
+            await served.until(lambda: served.engine.started == 1)
+            lines = served.services.running.lines
+            await until(lambda: all(line.line.outgoing.unsent(None) >= 8 for line in lines))
+            if patience > 1:
+                line.call.cancel()
+            await served.until(lambda: len(served.records) == 1)
+            await served.door.live.empty()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+                await line.rest()
+
+    with none_left(LineRuntime, EventWriter):
+        run(main())

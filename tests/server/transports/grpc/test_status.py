@@ -9,13 +9,16 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from tests.support.garbage import none_left
 from tests.support.grpc_client import create, status_error
 from tests.support.grpc_engine import MODEL, Step
 from tests.support.grpc_harness import responses, run, serve
-from tieline.errors import ApiError
+from tieline.errors import ApiError, NotFound, RequestTooLarge
 from tieline.v1 import line_pb2, requests_pb2
 from tieline_server.core.effects import Prompt
+from tieline_server.core.limits import Limits
 from tieline_server.engines.base import EngineError
+from tieline_server.runtime import LineRuntime
 from tieline_server.transports.grpc.status import MESSAGE_BYTES
 
 CODES = [
@@ -197,3 +200,18 @@ def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
             await served.until(lambda: served.engine.ended == 1, seconds=1.0)
 
     run(main())
+
+
+@pytest.mark.parametrize("refused", [{"input_text": "x" * 4096}, {"model": "nobody"}])
+def test_a_call_that_is_refused_does_not_keep_its_request(refused: dict[str, Any]) -> None:
+    async def main() -> None:
+        limits = Limits(message_bytes=1024)
+        async with serve(limits=limits) as served, served.channel() as channel:
+            create = requests_pb2.ResponseCreate(**{"input_text": "x", "store": False, **refused})
+            with pytest.raises(grpc.aio.AioRpcError):
+                await responses(channel).CreateResponse(
+                    line_pb2.CreateResponseRequest(response_create=create)
+                )
+
+    with none_left(LineRuntime, NotFound, RequestTooLarge):
+        run(main())

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from tests.support.garbage import none_left
 from tests.support.grpc_engine import gated, hello, text
 from tests.support.grpc_harness import run
 from tests.support.http_client import Connection
@@ -16,7 +17,9 @@ from tests.support.runtime import until
 from tests.support.signal import PATIENCE
 from tests.support.websocket_client import CLOSE, PING, PONG, TERMINAL, RawSocket, frame
 from tieline_server.runtime import Services
+from tieline_server.transports.http import connection
 from tieline_server.transports.http.connection import NOTSENT_LOWAT, UNSENT_BYTES
+from tieline_server.transports.http.recollection import Recollection
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
 PATH = "/v1/responses"
@@ -132,6 +135,24 @@ def test_a_task_answers_each_connection_and_ends_with_it() -> None:
             await until(lambda: not served.door.connections.tasks)
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "last", [b"", b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\nA: " + b"x" * 60_000]
+)
+def test_a_connection_that_is_over_takes_all_that_came_on_it_along(last: bytes) -> None:
+    """Hundreds of kilobytes where tools came: garbage is looked for after 10,000 objects."""
+
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            create = {"model": "tiny", "input": "hi", "tools": [{"type": "function", "name": "f"}]}
+            assert (await client.ask("POST", "/v1/responses", create)).status == 200
+            client.send(last)
+            if last:
+                assert (await client.reply()).status == 400
+
+    with none_left(connection.Connection, Recollection):
+        run(main())
 
 
 @pytest.mark.parametrize(

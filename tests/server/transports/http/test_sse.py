@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.garbage import none_left
 from tests.support.grpc_engine import INPUT_TOKENS, Step, endless, gated, text
 from tests.support.grpc_harness import run
 from tests.support.http_client import Connection, read_events
@@ -16,9 +17,10 @@ from tests.support.runtime import until
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
+from tieline_server.runtime import LineRuntime
 from tieline_server.transports import http
 from tieline_server.transports.http.connection import UNSENT_BYTES
-from tieline_server.transports.http.sse import WRITE_BYTES, comment, frame
+from tieline_server.transports.http.sse import WRITE_BYTES, EventStream, comment, frame
 
 PATH = "/v1/responses"
 STREAM = {"model": "tiny", "input": "hi", "stream": True, "store": False}
@@ -310,6 +312,24 @@ def test_a_reader_that_takes_nothing_for_too_long_loses_its_stream() -> None:
             assert served.engine.cancelled == 1
 
     run(main())
+
+
+@pytest.mark.parametrize("patience", [0.05, 30.0], ids=["thrown out", "leaves"])
+def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience: float) -> None:
+    async def main() -> None:
+        async with (
+            serve(endless, write_timeout=patience) as served,
+            served.connection(receive_buffer=4096) as client,
+        ):
+            client.request("POST", PATH, STREAM)
+            await client.head()
+            await until(lambda: all(each.writing_paused for each in served.door.connections.open))
+            if patience > 1:
+                client.reset()
+            await served.until(lambda: len(served.records) == 1)
+
+    with none_left(LineRuntime, EventStream, http.connection.Connection):
+        run(main())
 
 
 def test_merging_joins_only_what_a_slow_reader_has_not_taken() -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 import websockets
 
+from tests.support.garbage import none_left
 from tests.support.grpc_engine import INPUT_TOKENS, Step, gated, hello, text, tool_call
 from tests.support.websocket_client import CLOSE, PING, TERMINAL, RawSocket, Refused, frame
 from tests.support.websocket_harness import Served, run, serve
 from tieline.events import ResponseCreated
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
+from tieline_server.runtime import LineRuntime
+from tieline_server.transports.websocket.stream import HIGH_WATER, LineSocket
 
 KEY = "sk-test"
 
@@ -379,6 +382,43 @@ def test_connections_that_come_and_go_leave_nothing(repeats: Callable[[int], int
             await settled(lambda: descriptors() <= before)
 
     run(main())
+
+
+async def breaks_off(served: Served, socket: RawSocket) -> None:
+    """A message of which a half has come, and then no frame at all."""
+    await socket.raw(frame(b"x" * 60_000, fin=False) + b"\xff" * 4)
+    await socket.closed()
+
+
+async def leaves_paused(served: Served, socket: RawSocket) -> None:
+    """Gone while a write waits for it."""
+    await socket.create()
+    (connection,) = served.endpoint._open
+    await settled(lambda: connection._transport.get_write_buffer_size() > HIGH_WATER)
+    socket.abort()
+
+
+@pytest.mark.parametrize("deflate", [False, True])
+@pytest.mark.parametrize("leave", [breaks_off, leaves_paused])
+def test_who_ends_badly_leaves_nothing_for_the_garbage_collector(
+    leave: Callable[[Served, RawSocket], Awaitable[None]], deflate: bool
+) -> None:
+    offer = {"Sec-WebSocket-Extensions": "permessage-deflate"}
+
+    async def noise(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        yield [Accepted(input_tokens=INPUT_TOKENS)]
+        while True:
+            yield [TextDelta(os.urandom(1024).hex())]
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with serve(noise, deflate=deflate) as served:
+            async with served.socket(headers=offer, receive_buffer=4096) as socket:
+                await leave(served, socket)
+            await settled(lambda: not served.endpoint._open)
+
+    with none_left(LineRuntime, LineSocket):
+        run(main())
 
 
 # Libraries.
