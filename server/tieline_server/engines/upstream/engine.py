@@ -177,9 +177,7 @@ class UpstreamEngine:
                 if other is not None:
                     request = other
                     continue
-                course.failed(replica, failure)
-                if timing.begun or not failure.retryable:
-                    raise failure.error from None
+                course.failed(replica, failure, last=timing.begun or not failure.retryable)
             finally:
                 exchange.close()
             replica = await course.next()
@@ -243,41 +241,49 @@ class UpstreamEngine:
 class _Course:
     """The tries of one turn: whom it asks next, and what it says when there is nobody left."""
 
-    __slots__ = ("_failed", "_failure", "_next", "_replicas")
+    __slots__ = ("_failed", "_failure", "_last", "_next", "_replicas")
 
     def __init__(self, replicas: Replicas, affinity: str) -> None:
         self._replicas = replicas
         self._next = replicas.course(affinity, tries=TRIES)
         self._failure: Failure | None = None
         self._failed: set[Replica] = set()
+        self._last = False
+        """Whether it was the last try."""
 
     def start(self) -> Replica:
         """The next replica, at once; raises :class:`EngineError` where there is none."""
         replica = next(self._next, None)
         if replica is None:
-            raise self._error()
+            raise self.end()
         return replica
 
     async def next(self) -> Replica:
         """The replica to ask now that one has failed; raises as :meth:`start` does."""
+        if self._last:
+            raise self.end()
         replica = self.start()
         if replica in self._failed:
             if self._failure is not None and self._failure.busy:
                 # It said when to come again, and that is for the client to keep.
-                raise self._error()
+                raise self.end()
             await asyncio.sleep(PAUSE)
         return replica
 
-    def failed(self, replica: Replica, failure: Failure) -> None:
-        """The replica failed."""
-        self._failure = failure
+    def failed(self, replica: Replica, failure: Failure, *, last: bool) -> None:
+        """The replica failed; ``last``: no other is asked."""
+        # This, the prompt and all of its chain are in the frames that it was raised in.
+        failure.__traceback__ = failure.__context__ = None
+        self._failure, self._last = failure, last
         self._failed.add(replica)
         if failure.down:
             self._replicas.failed(replica)
 
-    def _error(self) -> EngineError:
-        if self._failure is not None:
-            return self._failure.error
+    def end(self) -> EngineError:
+        """What the turn is told. It is not kept: in its frames, too, is all of this."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            return failure.error
         after = self._replicas.opens_in()
         return EngineError("engine_unavailable", UNREACHABLE, retry_after=max(after, PAUSE))
 

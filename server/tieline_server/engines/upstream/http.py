@@ -12,6 +12,7 @@ import base64
 import math
 import ssl
 from collections.abc import Mapping
+from copy import copy
 from typing import Final, Literal, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -73,6 +74,7 @@ class Connection(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         """By their names in lower case."""
         self._error: Exception | None = None
+        """What it ended with. Never raised itself: the frames would hold this, and it them."""
         self._pieces.clear()
         self._unread = 0
         self._bare = 0
@@ -92,7 +94,7 @@ class Connection(asyncio.Protocol):
     def answered(self) -> bool:
         """Whether the head of the answer is there. Raises :class:`ConnectionError`."""
         if not self.status and self._error is not None:
-            raise self._error
+            raise copy(self._error)
         return self.status != 0
 
     async def read(self) -> bytes:
@@ -106,7 +108,7 @@ class Connection(asyncio.Protocol):
         pieces = self._pieces
         if not pieces:
             if self._error is not None:
-                raise self._error
+                raise copy(self._error)
             return b"" if self._state == "ended" else None
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()

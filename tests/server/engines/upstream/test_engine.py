@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -20,8 +20,10 @@ from tests.support.engine_contract import (
     prompt,
     text_in,
 )
+from tests.support.garbage import none_left
 from tests.support.upstream_server import (
     MODEL,
+    Handler,
     Hang,
     UpstreamServer,
     chunk,
@@ -34,9 +36,10 @@ from tests.support.upstream_server import (
 )
 from tieline_server.core.deltas import Finish, TextDelta
 from tieline_server.core.effects import Prompt
+from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
-from tieline_server.engines.upstream.exchange import Patience
+from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.probe import UpstreamError
 
 T = TypeVar("T")
@@ -359,6 +362,28 @@ def test_one_replica_of_two_is_enough_to_start() -> None:
             async with opened(dead, alive) as engine:
                 for at in range(8):
                     assert text_in(await deltas_of(engine, ask(prompt_cache_key=f"key {at}")))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusing(400),
+        refusing(429, Retry_After="0"),
+        streamed(b"data: {\n\n"),
+        trailing_off(500, cut=True),
+    ],
+    ids=["refused", "busy", "no answer", "cut"],
+)
+def test_an_answer_that_fails_leaves_nothing_of_its_prompt(answer: Handler) -> None:
+    """A prompt holds its chain: garbage is looked for after 10,000 objects."""
+
+    async def main() -> None:
+        async with upstream() as server, opened(server) as engine:
+            server.otherwise = answer
+            with none_left(Prompt, Segment, Exchange), suppress(EngineError):
+                await deltas_of(engine, ask())
 
     run(main())
 
