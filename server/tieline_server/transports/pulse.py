@@ -1,7 +1,12 @@
 """One timer for a coroutine that writes: stuck in a write, or silent for too long."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
+
+PACE: Final = 16 * 1024
+"""Bytes that a peer takes of a write within the write timeout, or is stuck: a usual write has no
+more, and a larger one, of one large event, is given as much time as so many of them."""
 
 
 class Stuck(Exception):
@@ -13,13 +18,20 @@ class Pulse:
 
     It moves lazily: a write costs two stores here, where two timers of their own would cost a
     fifth of the write. It interrupts by a cancellation of the task that made it, and that task
-    asks ``fired`` whose cancellation it was.
+    asks ``fired`` whose cancellation it was. ``unsent`` says how many bytes wait for the peer,
+    where that can be known.
     """
 
-    __slots__ = ("_fired", "_handle", "_heartbeat", "_loop", "_quiet_since", "_task", "_timeout",
-                 "_writing_since")  # fmt: skip
+    __slots__ = ("_fired", "_handle", "_heartbeat", "_left", "_loop", "_quiet_since", "_task",
+                 "_timeout", "_unsent", "_writing_since")  # fmt: skip
 
-    def __init__(self, *, heartbeat: float, write_timeout: float) -> None:
+    def __init__(
+        self,
+        *,
+        heartbeat: float,
+        write_timeout: float,
+        unsent: Callable[[], int] | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "made by the coroutine that writes"
@@ -28,6 +40,8 @@ class Pulse:
         self._timeout = write_timeout
         self._quiet_since = self._loop.time()
         self._writing_since: float | None = None
+        self._unsent = unsent
+        self._left = 0
         self._fired = False
         self._handle: asyncio.TimerHandle | None = None
         self._arm(self._quiet_since + heartbeat)
@@ -37,9 +51,10 @@ class Pulse:
         """Whether a write is in flight."""
         return self._writing_since is not None
 
-    def begin(self) -> None:
-        """A write begins."""
+    def begin(self, left: int = 0) -> None:
+        """A write begins, of so many bytes, where progress of it can be seen."""
         self._writing_since = self._loop.time()
+        self._left = left
 
     def end(self) -> None:
         """A write is done."""
@@ -84,6 +99,16 @@ class Pulse:
         due = self._quiet_since + self._heartbeat if since is None else since + self._timeout
         if self._loop.time() < due:
             self._arm(due)
-            return
-        self._handle = None
-        self.interrupt()
+        elif since is not None and self._moves():
+            self._writing_since = self._loop.time()
+            self._arm(self._writing_since + self._timeout)
+        else:
+            self._handle = None
+            self.interrupt()
+
+    def _moves(self) -> bool:
+        """Whether the peer, late as it is, has taken enough since this was asked last."""
+        if self._unsent is None:
+            return False
+        before, self._left = self._left, self._unsent()
+        return before - self._left >= PACE

@@ -36,8 +36,9 @@ class TransportWriter:
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the peer is gone")
         transport.write(data)
-        if transport.get_write_buffer_size() > self._behind:
-            self._pulse.begin()
+        size = transport.get_write_buffer_size()
+        if size > self._behind:
+            self._pulse.begin(size)
             return False
         self._pulse.end()
         return True

@@ -92,10 +92,13 @@ class EventStream:
         self._line = live.line
         self._encoder = encoder
         self._joined = joined
-        self._pulse = Pulse(heartbeat=heartbeat, write_timeout=write_timeout)
-        self._out = TransportWriter(
-            writer.transport, self._pulse, behind=UNSENT_BYTES, drain=writer.drain
+        transport = writer.transport
+        self._pulse = Pulse(
+            heartbeat=heartbeat,
+            write_timeout=write_timeout,
+            unsent=None if transport is None else transport.get_write_buffer_size,
         )
+        self._out = TransportWriter(transport, self._pulse, behind=UNSENT_BYTES, drain=writer.drain)
         self._numbers = 0
         most = WRITE_BYTES if joined else 0
         self._batches = Batches(self._line, self._encode, most=most, first=[first])
@@ -159,7 +162,7 @@ class EventStream:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._writer.chunked else data
 
     async def _write(self, data: bytes, *, last: bool = False) -> None:
-        self._pulse.begin()
+        self._pulse.begin(len(data))
         try:
             if last:
                 await self._writer.write_eof(data)

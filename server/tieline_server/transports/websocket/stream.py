@@ -93,7 +93,11 @@ class EventWriter:
         self._work = line.work
         self._encoder = encoder
         self._deflated = bool(socket.compress)
-        self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self._pulse = Pulse(
+            heartbeat=config.heartbeat,
+            write_timeout=config.write_timeout,
+            unsent=transport.get_write_buffer_size,
+        )
         self._out = TransportWriter(transport, self._pulse, behind=HIGH_WATER, drain=flow.drain)
         self._event_bytes = EVENT_BYTES
         self._caught_up: asyncio.Event | None = None
