@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.grpc_harness import run
-from tieline_server.transports.pulse import Pulse, Stuck
+from tieline_server.transports.pulse import PACE, Pulse, Stuck
 from tieline_server.transports.transport_writer import TransportWriter
 
 BEHIND = 64
@@ -22,7 +22,8 @@ class Written:
     ) -> None:
         self.near = near.transport
         self.reader = reader
-        self.pulse = Pulse(heartbeat=60.0, write_timeout=write_timeout)
+        unsent = self.near.get_write_buffer_size
+        self.pulse = Pulse(heartbeat=60.0, write_timeout=write_timeout, unsent=unsent)
         self.near.set_write_buffer_limits(high=BEHIND)
         self.writer = TransportWriter(self.near, self.pulse, behind=BEHIND, drain=near.drain)
 
@@ -82,6 +83,20 @@ def test_a_peer_that_takes_nothing_for_too_long_is_stuck() -> None:
             line.fill()
             with pytest.raises(Stuck):
                 await line.writer.drain()
+
+    run(main())
+
+
+def test_a_peer_that_takes_a_large_write_slowly_is_seen_to_move() -> None:
+    async def main() -> None:
+        async with connected() as line:
+            line.fill()
+            left = line.near.get_write_buffer_size()
+            assert left > PACE
+            while left - line.near.get_write_buffer_size() < PACE:
+                await line.reader.read(1024)
+            assert line.pulse._moves()
+            assert not line.pulse._moves()
 
     run(main())
 
