@@ -52,10 +52,11 @@ from tieline_server.workers.post import ENDS, Post
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
 
-COLLECTIONS: Final = (10_000, 50, 20)
+COLLECTIONS: Final = (10_000, 10, 10)
 """Objects more than before, and times that the younger ones were gone through, from which on
 garbage is looked for. What turns keep is none, and lines leave none: looking as often as Python
-does by itself cost a resumable turn over SSE some 10 microseconds."""
+does by itself cost a resumable turn over SSE some 10 microseconds. What is garbage all the same,
+a library's own perhaps, goes when a million objects are there that were not before."""
 
 DATABASES: Final = {
     "sqlite": ("tieline_server.database.sqlite", "alembic.command"),
