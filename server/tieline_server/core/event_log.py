@@ -93,7 +93,10 @@ class EventLog:
             self._weigh()
 
     def extend(self, first: Event, texts: Sequence[str]) -> None:
-        """The response said these deltas of one part or call, of which this is the first."""
+        """The response said these deltas of one part or call, of which this is the first.
+
+        A list of texts is the log's own from here on.
+        """
         if self.ended or not self.whole:
             return
         entries = self._entries
@@ -101,7 +104,7 @@ class EventLog:
         if type(run) is DeltaRun:
             run.texts += texts
         else:
-            entries.append(DeltaRun(first, list(texts)))
+            entries.append(DeltaRun(first, texts if isinstance(texts, list) else list(texts)))
         self._uncounted += DELTA * len(texts)
         if self._uncounted > LITTLE:
             self._weigh()
