@@ -33,11 +33,11 @@ _number_of: Final = attrgetter("sequence_number")
 class EventLogs:
     """The logs of a process. ``each`` and ``most`` bound one and all of them, in bytes."""
 
-    __slots__ = ("_each", "_ended", "_most", "ended", "size")
+    __slots__ = ("_ended", "each", "ended", "most", "size")
 
     def __init__(self, *, each: int = 64 * 1024 * 1024, most: int = 512 * 1024 * 1024) -> None:
-        self._each = each
-        self._most = most
+        self.each = each
+        self.most = most
         self._ended: deque[EventLog] = deque()
         """Those whose response has ended, the first one first; some may be dropped by now."""
         self.ended: Callable[[EventLog], None] = self._ended.append
@@ -45,12 +45,11 @@ class EventLogs:
         self.size = 0
         """Bytes, about, of all events of all logs."""
 
-    def grew(self, log: "EventLog", size: int) -> None:
-        """A log has so many bytes more."""
-        self.size += size
-        if log.size > self._each:
+    def make_room(self, log: "EventLog") -> None:
+        """The log has grown, and it or all of them are past their bound."""
+        if log.size > self.each:
             log.drop()
-        while self.size > self._most:
+        while self.size > self.most:
             (self._ended[0] if self._ended else log).drop()
 
     def dropped(self, log: "EventLog", size: int) -> None:
@@ -187,7 +186,10 @@ class EventLog:
         size = EVENT * (count - self._weighed) + self._uncounted
         self._weighed, self._uncounted = count, 0
         self.size += size
-        self._logs.grew(self, size)
+        logs = self._logs
+        logs.size += size
+        if self.size > logs.each or logs.size > logs.most:
+            logs.make_room(self)
 
     def tell(self) -> None:
         """There is more to know, or never will be: who listens is called."""
