@@ -27,30 +27,30 @@ class Recorder:
                  "begun")  # fmt: skip
 
     def __init__(self, turn: Turn, journal: Journal, *, transport: str, started_at: float) -> None:
-        self._turn = turn
+        self._turn: Turn | None = turn
+        """While it runs. What is left of it then keeps neither it nor its line, nor a circle."""
         self._journal = journal
         self._transport = transport
         self._started_at = started_at
         self._flushed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.begun = self._loop.create_task(self._begin())
+        self.begun = self._loop.create_task(self._begin(self._standing(turn)))
         """Done when it is durable that the response runs: whether it is."""
         kept = turn.log
         assert kept is not None, "made as the log begins"
         kept.recorder = self
         kept.listen(self._more)
 
-    async def _begin(self) -> bool:
+    async def _begin(self, standing: Begun) -> bool:
         try:
-            await self._journal.begin(self._standing())
+            await self._journal.begin(standing)
         except Exception:
-            logger.exception("journal.begin failed", extra={"response_id": self._turn.id})
+            logger.exception("journal.begin failed", extra={"response_id": standing.response.id})
             return False
         return True
 
-    def _standing(self) -> Begun:
-        turn = self._turn
+    def _standing(self, turn: Turn) -> Begun:
         return Begun(
             response=so_far(turn),
             owner=turn.principal.owner,
@@ -68,8 +68,9 @@ class Recorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        turn, log = self._turn, self._turn.log
-        if log is None or not log.whole:
+        turn = self._turn
+        log = None if turn is None else turn.log
+        if turn is None or log is None or not log.whole:
             return
         said = log.after(self._flushed - 1)
         if said and said[-1].TERMINAL:
@@ -83,7 +84,7 @@ class Recorder:
             owner=turn.principal.owner,
             first=self._flushed,
             events=tuple(fresh),
-            begun=self._standing(),
+            begun=self._standing(turn),
         )
         self._flushed += len(fresh)
         self._journal.log(entry)
@@ -95,15 +96,17 @@ class Recorder:
 
     def stop(self, *, stored: bool) -> None:
         """The turn has ended. Where it will never be stored, what was written down of it goes."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
         if not stored:
-            owner, response_id = self._turn.principal.owner, self._turn.id
+            owner, response_id = turn.principal.owner, turn.id
             self.begun.add_done_callback(lambda _: self._journal.end(owner, response_id))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        log = self._turn.log
-        if log is not None:
-            log.unlisten(self._more)
+        if turn.log is not None:
+            turn.log.unlisten(self._more)
 
 
 async def lasts(kept: KeptTurn) -> bool:

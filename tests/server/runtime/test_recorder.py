@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.garbage import none_left
 from tests.support.runtime import (
     Answer,
     Failing,
@@ -21,7 +22,9 @@ from tests.support.runtime import (
 from tieline import events
 from tieline.codecs.json import decode_event, encode
 from tieline.requests import Cancel
+from tieline_server.core.line import Line
 from tieline_server.core.reading import relaned
+from tieline_server.core.turn import Turn
 from tieline_server.journals.base import Begun, Claim, Entry
 from tieline_server.journals.memory import MemoryJournal
 
@@ -228,6 +231,27 @@ class TestJournals:
             await close(stage)
             assert diary.told == []
             assert len(diary.expired) == 1
+
+        run(test)
+
+    @pytest.mark.parametrize("ends", [True, False])
+    def test_what_is_left_of_a_stored_turn_keeps_neither_it_nor_its_line(self, ends: bool) -> None:
+        async def test() -> None:
+            stage = Stage(hello if ends else endless)
+            with none_left(Turn, Line):
+                peer = stage.peer()
+                peer.create(resumable=True, store=True)
+                if ends:
+                    await peer.until(events.ResponseCompleted)
+                else:
+                    await peer.until(events.OutputTextDelta)
+                    peer.line.receive(Cancel(), size=1)
+                    await peer.until(events.ResponseIncomplete)
+                await peer.line.close()
+                del peer
+                await loop_turns()
+                assert len(stage.services.running.kept) == 1
+            await close(stage)
 
         run(test)
 
