@@ -26,7 +26,6 @@ class KeptTurn(EventLog):
     __slots__ = ("chain", "goes_at", "key", "owner", "recorder", "response_id", "turn")
 
     def __init__(self, logs: EventLogs, turn: "Turn", size: int) -> None:
-        super().__init__(logs, size)
         self.turn: Turn | None = turn
         self.response_id = turn.id
         self.owner = turn.principal.owner
@@ -37,6 +36,7 @@ class KeptTurn(EventLog):
         """When what is left of it goes, on the driver's clock. Known once it has ended."""
         self.chain: Tip | weakref.ref[Memory] | None = None
         """Its chain since it has ended: what its last line remembers, until that is gone."""
+        super().__init__(logs, size)
 
     def look(self) -> Response | None:
         """The response as it stands; None before its first event."""
@@ -129,7 +129,8 @@ class KeptTurns(EventLogs):
         """A line goes: what it remembers of kept turns is counted here from now on."""
         for lane, tip in line.lanes():
             kept = self._by_id.get(tip.response_id)
-            if kept is not None and kept.turn is None:
+            # For the chain of one that cannot be resumed any more nobody comes.
+            if kept is not None and kept.turn is None and kept.whole:
                 self.forget_lane(tip.response_id)
                 self._budget = budget
                 kept.chain = line.pass_on(lane, self, tip.response_id)
@@ -137,10 +138,14 @@ class KeptTurns(EventLogs):
     def forget_lane(self, lane: str | None) -> None:
         """A chain whose line is gone goes too: that of the response which the lane is named for."""
         kept = self._by_id.get(lane or "")
-        if kept is not None and isinstance(kept.chain, Tip) and self._budget is not None:
-            tip, kept.chain = kept.chain, None
-            self._budget.leave((self, lane))
-            self._budget.release(tip.owner, tip.segment)
+        if kept is not None:
+            self._release(kept)
+
+    def dropped(self, log: EventLog, size: int) -> None:
+        """A turn can be resumed no more."""
+        super().dropped(log, size)
+        if isinstance(log, KeptTurn):
+            self._release(log)
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted."""
@@ -156,8 +161,13 @@ class KeptTurns(EventLogs):
 
     def _let_go(self, kept: KeptTurn) -> None:
         kept.drop()
-        self.forget_lane(kept.response_id)
         self._by_id.pop(kept.response_id, None)
+
+    def _release(self, kept: KeptTurn) -> None:
+        if isinstance(kept.chain, Tip) and self._budget is not None:
+            tip, kept.chain = kept.chain, None
+            self._budget.leave((self, kept.response_id))
+            self._budget.release(tip.owner, tip.segment)
 
 
 def _tip(turn: "Turn") -> Tip | None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from tests.support.core import LOCAL, append_of, output
 from tests.support.runtime import (
@@ -220,6 +221,28 @@ class TestChains:
             assert kept.tip is not None
             stage.services.running.kept.forget("local", last.id)
             assert budget.size == 0
+            await close(stage)
+
+        run(test)
+
+    @pytest.mark.parametrize("when", ["before its line goes", "after its line went"])
+    def test_nothing_is_left_of_a_chain_whose_turn_cannot_be_resumed_any_more(
+        self, when: str
+    ) -> None:
+        async def test() -> None:
+            stage = Stage(hello)
+            peer = stage.peer()
+            peer.create("x" * 1000, resumable=True)
+            last = (await peer.until(events.ResponseCompleted)).response
+            kept = stage.services.running.kept.find("local", last.id)
+            assert kept is not None
+            if when == "after its line went":
+                await peer.line.close()
+                assert stage.services.budget.size > 1000
+            kept.drop()
+            await peer.line.close()
+            assert kept.tip is None
+            assert stage.services.budget.size == 0
             await close(stage)
 
         run(test)
