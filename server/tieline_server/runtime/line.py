@@ -469,7 +469,8 @@ class LineRuntime:
 
     def _end(self, error: ApiError | None) -> None:
         self.closed = True
-        self.error = self.error or error
+        if error is not None and self.error is None:
+            self.error = error.bare()
         self._wake()
 
     def _speak(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:

@@ -36,7 +36,7 @@ from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Fi
 from tieline_server.core.effects import Principal, Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import EngineError
-from tieline_server.runtime import SERVER_ERROR
+from tieline_server.runtime import SERVER_ERROR, LineRuntime
 
 
 class TestTurns:
@@ -476,6 +476,23 @@ class TestWaiting:
 
         with none_left(asyncio.CancelledError):
             run(test)
+
+    def test_a_line_whose_peer_was_sent_away_goes_at_once(self) -> None:
+        def stranger() -> Principal:
+            raise ApiError.of("invalid_api_key", "No.")
+
+        async def test() -> None:
+            stage = Stage(hello, authenticate=stranger)
+            with none_left(LineRuntime):
+                peer = stage.peer()
+                peer.create()
+                await peer.until(None)
+                assert peer.line.error is not None
+                await peer.line.close()
+                del peer
+            await stage.line.close()
+
+        run(test)
 
 
 class TestBackPressure:
