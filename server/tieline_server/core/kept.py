@@ -36,6 +36,7 @@ class KeptTurn(EventLog):
         """When what is left of it goes, on the driver's clock. Known once it has ended."""
         self.chain: Tip | weakref.ref[Memory] | None = None
         """Its chain since it has ended: what its last line remembers, until that is gone."""
+        # Last: what it weighs may be too much already, and then it is dropped.
         super().__init__(logs, size)
 
     def look(self) -> Response | None:
