@@ -35,6 +35,7 @@ from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
+from tieline_server.pretouch import pretouch
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.sealing import Keyring
@@ -88,6 +89,7 @@ async def serve(
         home = open_home(services, numbers, post)
         await stack.enter_async_context(post.reachable(home))
         doors = open_doors(services, config, home, post)
+        stack.callback(pretouch(config.pretouch_bytes).clear)
         # A full collection would walk through all modules each time, which stops every turn and
         # every write for 50 ms and more.
         gc.collect()

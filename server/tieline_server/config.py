@@ -297,6 +297,11 @@ class Config(BaseSettings):
         ge=1,
         description="Bytes of events in memory of all resumable responses together.",
     )
+    pretouch_bytes: int = Field(
+        64 * MIB,
+        ge=0,
+        description="Bytes of memory that each process touches as it starts, before a turn must.",
+    )
     merge: Literal["auto", "never"] = Field(
         "auto", description="Whether deltas that a slow reader has not taken may join: auto, never."
     )

@@ -26,7 +26,7 @@ ROUNDS: Final = 9
 WARM_UP: Final = 200
 TURNS_A_ROUND: Final = 200
 
-RESUMABLE_ROUNDS: Final = 300
+RESUMABLE_ROUNDS: Final = 200
 TURNS_A_SHORT_ROUND: Final = 20
 """What resumability adds is a twentieth of a turn, and within a second a machine that others use
 too gets faster and slower by more. Many short rounds, each compared with its neighbour, show it.
