@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UnsetType, structs
 
-from tests.support.core import catalog, create_of
+from tests.support.core import LOCAL, catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
 from tieline.requests import Resume
@@ -18,6 +18,7 @@ from tieline_server.core.booking import Booking
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
+from tieline_server.core.kept import KeptTurn
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import Model
 from tieline_server.journals.memory import MemoryJournal
@@ -211,6 +212,12 @@ class Stage(Peer):
         return LineRuntime(
             self.services, transport="test", authenticate=self.authenticate, merge=self.merge
         )
+
+    def kept(self, response_id: str) -> KeptTurn:
+        """What is kept of a response, of which something is."""
+        kept = self.services.running.kept.find(LOCAL.owner, response_id)
+        assert kept is not None
+        return kept
 
     def peer(self) -> Peer:
         """A client on a line of its own."""

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from tests.support.core import LOCAL, append_of, output
+from tests.support.core import append_of, output
 from tests.support.runtime import (
     Failing,
     Stage,
@@ -37,8 +37,7 @@ class TestKept:
             stage = Stage(looker)
             stage.create(resumable=True, append=True)
             done = await stage.until(events.ResponseDone)
-            kept = stage.services.running.kept.find("local", done.response.id)
-            assert kept is not None
+            kept = stage.kept(done.response.id)
             standing = kept.look()
             assert standing is not None
             assert (standing.status, len(standing.output)) == ("in_progress", 1)
@@ -57,8 +56,7 @@ class TestKept:
             stage = Stage(silent)
             stage.create(resumable=True)
             (turn,) = stage.line.line._lanes.turns()
-            kept = stage.services.running.kept.find("local", turn.id)
-            assert kept is not None
+            kept = stage.kept(turn.id)
             assert kept.look() is None
             await close(stage)
 
@@ -69,8 +67,7 @@ class TestKept:
             stage = Stage(hello)
             stage.create(resumable=True)
             last = await stage.until(events.ResponseCompleted)
-            kept = stage.services.running.kept.find("local", last.response.id)
-            assert kept is not None
+            kept = stage.kept(last.response.id)
             kept.drop()
             assert kept.look() is None
             await close(stage)
@@ -84,8 +81,7 @@ class TestKept:
             for _ in range(3):
                 stage.create(resumable=True)
                 last = await stage.until(events.ResponseCompleted)
-                kept = stage.services.running.kept.find("local", last.response.id)
-                assert kept is not None
+                kept = stage.kept(last.response.id)
                 assert kept.whole
                 gone.append(asyncio.Event())
                 kept.listen(gone[-1].set)
@@ -125,8 +121,7 @@ class TestKept:
             store.gate.clear()
             done = await stage.until(events.OutputItemDone)
             await until(lambda: stage.engine.finished == 1)
-            kept = stage.services.running.kept.find(LOCAL.owner, made.id)
-            assert kept is not None
+            kept = stage.kept(made.id)
             standing = kept.look()
             assert standing is not None
             assert (standing.status, standing.completed_at) == ("in_progress", None)
@@ -197,8 +192,7 @@ class TestChains:
                 assert budget.size == size
                 await peer.line.close()
                 assert budget.size == size
-            kept = stage.services.running.kept.find("local", last.id)
-            assert kept is not None
+            kept = stage.kept(last.id)
             assert kept.tip is not None
             stage.services.running.kept.forget("local", last.id)
             assert budget.size == 0
@@ -215,8 +209,7 @@ class TestChains:
             peer = stage.peer()
             peer.create("x" * 1000, resumable=True)
             last = (await peer.until(events.ResponseCompleted)).response
-            kept = stage.services.running.kept.find("local", last.id)
-            assert kept is not None
+            kept = stage.kept(last.id)
             if when == "after its line went":
                 await peer.line.close()
                 assert stage.services.budget.size > 1000

@@ -420,8 +420,7 @@ def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> None:
         stage = Stage(hello)
         stage.create(resumable=True)
         made = (await stage.until(events.ResponseCompleted)).response
-        kept = stage.services.running.kept.find(LOCAL.owner, made.id)
-        assert kept is not None
+        kept = stage.kept(made.id)
         batches = events_of(stage.services, LOCAL.owner, made.id, None)
         kept.drop()
         assert kept.look() is None
@@ -441,8 +440,7 @@ def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() ->
         stage.replace(running=Running(kept_turns), journal=Forgetful(now=lambda: 0.0))
         stage.create(resumable=True, store=True)
         made = (await stage.until(events.ResponseCreated)).response
-        kept = stage.services.running.kept.find(LOCAL.owner, made.id)
-        assert kept is not None
+        kept = stage.kept(made.id)
         batches = events_of(stage.services, LOCAL.owner, made.id, None)
         await anext(batches)
         while kept.whole:

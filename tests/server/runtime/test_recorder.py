@@ -214,8 +214,7 @@ class TestJournals:
             stage = stage_of(hello, diary)
             stage.create(store=True, resumable=True)
             last = await stage.until(events.ResponseCompleted)
-            kept = stage.services.running.kept.find("local", last.response.id)
-            assert kept is not None
+            kept = stage.kept(last.response.id)
             assert kept.after(None) == stage.seen
             await close(stage)
 

@@ -115,8 +115,7 @@ class TestShelters:
             await until(lambda: len(stage.records) == 1)
             assert stage.records[0][0].outcome == "completed"
             await until(lambda: stage.services.running.lines == set())
-            kept = stage.services.running.kept.find("local", response_id)
-            assert kept is not None
+            kept = stage.kept(response_id)
             assert kept.ended
             await stage.services.running.close()
             assert stage.services.running.kept.size == 0

@@ -147,8 +147,7 @@ def test_where_a_process_cannot_be_asked_the_journal_knows(home: type[LocalHome]
         shared(stage)
         services = beside(stage, home)
         made = await begun(stage, store=True)
-        kept = stage.services.running.kept.find(OWNER, made)
-        assert kept is not None
+        kept = stage.kept(made)
         assert await lasts(kept)
         assert (await find(services, OWNER, made)).status in ("queued", "in_progress")
         hearing = asyncio.create_task(heed_cancels(stage.services))
