@@ -47,7 +47,7 @@ class Holdings:
                 holders[link] = count
                 return
             del holders[link]
-            self.size -= self._sizes.pop(link, link.size) if self._sizes else link.size
+            self.size -= self._sizes.pop(link, link.size)
             link = link.parent
 
     @property

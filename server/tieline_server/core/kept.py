@@ -123,17 +123,17 @@ class KeptTurns(EventLogs):
     def moved(self, kept: KeptTurn, memory: Memory) -> None:
         """Since it has ended it was resumed on another line, which may remember its chain."""
         if memory.find(kept.response_id) is not None:
-            self.forget_lane(kept.response_id)
+            self._release(kept)
             kept.chain = weakref.ref(memory)
 
     def inherit(self, line: Memory, budget: Budget) -> None:
         """A line goes: what it remembers of kept turns is counted here from now on."""
+        self._budget = budget
         for lane, tip in line.lanes():
             kept = self._by_id.get(tip.response_id)
             # For the chain of one that cannot be resumed any more nobody comes.
             if kept is not None and kept.turn is None and kept.whole:
-                self.forget_lane(tip.response_id)
-                self._budget = budget
+                self._release(kept)
                 kept.chain = line.pass_on(lane, self, tip.response_id)
 
     def forget_lane(self, lane: str | None) -> None:

@@ -69,7 +69,7 @@ class Running:
 
     def shelter(self, line: "LineRuntime") -> None:
         """Owns a line without a peer until what runs on it has ended or gone."""
-        task = asyncio.get_running_loop().create_task(_ended(line))
+        task = asyncio.get_running_loop().create_task(_run_out(line))
         self._shelters[task] = line
         task.add_done_callback(lambda done: self._shelters.pop(done, None))
 
@@ -105,7 +105,7 @@ class Running:
             self.tidying = None
 
 
-async def _ended(line: "LineRuntime") -> None:
+async def _run_out(line: "LineRuntime") -> None:
     while not line.closed:
         await line.wait()
     await line.close()
