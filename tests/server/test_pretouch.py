@@ -21,11 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(size: int, *, lets_go: bool = False) -> int:
-    words = [
-        sys.executable,
-        "-c",
-        COUNT.format(size=size, lets_go=lets_go),
-    ]
+    words = [sys.executable, "-c", COUNT.format(size=size, lets_go=lets_go)]
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
