@@ -194,7 +194,7 @@ async def opened(
             keys=keys,
             homes=post.homes,
         )
-        running.later(heed_cancels(services))
+        running.always(heed_cancels(services))
         # Before what it uses is closed.
         stack.push_async_callback(running.close)
         yield services, observer.numbers

@@ -29,6 +29,7 @@ class Running:
         self.tidying: asyncio.TimerHandle | None = None
         """Set while something is left of turns that have ended."""
         self._errands: set[asyncio.Task[Any]] = set()
+        self._lasting: set[asyncio.Task[None]] = set()
         self._shelters: dict[asyncio.Task[None], LineRuntime] = {}
 
     def cancel(self, owner: str, response_id: str) -> Response | None:
@@ -77,6 +78,10 @@ class Running:
         """Owns some work that no line waits for."""
         self.own(asyncio.get_running_loop().create_task(work))
 
+    def always(self, work: Coroutine[Any, Any, None]) -> None:
+        """Owns some work that has no end of its own: a close does not wait for it."""
+        self._lasting.add(asyncio.get_running_loop().create_task(work))
+
     def own(self, task: asyncio.Task[Any]) -> None:
         """Owns a task that no line waits for."""
         self._errands.add(task)
@@ -95,10 +100,11 @@ class Running:
             await self.drain(0.0)
         if self._errands:
             await asyncio.wait(self._errands, timeout=ERRANDS)
-        for task in self._errands:
+        left = self._errands | self._lasting
+        for task in left:
             task.cancel()
-        if self._errands:
-            await asyncio.wait(self._errands)
+        if left:
+            await asyncio.wait(left)
         self.kept.clear()
         if self.tidying is not None:
             self.tidying.cancel()

@@ -42,7 +42,7 @@ def test_a_word_cancels_the_owners_turn_and_an_outage_does_not_end_the_hearing(
         stage.create()
         made = (await stage.until(events.ResponseCreated)).response
         journal.wanted = [Cancellation(owner="another", response_id=made.id)]
-        stage.services.running.later(heed_cancels(stage.services))
+        stage.services.running.always(heed_cancels(stage.services))
         await until(lambda: journal.asked > 3)
         assert not stage.records
         journal.wanted = [Cancellation(owner=LOCAL.owner, response_id=made.id)]
