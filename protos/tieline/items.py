@@ -298,7 +298,7 @@ def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
 
 
 def _view(data: bytes) -> View:
-    if b'"type"' in data:
+    if data.find(b'"type"') >= 0:
         # Nearly always its own, and known: the text is then read once, and not for its type first.
         try:
             return _known.decode(data)

@@ -116,7 +116,7 @@ class Real(Scalar):
 
     def _exact(self, raw: bytes, value: Any) -> bool:
         # Fifteen significant digits always survive.
-        if len(raw) <= 15 and b"e" not in raw.lower():
+        if len(raw) <= 15 and raw.lower().find(b"e") < 0:
             return True
         return Decimal(raw.decode()) == Decimal(repr(value))
 

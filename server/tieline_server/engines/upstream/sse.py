@@ -5,6 +5,9 @@ from typing import Final
 MAX_EVENT: Final = 4 * 1024 * 1024
 """Bytes of one event; no upstream has reason for more."""
 
+_LF: Final = ord("\n")
+"""As a number: to look for bytes in bytes, CPython first raises and formats a TypeError."""
+
 
 class EventTooLarge(Exception):
     """An event grows without end."""
@@ -24,7 +27,7 @@ class EventStream:
         """The data of the events that ``piece`` completes. Raises :class:`EventTooLarge`."""
         if piece[:5] == b"data:" and piece[-2:] == b"\n\n" and not (self._rest or self._data):
             events = piece[5:-2].split(b"\n\ndata:")
-            if b"\n" not in b"".join(events):
+            if _LF not in b"".join(events):
                 # Most pieces are whole events, and most events one line.
                 return list(map(bytes.strip, events))
         lines = (self._rest + piece).split(b"\n")

@@ -27,6 +27,8 @@ DONE: Final = b"data: [DONE]\n\n"
 _TYPE_AT: Final = len(b'{"type":"')
 _BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 _END: Final = b"\n\n"
+_LF, _CR = b"\n\r"
+# As numbers: to look for bytes in bytes, CPython first raises and formats a TypeError.
 
 
 def _head(kind: bytes) -> bytes:
@@ -51,7 +53,7 @@ def frame(data: bytes) -> bytes:
     >>> frame(b'{"type":"error"}')
     b'event: error\\ndata: {"type":"error"}\\n\\n'
     """
-    if b"\n" in data or b"\r" in data:
+    if _LF in data or _CR in data:
         data = data.translate(_BREAKS)
     kind = data[_TYPE_AT : data.index(b'"', _TYPE_AT)]
     return _head(kind) + data + _END
@@ -188,7 +190,7 @@ class EventStream:
                 continue
             encoded += len(text)
             head = _HEADS.get(type(event))
-            if head is None or b"\n" in text or b"\r" in text:
+            if head is None or _LF in text or _CR in text:
                 frames.append(frame(text))
             else:
                 frames.append(head + text + _END)

@@ -39,6 +39,7 @@ TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
 
 _IN_METADATA: Final = "ws_request_header_"
 """What stands before a header's name in Codex's client_metadata (wire.md 2.1)."""
+_TRACEPARENT: Final = f"{_IN_METADATA}traceparent".encode()
 
 
 class Handshake(Struct, frozen=True, kw_only=True):
@@ -127,7 +128,8 @@ def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
 
 
 def _trace_in(client_metadata: msgspec.Raw) -> dict[str, str] | None:
-    if client_metadata is ABSENT or b"ws_request_header_traceparent" not in bytes(client_metadata):
+    # ``find``, as ``in`` first takes the bytes for a number and raises a TypeError inside.
+    if client_metadata is ABSENT or bytes(client_metadata).find(_TRACEPARENT) < 0:
         return None
     given = json.members(client_metadata) or {}
     texts = {key: json.text_of(given.get(_IN_METADATA + key)) for key in TRACE_KEYS}
