@@ -39,13 +39,19 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     total_tokens: int = 0
 
     @classmethod
-    def of(cls, *, input: int, cached: int, output: int, reasoning: int) -> "Usage":
-        """Usage from four counts; the total is input plus output."""
+    def of(
+        cls, *, input: int, cached: int, output: int, reasoning: int, written: int = 0
+    ) -> "Usage":
+        """Usage from its counts; the total is input plus output.
+
+        ``written`` is what was stated as written to a cache: clients take it off the input, and
+        book it at a price of its own, so that nothing else may stand there.
+        """
         return cls(
             input_tokens=input,
             input_tokens_details=InputTokensDetails(
                 cached_tokens=cached,
-                cache_write_tokens=input - cached if input > cached else 0,
+                cache_write_tokens=min(written, max(0, input - cached)),
             ),
             output_tokens=output,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),

@@ -59,6 +59,55 @@ def test_items_of_tools_that_ran_there_are_output_items_and_stay_in_the_chain(wi
     run(case())
 
 
+@pytest.mark.parametrize("second", ["\ude00b", "b"])
+def test_up_03_an_emoji_in_two_chunks_is_one_and_half_of_one_is_u_fffd(
+    wire: Wire, second: str
+) -> None:
+    parts = [text("a\ud83d"), text(second), ended()]
+
+    async def case() -> None:
+        async with before(parts) as (_, served), wire(served) as peer:
+            made = response(await ask(peer, model=MODEL, input="one"))
+            assert made["status"] == "completed"
+            whole = "a\U0001f600b" if second != "b" else "a\ufffdb"
+            assert made["output"][0]["content"][0]["text"] == whole
+
+    run(case())
+
+
+def test_up_04_a_log_probability_of_minus_infinity_fails_no_turn(wire: Wire) -> None:
+    entry = {"token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": []}
+    never = {**entry, "logprob": float("-inf")}
+    parts = [said("output_text.delta", delta="aa", logprobs=[entry, never]), ended()]
+
+    async def case() -> None:
+        async with before(parts) as (_, served), wire(served) as peer:
+            include = ["message.output_text.logprobs"]
+            made = response(await ask(peer, model=MODEL, input="one", include=include))
+            assert made["status"] == "completed"
+            assert made["output"][0]["content"][0]["logprobs"] == [entry]
+
+    run(case())
+
+
+def test_up_05_no_tokens_are_said_to_be_written_to_a_cache_unless_that_is_stated(
+    wire: Wire,
+) -> None:
+    details = {"cached_tokens": 40, "cache_write_tokens": 0}
+    used = {"input_tokens": 100, "output_tokens": 1, "input_tokens_details": details}
+    parts = [
+        text("fine"),
+        said("completed", response={"id": "r", "status": "completed", "usage": used}),
+    ]
+
+    async def case() -> None:
+        async with before(parts) as (_, served), wire(served) as peer:
+            made = response(await ask(peer, model=MODEL, input="one"))
+            assert made["usage"]["input_tokens_details"] == details
+
+    run(case())
+
+
 @pytest.mark.apart("the union of Open Responses is closed")
 def test_items_that_a_profile_does_not_know_are_left_out_there(wire: Wire) -> None:
     parts = [item("web_search_call", **SEARCH), text("fine"), ended()]

@@ -45,18 +45,24 @@ def test_a_snapshot_from_elsewhere_may_lack_what_it_likes() -> None:
 
 
 def test_usage_adds_up() -> None:
-    usage = Usage.of(input=10, cached=4, output=5, reasoning=2)
+    usage = Usage.of(input=10, cached=4, written=3, output=5, reasoning=2)
     assert usage.total_tokens == 15
-    assert usage.input_tokens_details.cache_write_tokens == 6
+    assert usage.input_tokens_details.cache_write_tokens == 3
     assert usage.output_tokens_details.reasoning_tokens == 2
 
 
-def test_more_cached_than_sent_writes_nothing() -> None:
-    usage = Usage.of(input=1, cached=4, output=0, reasoning=0)
-    assert usage.input_tokens_details.cache_write_tokens == 0
+@pytest.mark.parametrize(
+    ("input", "cached", "written", "told"),
+    [(100, 40, 0, 0), (1, 4, 0, 0), (1, 4, 9, 0), (100, 40, 70, 60)],
+)
+def test_up_05_what_was_written_to_a_cache_is_what_was_stated_within_what_was_not_cached(
+    input: int, cached: int, written: int, told: int
+) -> None:
+    usage = Usage.of(input=input, cached=cached, written=written, output=0, reasoning=0)
+    assert usage.input_tokens_details.cache_write_tokens == told
 
 
 def test_usages_add_up_member_by_member() -> None:
-    one = Usage.of(input=10, cached=4, output=5, reasoning=2)
-    both = one.plus(Usage.of(input=1, cached=1, output=2, reasoning=1))
-    assert both == Usage.of(input=11, cached=5, output=7, reasoning=3)
+    one = Usage.of(input=10, cached=4, written=2, output=5, reasoning=2)
+    both = one.plus(Usage.of(input=3, cached=1, written=1, output=2, reasoning=1))
+    assert both == Usage.of(input=13, cached=5, written=3, output=7, reasoning=3)

@@ -130,7 +130,10 @@ class _Chunks:
         usage: Json = {
             "prompt_tokens": accepted.input_tokens,
             "completion_tokens": output,
-            "prompt_tokens_details": {"cached_tokens": accepted.cached_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": accepted.cached_tokens,
+                "cache_write_tokens": finish.written_tokens,
+            },
         }
         if finish.reasoning_tokens is not None:
             usage["completion_tokens_details"] = {"reasoning_tokens": finish.reasoning_tokens}

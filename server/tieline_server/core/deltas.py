@@ -95,6 +95,8 @@ class Finish(Struct, frozen=True, kw_only=True, gc=False):
     reason: FinishReason = "stop"
     input_tokens: int | None = None
     cached_tokens: int | None = None
+    written_tokens: int | None = None
+    """Of the input, what the engine states that it wrote to its cache."""
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
     phases: dict[str, int] | None = None

@@ -51,7 +51,10 @@ class Tally:
             input, output = _stated(input, took.input_tokens), _stated(output, self._output)
             cached = min(input, _stated(cached, took.cached_tokens))
             reasoning = min(output, _stated(reasoning, self._reasoning))
-        return Usage.of(input=input, cached=cached, output=output, reasoning=reasoning)
+        written = _stated(end.written_tokens or 0, 0)
+        return Usage.of(
+            input=input, cached=cached, output=output, reasoning=reasoning, written=written
+        )
 
 
 def _stated(tokens: int, counted: int) -> int:

@@ -104,6 +104,7 @@ class Answer:
         stated = self._plan.usage
         return Finish(
             reason=reason,
+            written_tokens=stated.cache_write_tokens,
             output_tokens=stated.output_tokens,
             reasoning_tokens=stated.reasoning_tokens,
         )

@@ -127,6 +127,7 @@ class StatedUsage(_Strict, frozen=True, kw_only=True):
 
     input_tokens: Count | None = None
     cached_tokens: Count | None = None
+    cache_write_tokens: Count | None = None
     output_tokens: Count | None = None
     reasoning_tokens: Count | None = None
 

@@ -79,14 +79,12 @@ class ChatAnswer(ChunkedAnswer):
         """The last step. Raises :class:`Failure` where a call is not whole."""
         reason = _REASONS.get(self._reason or "", "stop")
         usage = self._usage
-        cached = usage.prompt_cache_hit_tokens
-        if usage.prompt_tokens_details is not None:
-            cached = usage.prompt_tokens_details.cached_tokens
         thought = usage.completion_tokens_details
         finish = Finish(
             reason=reason,
             input_tokens=usage.prompt_tokens,
-            cached_tokens=cached,
+            cached_tokens=usage.cached,
+            written_tokens=usage.written,
             output_tokens=usage.completion_tokens,
             reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
             phases=phases,

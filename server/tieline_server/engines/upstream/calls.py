@@ -9,6 +9,7 @@ from msgspec import Struct
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, ItemEnd
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.faults import broken_call, malformed
+from tieline_server.engines.upstream.mending import is_json, sound
 
 
 class Function(Struct, frozen=True, gc=False):
@@ -30,7 +31,6 @@ class _Input(Struct, frozen=True):
     input: str
 
 
-_any: Final = msgspec.json.Decoder()
 _input: Final = msgspec.json.Decoder(_Input)
 
 
@@ -130,7 +130,7 @@ class Calls:
             if not ends and last:
                 self._grows = call if call.begun and not call.custom else None
                 break
-            if not ends and not _is_json(call.text):
+            if not ends and not is_json(call.text):
                 break
             if not (cut and last):
                 _end(call, deltas)
@@ -163,22 +163,18 @@ def _end(call: _Call, deltas: list[Delta]) -> None:
         deltas.append(CallDelta(custom_input(text), max(1, len(call.pieces))))
     elif not text.strip():
         deltas.append(CallDelta("{}", tokens=0))
-    elif not _is_json(text):
+    elif not is_json(text):
         raise broken_call()
     deltas.append(ItemEnd())
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _any.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return True
 
 
 def custom_input(text: str) -> str:
     """The text of a custom tool, inside the JSON that a function has; raises :class:`Failure`."""
     try:
         return _input.decode(text).input
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        return _input.decode(sound(text.encode())).input
     except (msgspec.MsgspecError, RecursionError):
         raise broken_call() from None

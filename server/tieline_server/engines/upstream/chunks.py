@@ -7,7 +7,7 @@ import msgspec
 
 from tieline_server.core.deltas import Delta
 from tieline_server.engines.upstream.faults import malformed, refused, said_of, status_in
-from tieline_server.engines.upstream.mending import mended
+from tieline_server.engines.upstream.mending import Mender, lenient
 from tieline_server.engines.upstream.stated import CompletionUsage
 
 DONE: Final = b"[DONE]"
@@ -17,16 +17,15 @@ ABORTED: Final = frozenset({"abort", "error", "insufficient_system_resource"})
 
 _NOTHING: Final = CompletionUsage()
 
-_anything: Final = msgspec.json.Decoder()
-
 
 class ChunkedAnswer:
     """Reads the chunks of one answer; what a choice of them says is a matter of the kind."""
 
-    __slots__ = ("_decode", "_reason", "_usage", "done", "moved")
+    __slots__ = ("_decode", "_mender", "_reason", "_usage", "done", "moved")
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
+        self._mender = Mender()
         self._reason: str | None = None
         self._usage = _NOTHING
         self.done = False
@@ -50,19 +49,22 @@ class ChunkedAnswer:
         Raises :class:`Failure`, and :class:`EngineError` for text off the form it must have.
         """
         deltas: list[Delta] = []
+        mender = self._mender
         for data in events:
             if data == DONE:
                 self.done = True
-                break
+                if not mender.halves:
+                    break
+                data = mender.rest()
             try:
-                chunk = self._decode(data)
+                chunk = self._mended(data) if mender.halves and data else self._decode(data)
             except (msgspec.MsgspecError, RecursionError):
                 # An event of nothing is none (WHATWG HTML 9.2.6).
                 if not data:
                     continue
                 chunk = self._mended(data)
             if chunk.error or chunk.object == "error":
-                said = said_of(chunk.error or _anything.decode(data))
+                said = said_of(chunk.error or lenient(data))
                 raise refused(status_in(said), said)
             if chunk.usage is not None:
                 self._usage = chunk.usage
@@ -71,11 +73,13 @@ class ChunkedAnswer:
                     self._take(choice, chunk, deltas)
                     if choice.finish_reason is not None:
                         self._finish(choice.finish_reason)
+            if self.done:
+                break
         return deltas
 
     def _mended(self, data: bytes) -> Any:
         try:
-            return self._decode(mended(data))
+            return self._decode(self._mender.chunk(data))
         except (msgspec.MsgspecError, RecursionError):
             raise malformed() from None
 

@@ -32,7 +32,7 @@ class _Logprobs(Struct, frozen=True):
     tokens: list[str] | None = None
     """As completions have them, with the next two."""
     token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
 
 
 class _Verbose(Struct, frozen=True):
@@ -108,11 +108,11 @@ class CompletionAnswer(ChunkedAnswer):
             raise broken_call() from None
         self._sampled.add((), deltas)
         usage = self._usage
-        cached = usage.prompt_tokens_details
         finish = Finish(
             reason=reason,
             input_tokens=usage.prompt_tokens,
-            cached_tokens=cached.cached_tokens if cached is not None else None,
+            cached_tokens=usage.cached,
+            written_tokens=usage.written,
             output_tokens=usage.completion_tokens,
             phases=phases,
         )

@@ -1,8 +1,8 @@
 """Log probabilities as upstreams give them, to what a client of the Responses API can read.
 
 An entry that is whole, and no more, goes as it came. One that lacks what can be known, or has
-members of its server's own, is written anew; one that says nothing is left out, as the text is as
-good without it.
+members of its server's own, is written anew; one that says nothing (minus infinity, say) is left
+out, as the text is as good without it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+
+from tieline_server.engines.upstream.mending import sound
 
 Byte = Annotated[int, Meta(ge=0, le=255)]
 
@@ -33,6 +35,7 @@ class _Loose(Struct, frozen=True):
 
 _whole: Final = msgspec.json.Decoder(_Whole)
 _loose: Final = msgspec.json.Decoder(_Loose)
+_anything: Final = msgspec.json.Decoder()
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -42,12 +45,13 @@ def given(entries: Iterable[Raw], *, most: int | None = None) -> tuple[Raw, ...]
 
 
 def paired(
-    token: str, value: float | None, top: Mapping[str, float] | None, *, most: int
+    token: str, value: float | None, top: Mapping[str, float | None] | None, *, most: int
 ) -> Raw | None:
     """The entry of a completion's token; None where it has no value."""
     if value is None:
         return None
-    likeliest = sorted((top or {}).items(), key=lambda each: -each[1])[:most]
+    known = [(name, each) for name, each in (top or {}).items() if each is not None]
+    likeliest = sorted(known, key=lambda each: -each[1])[:most]
     others = [_named(name, each) for name, each in likeliest]
     return Raw(_encode({**_named(token, value), "top_logprobs": others}))
 
@@ -59,14 +63,38 @@ def _entry(raw: Raw, most: int | None) -> Raw | None:
             return raw
     except (msgspec.MsgspecError, RecursionError):
         pass
-    try:
-        loose = _loose.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    loose = _read(raw)
+    if loose is None:
         return None
     named = _named(loose.token, loose.logprob, loose.bytes)
     likeliest = (loose.top_logprobs or [])[:most]
     named["top_logprobs"] = [_named(each.token, each.logprob, each.bytes) for each in likeliest]
     return Raw(_encode(named))
+
+
+def _read(raw: Raw) -> _Loose | None:
+    try:
+        return _loose.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        return _kept(_anything.decode(sound(raw)))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _kept(entry: Any) -> _Loose | None:
+    """What of an entry says something; None for one without a value that is a number."""
+    if not isinstance(entry, dict):
+        return None
+    top = entry.get("top_logprobs")
+    others = [_kept(each) for each in top] if isinstance(top, list) else []
+    members = {name: entry.get(name) for name in ("token", "logprob")}
+    try:
+        likely = msgspec.convert(members, _Loose)
+    except msgspec.ValidationError:
+        return None
+    return msgspec.structs.replace(likely, top_logprobs=[each for each in others if each])
 
 
 def _named(token: str, value: float, known: list[int] | None = None) -> dict[str, Any]:

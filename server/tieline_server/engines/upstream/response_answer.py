@@ -42,7 +42,7 @@ from tieline_server.engines.upstream.faults import (
     status_in,
 )
 from tieline_server.engines.upstream.logprobs import given
-from tieline_server.engines.upstream.mending import written
+from tieline_server.engines.upstream.mending import Mender, is_json, lenient, sound, written
 from tieline_server.engines.upstream.stated import ResponseUsage, readable
 
 NULL: Final = Raw(b"null")
@@ -100,7 +100,6 @@ _typed: Final = msgspec.json.Decoder(_Typed)
 _item: Final = msgspec.json.Decoder(_Item)
 _response: Final = msgspec.json.Decoder(_Response)
 _whole: Final = msgspec.json.Decoder(_Whole)
-_anything: Final = msgspec.json.Decoder()
 
 Remember = Callable[[str, tuple[str, ...]], None]
 """Takes the upstream's id of a whole response, and the types of its items as we have them."""
@@ -131,6 +130,7 @@ class ResponseAnswer:
         "_kind",
         "_kinds",
         "_logprobs",
+        "_mender",
         "_notes",
         "_remember",
         "_response",
@@ -148,6 +148,7 @@ class ResponseAnswer:
         logprobs: bool = False,
     ) -> None:
         self._tools = tools
+        self._mender = Mender()
         self._logprobs = logprobs
         self._remember = remember
         self._response: _Response | None = None
@@ -182,19 +183,28 @@ class ResponseAnswer:
             if data == DONE:
                 break
             try:
-                event = _event.decode(data)
-                handle = _HANDLERS.get(event.type)
-                if handle is not None:
-                    handle(self, event, deltas)
-                elif event.type == "error" or event.error is not None:
-                    said = said_of(event.error or _anything.decode(data))
-                    raise refused(status_in(said), said)
-                if event.type not in _LIVES:
-                    self.moved = True
+                event = None if self._mender.halves else _event.decode(data)
             except (msgspec.MsgspecError, RecursionError):
-                if data:
-                    raise malformed() from None
+                event = None
+            try:
+                if event is not None:
+                    self._hear(event, data, deltas)
+                elif data:
+                    for each in self._mender.event(data):
+                        self._hear(_event.decode(each), each, deltas)
+            except (msgspec.MsgspecError, RecursionError):
+                raise malformed() from None
         return deltas
+
+    def _hear(self, event: _Event, data: bytes, deltas: list[Delta]) -> None:
+        handle = _HANDLERS.get(event.type)
+        if handle is not None:
+            handle(self, event, deltas)
+        elif event.type == "error" or event.error is not None:
+            said = said_of(event.error or lenient(data))
+            raise refused(status_in(said), said)
+        if event.type not in _LIVES:
+            self.moved = True
 
     def end(self, phases: dict[str, int]) -> list[Delta]:
         """The last step. Raises :class:`Failure` where the answer is not whole."""
@@ -213,6 +223,7 @@ class ResponseAnswer:
             reason=reason,
             input_tokens=usage.input_tokens,
             cached_tokens=cached.cached_tokens if cached is not None else None,
+            written_tokens=cached.cache_write_tokens if cached is not None else None,
             output_tokens=usage.output_tokens,
             reasoning_tokens=thought.reasoning_tokens if thought is not None else None,
             phases=phases,
@@ -367,8 +378,8 @@ class ResponseAnswer:
         elif call.type == "function_call":
             if not text.strip():
                 deltas.append(CallDelta("{}", tokens=0))
-            else:
-                _check(text)
+            elif not is_json(text):
+                raise broken_call()
 
 
 _LIVES: Final = frozenset(
@@ -409,7 +420,7 @@ def _response_in(raw: Raw) -> _Response:
     try:
         return _response.decode(raw)
     except msgspec.ValidationError:
-        response = _anything.decode(raw)
+        response = lenient(raw)
         if not isinstance(response, dict):
             raise
         # It may be usage alone that is not of its form.
@@ -428,8 +439,15 @@ def _checked(raw: Raw) -> Raw:
     try:
         check(bytes(raw), outer=_OUTER)
     except ApiError:
+        pass
+    else:
+        return raw
+    try:
+        mended = sound(raw)
+        check(mended, outer=_OUTER)
+    except (msgspec.MsgspecError, RecursionError, ApiError):
         raise malformed() from None
-    return raw
+    return Raw(mended)
 
 
 def _reason_of(response: _Response) -> FinishReason:
@@ -439,10 +457,3 @@ def _reason_of(response: _Response) -> FinishReason:
         return "stop"
     reason = details.reason if details is not None else None
     return "content_filter" if reason == "content_filter" else "length"
-
-
-def _check(text: str) -> None:
-    try:
-        _anything.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        raise broken_call() from None

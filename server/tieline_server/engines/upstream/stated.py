@@ -8,6 +8,7 @@ from msgspec import Struct
 
 class _Details(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
@@ -20,6 +21,21 @@ class CompletionUsage(Struct, frozen=True, gc=False):
     completion_tokens_details: _Details | None = None
     prompt_cache_hit_tokens: int | None = None
     """DeepSeek's name for what was cached."""
+    cache_creation_input_tokens: int | None = None
+    """Anthropic's name for what was written to the cache, as proxies in front of it give it."""
+
+    @property
+    def cached(self) -> int | None:
+        """Of the prompt, what came from the cache."""
+        details = self.prompt_tokens_details
+        return self.prompt_cache_hit_tokens if details is None else details.cached_tokens
+
+    @property
+    def written(self) -> int | None:
+        """Of the prompt, what was written to the cache."""
+        details = self.prompt_tokens_details
+        stated = None if details is None else details.cache_write_tokens
+        return self.cache_creation_input_tokens if stated is None else stated
 
 
 class ResponseUsage(Struct, frozen=True, gc=False):

@@ -55,14 +55,27 @@ def test_what_can_be_known_is_filled_in(missing: dict[str, Any]) -> None:
         {**WHOLE, "token": 5},
         {**WHOLE, "logprob": None},
         {**WHOLE, "logprob": "x"},
-        {**WHOLE, "bytes": [300]},
-        {**WHOLE, "bytes": "no"},
-        {**WHOLE, "top_logprobs": [5]},
-        {**WHOLE, "top_logprobs": 5},
     ],
 )
 def test_an_entry_that_says_nothing_is_left_out(entry: Any) -> None:
     assert read(entry, WHOLE) == [WHOLE]
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"Infinity", b"1e999", b"-1e999"])
+def test_up_04_a_value_that_is_no_number_is_left_out_with_its_entry_alone(value: bytes) -> None:
+    entry = msgspec.json.encode(WHOLE)
+    for number, kept in ((b"-0.5", []), (b"-1.5", [{**WHOLE, "top_logprobs": []}])):
+        (*said,) = map(msgspec.json.decode, given([Raw(entry.replace(number, value))]))
+        assert said == kept
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"bytes": [300]}, {"bytes": "no"}, {"top_logprobs": [5]}, {"top_logprobs": 5}]
+)
+def test_what_is_wrong_beside_the_value_is_as_if_absent(wrong: dict[str, Any]) -> None:
+    (entry,) = read({**WHOLE, **wrong})
+    assert (entry["bytes"], entry["logprob"]) == ([97], -0.5)
+    assert entry["top_logprobs"] == ([] if "top_logprobs" in wrong else WHOLE["top_logprobs"])
 
 
 def test_a_token_of_a_completion_has_its_value_and_the_likeliest_others() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tieline_server.engines.upstream.mending import mended, written
+from tieline_server.engines.upstream.mending import Mender, written
 
 
 def mend(chunk: Any) -> Any:
-    return msgspec.json.decode(mended(msgspec.json.encode(chunk)))
+    return msgspec.json.decode(Mender().chunk(msgspec.json.encode(chunk)))
 
 
 def mend_delta(**delta: Any) -> Any:
@@ -70,7 +70,7 @@ def test_usage_is_what_of_it_is_numbers() -> None:
 @pytest.mark.parametrize("data", [b"{", b"[]", b"null", b"5", b'"a"'])
 def test_what_is_no_chunk_at_all_is_not_mended(data: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        mended(data)
+        Mender().chunk(data)
 
 
 def test_only_objects_are_written_as_text() -> None:

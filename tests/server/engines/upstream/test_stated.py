@@ -11,9 +11,10 @@ from tieline_server.engines.upstream.stated import CompletionUsage, ResponseUsag
 KNOWN = {
     "prompt_tokens": 7,
     "completion_tokens": 1,
-    "prompt_tokens_details": {"cached_tokens": 3},
+    "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
     "completion_tokens_details": {"reasoning_tokens": 1},
     "prompt_cache_hit_tokens": 3,
+    "cache_creation_input_tokens": 2,
     "input_tokens": 7,
     "output_tokens": 1,
     "input_tokens_details": {"cached_tokens": 3},
