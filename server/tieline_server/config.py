@@ -255,7 +255,7 @@ class Config(BaseSettings):
     )
     reflection: bool = Field(
         default_factory=lambda settings: _reflects(settings),
-        description="gRPC server reflection; by default only on loopback.",
+        description="gRPC server reflection (v1 and v1alpha); by default only on loopback.",
     )
     heartbeat: Seconds = Field(15.0, description="Seconds of silence before a heartbeat.")
     held_timeout: Seconds = Field(

@@ -11,10 +11,9 @@ import logging
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import SERVICE_NAME as HEALTH
-from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
+from google.protobuf import descriptor_pb2, descriptor_pool
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from tieline.v1 import line_pb2, models_pb2
 from tieline_server.places import Places
@@ -27,6 +26,10 @@ from tieline_server.transports.grpc.stored import StoredCalls
 
 RESPONSES: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
 MODELS: Final = models_pb2.DESCRIPTOR.services_by_name["ModelsService"].full_name
+
+HEALTH: Final = health.SERVICE_NAME
+REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
+"""Today's name of reflection. The library has only ``v1alpha``, whose messages are the same."""
 
 HEALTH_TIMEOUT: Final = 1.0
 """Seconds that watchers of health have to take the news: one that does not stops the others."""
@@ -48,7 +51,7 @@ class GrpcDoor:
         self.live = LiveCalls(config.max_calls, places)
         self.creates = CreateCalls(services, config, self.live)
         self._stored = StoredCalls(services)
-        self._health = health_aio.HealthServicer()
+        self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> list[str]:
@@ -58,8 +61,7 @@ class GrpcDoor:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers((self._responses(), self._models()))
         if self._config.reflection:
-            names = (RESPONSES, MODELS, HEALTH, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            server.add_generic_rpc_handlers(_reflections())
         bound = [self._bind(server, address) for address in self._config.addresses]
         await server.start()
         for name in ("", RESPONSES, MODELS):
@@ -132,3 +134,28 @@ class GrpcDoor:
 
     def _guard(self, behaviour: Behaviour) -> Any:
         return guarded(behaviour, self._services.ids)
+
+
+def _reflections() -> tuple[grpc.GenericRpcHandler, ...]:
+    """Reflection under both of its names: older tools ask for the second, newer ones for both."""
+    both = (REFLECTION, reflection.SERVICE_NAME)
+    _describe_reflection()
+    servicer = reflection.aio.ReflectionServicer((RESPONSES, MODELS, HEALTH, *both))
+    answer = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    handlers = {"ServerReflectionInfo": answer}
+    return tuple(grpc.method_handlers_generic_handler(name, handlers) for name in both)
+
+
+def _describe_reflection() -> None:
+    """Adds the newer service to the known ones: tools ask what each listed service looks like."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="grpc/reflection/v1/reflection.proto",
+        package=REFLECTION.rpartition(".")[0],
+        dependency=[reflection_pb2.DESCRIPTOR.name],
+    )
+    reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].CopyToProto(file.service.add())
+    descriptor_pool.Default().Add(file)

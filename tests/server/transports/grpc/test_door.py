@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.support.grpc_certificates import Authority
 from tests.support.grpc_client import RawLine, create, kind
@@ -22,7 +22,7 @@ from tests.support.grpc_harness import run, serve
 from tests.support.signal import PATIENCE
 from tieline_server.transports import DOORS
 from tieline_server.transports.grpc.config import GrpcConfig, Tls
-from tieline_server.transports.grpc.door import MODELS, RESPONSES, GrpcDoor
+from tieline_server.transports.grpc.door import HEALTH, MODELS, REFLECTION, RESPONSES, GrpcDoor
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -213,21 +213,53 @@ def test_a_health_watch_stays_open_and_sees_the_drain_begin() -> None:
     run(main())
 
 
-async def listed(channel: grpc.aio.Channel) -> list[str]:
-    """The services that reflection names."""
-    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
-    call = stub.ServerReflectionInfo(
-        iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-    )
-    answer = await call.read()
-    return [service.name for service in answer.list_services_response.service]
+ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
-def test_reflection_lists_the_services_where_it_is_on() -> None:
+@pytest.mark.parametrize("name", [REFLECTION, ALPHA])
+def test_cn_18_reflection_answers_under_both_of_its_names(name: str) -> None:
+    """Each lists the services, and has the schema of each that it lists."""
+
     async def main() -> None:
         async with serve(reflection=True) as served, served.channel() as channel:
-            names = await listed(channel)
-            assert {RESPONSES, MODELS, "grpc.health.v1.Health"} <= set(names)
+            asked: Any = channel.stream_stream(
+                f"/{name}/ServerReflectionInfo",
+                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+            )()
+            await asked.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            services = [each.name for each in (await asked.read()).list_services_response.service]
+            assert services == sorted((RESPONSES, MODELS, HEALTH, REFLECTION, ALPHA))
+            for service in services:
+                await asked.write(
+                    reflection_pb2.ServerReflectionRequest(file_containing_symbol=service)
+                )
+                answer = await asked.read()
+                assert answer.file_descriptor_response.file_descriptor_proto, service
+            await asked.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="no"))
+            missing = (await asked.read()).error_response.error_code
+            assert missing == grpc.StatusCode.NOT_FOUND.value[0]
+            await asked.done_writing()
+            assert await asked.code() is grpc.StatusCode.OK
+
+    run(main())
+
+
+@pytest.mark.parametrize("protocol", ["grpc-v1", "grpc-v1alpha"])
+def test_cn_18_buf_lists_every_method_by_either_protocol(protocol: str) -> None:
+    async def main() -> None:
+        async with serve(reflection=True) as served:
+            process = await asyncio.create_subprocess_exec(
+                Path(sys.executable).with_name("buf"), "curl", "--http2-prior-knowledge",
+                "--protocol", "grpc", "--reflect-protocol", protocol, "--list-methods",
+                f"http://127.0.0.1:{served.port}",
+                stdout=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"},
+            )  # fmt: skip
+            said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+            assert process.returncode == 0
+            assert {f"{RESPONSES}/Connect", f"{REFLECTION}/ServerReflectionInfo"} <= {
+                *said.decode().split()
+            }
 
     run(main())
 
@@ -235,9 +267,10 @@ def test_reflection_lists_the_services_where_it_is_on() -> None:
 def test_reflection_is_unknown_where_it_is_off() -> None:
     async def main() -> None:
         async with serve() as served, served.channel() as channel:
-            stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
-            # Nothing is written: a write that meets the refusal would be an error of its own.
-            assert await stub.ServerReflectionInfo().code() is grpc.StatusCode.UNIMPLEMENTED
+            for name in (REFLECTION, ALPHA):
+                # Nothing is written: a write that meets the refusal would be an error of its own.
+                asked: Any = channel.stream_stream(f"/{name}/ServerReflectionInfo")()
+                assert await asked.code() is grpc.StatusCode.UNIMPLEMENTED
 
     run(main())
 
