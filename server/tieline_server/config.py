@@ -257,6 +257,9 @@ class Config(BaseSettings):
         default_factory=lambda settings: _reflects(settings),
         description="gRPC server reflection (v1 and v1alpha); by default only on loopback.",
     )
+    grpc_ping_interval: Seconds = Field(
+        10.0, description="Seconds between keepalive pings that a gRPC client may always send."
+    )
     heartbeat: Seconds = Field(15.0, description="Seconds of silence before a heartbeat.")
     held_timeout: Seconds = Field(
         900.0, description="Seconds that a held turn waits for its tool outputs."

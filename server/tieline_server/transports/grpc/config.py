@@ -2,7 +2,7 @@
 
 The option names are C-core's own strings. One of them is misspelt in many servers
 (``min_recv_ping_interval...``, after the C macro), where it is silently ignored and the default
-of five minutes ends every quiet stream: see ``min_ping_interval``.
+of five minutes ends every quiet stream: see ``ping_interval``.
 """
 
 import errno
@@ -78,11 +78,16 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
     """Lines and other calls that create responses, all connections together."""
     max_streams: int = 1024
     """Streams that one HTTP/2 connection may have open."""
-    min_ping_interval: float = 5.0
-    """The fastest keepalive pings that a client may send.
+    handshake_timeout: float = 20.0
+    """How long a connection may take to say that it speaks HTTP/2, over TLS or in the clear.
 
-    Clients ping every 10 s (gRPC's floor for most of them). Half of that leaves room for pings
-    that the network bunches: three early ones in a row end the connection (ENHANCE_YOUR_CALM).
+    The library's own limits are two minutes, and one for the settings of HTTP/2.
+    """
+    ping_interval: float = 10.0
+    """The fastest keepalive pings that a client may rely on: gRPC's own floor for most of them.
+
+    What comes in less than half of it is too early, which leaves room for pings that the network
+    bunches. The third one ends the connection (GOAWAY with ENHANCE_YOUR_CALM).
     """
     keepalive: float = 60.0
     """Silence on a connection after which we ping it."""
@@ -101,6 +106,7 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
             addresses=(config.grpc,),
             tls=tls,
             reflection=config.reflection,
+            ping_interval=config.grpc_ping_interval,
             merge=config.merge != "never",
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
@@ -112,7 +118,8 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
         return (
             ("grpc.max_receive_message_length", min(message_bytes + HEADROOM, INT_MAX)),
             ("grpc.max_send_message_length", -1),
-            ("grpc.http2.min_ping_interval_without_data_ms", _ms(self.min_ping_interval)),
+            ("grpc.server_handshake_timeout_ms", _ms(self.handshake_timeout)),
+            ("grpc.http2.min_ping_interval_without_data_ms", _ms(self.ping_interval / 2)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.keepalive_time_ms", _ms(self.keepalive)),
             ("grpc.keepalive_timeout_ms", _ms(self.keepalive_timeout)),

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 from importlib import import_module
@@ -133,6 +134,49 @@ def test_mtls_serves_only_clients_with_a_certificate_of_its_authority(tmp_path: 
                 async with served.line(credentials=refused, host="localhost") as line:
                     code, _ = await line.status()
                     assert code is grpc.StatusCode.UNAVAILABLE
+
+    run(main())
+
+
+STALLED = {
+    "in the clear, silent": b"",
+    "in the clear, half a preface": b"PRI * HTTP/2.0\r\n",
+    "in the clear, a preface and no settings": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS, silent": b"",
+    "TLS, half a hello": b"\x16\x03\x01\x20\x00\x01",
+    "TLS, done, and no settings": None,
+}
+"""How a connection begins that then says no more; None: with a handshake that is right."""
+
+
+@pytest.mark.parametrize("said", STALLED)
+def test_cn_22_a_connection_that_stalls_before_it_speaks_http2_is_ended(
+    said: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    server = authority.sign("server")
+    tls = Tls.read(server.certificate, server.key) if said.startswith("TLS") else None
+    roots = authority.pem.certificate
+    trusting = grpc.ssl_channel_credentials(roots.read_bytes()) if tls else None
+    context = ssl.create_default_context(cafile=roots)
+    context.set_alpn_protocols(["h2"])
+
+    async def main() -> None:
+        async with (
+            serve(tls=tls, handshake_timeout=0.5) as served,
+            served.line(credentials=trusting, host="localhost") as line,
+        ):
+            await line.turn(create("x"))
+            begun = STALLED[said]
+            reader, writer = await asyncio.open_connection(
+                "localhost", served.port, ssl=context if begun is None else None
+            )
+            writer.write(begun or b"")
+            # What it is told is of HTTP/2; that it ends is what counts.
+            await asyncio.wait_for(reader.read(), PATIENCE)
+            writer.transport.abort()
+            # The time is that of the handshake: one that speaks is not ended by it.
+            await line.turn(create("y"))
 
     run(main())
 

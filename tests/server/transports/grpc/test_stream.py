@@ -389,8 +389,44 @@ def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> No
             yield step
 
     async def main() -> None:
-        async with serve(answer, min_ping_interval=0.05) as served:
+        async with serve(answer, ping_interval=0.1) as served:
             await asyncio.gather(pinged(served, create("quiet")), pinged(served, None))
+
+    run(main())
+
+
+def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_more_is_cut() -> (
+    None
+):
+    """The library's own client pings once a second, however short a keepalive it is given."""
+    strikes = 2
+    every_second = [*PINGING, ("grpc.keepalive_time_ms", 1_000)]
+
+    async def at_the_floor() -> None:
+        async with (
+            serve(ping_interval=1.0) as served,
+            FrameProxy(served.port) as proxy,
+            RawLine(proxy.port, options=every_second) as line,
+        ):
+            await line.turn(create("x"))
+            await proxy.signal.until(lambda: proxy.from_client[PING] > 2 * strikes)
+            await line.turn(create("y"))
+            assert proxy.from_server[GOAWAY] == 0
+
+    async def below_it() -> None:
+        async with (
+            serve(ping_interval=5.0) as served,
+            FrameProxy(served.port) as proxy,
+            RawLine(proxy.port, options=every_second) as line,
+        ):
+            await line.turn(create("x"))
+            code, error = await line.status()
+            assert (code, error) == (grpc.StatusCode.UNAVAILABLE, None)
+            assert await line.call.details() == "Too many pings"
+            assert proxy.from_server[GOAWAY] == 1
+
+    async def main() -> None:
+        await asyncio.gather(at_the_floor(), below_it())
 
     run(main())
 
@@ -405,7 +441,7 @@ def test_gr_01_the_misspelt_option_of_other_servers_would_end_the_same_stream() 
         wrong = "grpc.http2.min_recv_ping_interval_without_data_ms"
         options = [
             (wrong if name == right else name, value)
-            for name, value in GrpcConfig(min_ping_interval=0.05).options(message_bytes=2048)
+            for name, value in GrpcConfig(ping_interval=0.1).options(message_bytes=2048)
         ]
         server = grpc.aio.server(options=options)
         _, service, method = CONNECT.split("/")
