@@ -35,6 +35,7 @@ from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
+from tieline_server.places import Share
 from tieline_server.pretouch import pretouch
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
@@ -183,6 +184,9 @@ async def opened(
             journal=journal,
             budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
+            incoming=Share(
+                each=config.max_owner_incoming_bytes, total=config.max_total_incoming_bytes
+            ),
             observe=observer.observe,
             clock=time.monotonic,
             now=time.time,
@@ -459,13 +463,16 @@ def _open_grpc(services: Services, config: Config, post: Post) -> Door:
 
 def _open_http(services: Services, config: Config, home: Home, post: Post) -> Door:
     """HTTP, with WebSocket on the same port where that is on."""
-    endpoint = WebSocketEndpoint(services, WebSocketConfig.of(config)) if config.websocket else None
+    share = Share(each=config.max_owner_connections)
+    settings = WebSocketConfig.of(config)
+    endpoint = WebSocketEndpoint(services, settings, share=share) if config.websocket else None
     return HttpDoor(
         services,
         HttpConfig.of(config, reuse_port=post.shares_ports),
         endpoint,
         metrics=partial(post.metrics, home),
         places=post.places("connections", config.max_connections),
+        share=share,
     )
 
 

@@ -214,6 +214,16 @@ class Config(BaseSettings):
     max_connections: int = Field(
         4096, ge=1, description="Connections that HTTP and WebSocket may have open together."
     )
+    max_owner_connections: int = Field(
+        1024,
+        ge=1,
+        description="WebSockets and creating HTTP requests that one owner may have open, "
+        "in each process.",
+    )
+    max_calls: int = Field(512, ge=1, description="Calls that gRPC may have open together.")
+    max_owner_calls: int = Field(
+        128, ge=1, description="gRPC calls that one owner may have open, in each process."
+    )
     store: Store = Field(
         MEMORY,
         description="Where responses and the ledger are kept: memory, sqlite:///PATH, "
@@ -276,6 +286,12 @@ class Config(BaseSettings):
     max_message_bytes: int = Field(
         32 * MIB, ge=1024, le=2**31 - 1, description="Size limit of one message from a client."
     )
+    max_grpc_message_bytes: int = Field(
+        8 * MIB,
+        ge=1024,
+        le=2**31 - 1,
+        description="The same on gRPC, where the smaller one counts: each open call may hold one.",
+    )
     max_active: int = Field(
         16, ge=1, description="Responses of one line that sample side by side; further ones wait."
     )
@@ -289,6 +305,14 @@ class Config(BaseSettings):
     )
     max_total_bytes: int = Field(
         2048 * MIB, ge=1, description="Bytes of history in memory of all lines together."
+    )
+    max_owner_incoming_bytes: int = Field(
+        256 * MIB,
+        ge=1,
+        description="Bytes of one owner's HTTP and WebSocket messages that are still coming.",
+    )
+    max_total_incoming_bytes: int = Field(
+        512 * MIB, ge=1, description="Bytes of all such messages together."
     )
     max_resume_bytes: int = Field(
         64 * MIB,

@@ -17,6 +17,7 @@ from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
 from tieline_server.journals.base import Journal
 from tieline_server.ledger.base import Ledger
+from tieline_server.places import Share
 from tieline_server.runtime.running import Running
 from tieline_server.stores.base import ResponseStore
 
@@ -46,6 +47,8 @@ class Services(Struct, frozen=True, kw_only=True):
     running: Running
     budget: Budget
     sealer: Sealer
+    incoming: Share = field(default_factory=Share)
+    """Bytes of messages that are still coming."""
     homes: Homes = field(default_factory=Alone)
     """The neighbours in which turns run as well."""
     profile: Profile = OPENAI

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline_server.places import OwnPlaces, Places
+from tieline_server.places import OwnPlaces, Places, Share
 from tieline_server.runtime import LineRuntime
 
 RETRY_AFTER: Final = 1.0
@@ -36,11 +36,14 @@ class LiveLine:
 class LiveCalls:
     """Counts calls against ``most``, or those of several processes by ``places``.
 
-    It knows the lines of its own.
+    ``share`` bounds those of one owner in this process. It knows the lines of its own.
     """
 
-    def __init__(self, most: int, places: Places | None = None) -> None:
+    def __init__(
+        self, most: int, places: Places | None = None, *, share: Share | None = None
+    ) -> None:
         self._places = places or OwnPlaces(most)
+        self._share = share or Share()
         self._count = 0
         self._lines: set[LiveLine] = set()
         self._draining = False
@@ -51,25 +54,28 @@ class LiveCalls:
         return self._count
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place for one call, held until its very end; raises :class:`ApiError` 429 or 503.
+    def place(self, owner: str, *, begins: bool = True) -> Iterator[None]:
+        """A place for one call of ``owner``, held to its very end; raises :class:`ApiError`.
+
+        429 where the owner or all together have as many as they may, 503 while draining where
+        the call ``begins`` something.
 
         A caller that does not even take its error keeps its place: what it holds is bounded.
         """
-        if self._draining:
+        if self._draining and begins:
             raise draining()
+        if not self._share.take(owner):
+            raise _too_many(f"This key's owner already has {self._share.each} calls open.")
         if not self._places.take():
-            raise ApiError.of(
-                "too_many_connections",
-                f"This server already has {self._places.most} calls open.",
-                retry_after=RETRY_AFTER,
-            )
+            self._share.give_back(owner)
+            raise _too_many(f"This server already has {self._places.most} calls open.")
         self._count += 1
         try:
             yield
         finally:
             self._count -= 1
             self._places.give_back()
+            self._share.give_back(owner)
 
     @asynccontextmanager
     async def opened(self, line: LineRuntime) -> AsyncIterator[LiveLine]:
@@ -108,6 +114,10 @@ class LiveCalls:
         except TimeoutError:
             for live in list(self._lines):
                 live.end(draining())
+
+
+def _too_many(message: str) -> ApiError:
+    return ApiError.of("too_many_connections", message, retry_after=RETRY_AFTER)
 
 
 def draining() -> ApiError:

@@ -74,8 +74,14 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
     """How long one write may be stuck before its line ends."""
     stop_grace: float = 0.25
     """How long ``stop`` lets calls finish by themselves."""
-    max_calls: int = 4096
-    """Lines and other calls that create responses, all connections together."""
+    max_calls: int = 512
+    """Calls that may be open, all connections and workers together."""
+    max_owner_calls: int = 128
+    """Calls that one owner may have open in this process."""
+    max_message_bytes: int = 8 * MIB
+    """The largest message. The library gathers one for each open call, uncounted."""
+    first_message_timeout: float = 60.0
+    """How long the first message of a call may take."""
     max_streams: int = 1024
     """Streams that one HTTP/2 connection may have open."""
     handshake_timeout: float = 20.0
@@ -110,6 +116,9 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
             merge=config.merge != "never",
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
+            max_calls=config.max_calls,
+            max_owner_calls=config.max_owner_calls,
+            max_message_bytes=config.max_grpc_message_bytes,
             reuse_port=reuse_port,
         )
 

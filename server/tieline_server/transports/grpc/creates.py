@@ -20,6 +20,7 @@ from tieline_server.runtime import LAST, LineRuntime, Services
 from tieline_server.transports.answers import final_answer, traced
 from tieline_server.transports.background import acknowledged, first_event, profile_for
 from tieline_server.transports.calls import LiveCalls, LiveLine
+from tieline_server.transports.grpc.admission import late
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
     REQUEST_ID,
@@ -65,57 +66,58 @@ class CreateCalls:
 
     async def connect(self, _: object, context: Context, call: Call) -> None:
         """One line for the life of the stream."""
-        with self._calls.place():
-            _, authenticate = self._caller(call)
-            line = self._line(authenticate)
-            async with self._calls.opened(line) as live:
-                # At once: the client's own timer for the connection runs on it.
-                await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
-                writer = EventWriter(context, line, self._config)
-                self._read(context, line, writer, call)
+        _, authenticate = self._caller(call)
+        line = self._line(authenticate)
+        async with self._calls.opened(line) as live:
+            # At once: the client's own timer for the connection runs on it.
+            await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+            writer = EventWriter(context, line, self._config)
+            patience = self._config.first_message_timeout
+            waiting = asyncio.get_running_loop().call_later(patience, live.end, late(patience))
+            self._read(context, line, writer, call, first=waiting.cancel)
+            try:
                 error = await writer.run()
-            if (error := live.error or error) is not None:
-                await abort(context, error, call.request_id)
+            finally:
+                waiting.cancel()
+        if (error := live.error or error) is not None:
+            await abort(context, error, call.request_id)
 
     async def stream(self, data: bytes, context: Context, call: Call) -> None:
         """One turn as events; what refuses it is the status."""
-        with self._calls.place():
-            principal, authenticate = self._caller(call)
-            create = self._create(line_pb2.StreamResponseRequest, data)
-            line = self._line(authenticate, profile_for(self._services, create))
-            async with self._calls.opened(line) as live:
-                self._ask(line, create, len(data), call)
-                await self._say(live, principal, create, context, call)
+        principal, authenticate = self._caller(call)
+        create = self._create(line_pb2.StreamResponseRequest, data)
+        line = self._line(authenticate, profile_for(self._services, create))
+        async with self._calls.opened(line) as live:
+            self._ask(line, create, len(data), call)
+            await self._say(live, principal, create, context, call)
 
     async def create(self, data: bytes, context: Context, call: Call) -> bytes:
         """One turn, answered whole; a failed one is the status. A caller that leaves ends it.
 
         One in the background is answered once it lasts, and nobody need stay.
         """
-        with self._calls.place():
-            principal, authenticate = self._caller(call)
-            create = self._create(line_pb2.CreateResponseRequest, data)
-            line = self._line(authenticate, profile_for(self._services, create))
-            async with self._calls.opened(line) as live:
-                self._ask(line, create, len(data), call)
-                if create.background:
-                    response = await acknowledged(self._services, live, principal)
-                else:
-                    response = (await final_answer(live)).response
+        principal, authenticate = self._caller(call)
+        create = self._create(line_pb2.CreateResponseRequest, data)
+        line = self._line(authenticate, profile_for(self._services, create))
+        async with self._calls.opened(line) as live:
+            self._ask(line, create, len(data), call)
+            if create.background:
+                response = await acknowledged(self._services, live, principal)
+            else:
+                response = (await final_answer(live)).response
         answer = line_pb2.CreateResponseResponse(response=to_response(response))
         return answer.SerializeToString()
 
     async def resume(self, data: bytes, context: Context, call: Call) -> None:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
-        with self._calls.place():
-            principal, authenticate = self._caller(call)
-            request = parsed(line_pb2.ResumeResponseRequest, data)
-            line = self._line(authenticate)
-            after = min(request.after, LAST) if request.HasField("after") else None
-            async with self._calls.opened(line) as live:
-                line.read(Resume(response_id=request.response_id, after=after))
-                line.half_close()
-                await self._say(live, principal, Create(), context, call)
+        principal, authenticate = self._caller(call)
+        request = parsed(line_pb2.ResumeResponseRequest, data)
+        line = self._line(authenticate)
+        after = min(request.after, LAST) if request.HasField("after") else None
+        async with self._calls.opened(line) as live:
+            line.read(Resume(response_id=request.response_id, after=after))
+            line.half_close()
+            await self._say(live, principal, Create(), context, call)
 
     async def _say(
         self, live: LiveLine, principal: Principal, create: Create, context: Context, call: Call
@@ -143,13 +145,22 @@ class CreateCalls:
             profile=profile,
         )
 
-    def _read(self, context: Context, line: LineRuntime, writer: EventWriter, call: Call) -> None:
+    def _read(
+        self,
+        context: Context,
+        line: LineRuntime,
+        writer: EventWriter,
+        call: Call,
+        *,
+        first: Callable[[], object],
+    ) -> None:
         reader = RequestReader(
             context,
             line,
             writer,
             max_bytes=self._services.limits.message_bytes,
             trace_context=call.trace_context,
+            first=first,
         )
         task = asyncio.create_task(reader.run())
         self.readers.add(task)

@@ -14,11 +14,13 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec import structs
 
 from tieline.v1 import line_pb2, models_pb2
-from tieline_server.places import Places
+from tieline_server.places import Places, Share
 from tieline_server.runtime import Services
 from tieline_server.transports.calls import FAREWELL, LiveCalls
+from tieline_server.transports.grpc.admission import Admission, KeylessCalls
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.creates import CreateCalls
 from tieline_server.transports.grpc.status import Behaviour, guarded
@@ -46,9 +48,12 @@ class GrpcDoor:
     def __init__(
         self, services: Services, config: GrpcConfig, *, places: Places | None = None
     ) -> None:
-        self._services = services
+        most = min(services.limits.message_bytes, config.max_message_bytes)
+        limits = structs.replace(services.limits, message_bytes=most)
+        services = self._services = structs.replace(services, limits=limits)
         self._config = config
-        self.live = LiveCalls(config.max_calls, places)
+        self.live = LiveCalls(config.max_calls, places, share=Share(each=config.max_owner_calls))
+        self._admission = Admission(services, self.live, patience=config.first_message_timeout)
         self.creates = CreateCalls(services, config, self.live)
         self._stored = StoredCalls(services)
         self._health = health.aio.HealthServicer()
@@ -57,7 +62,10 @@ class GrpcDoor:
     async def start(self) -> list[str]:
         """Listens on every address; port 0 picks a free one."""
         options = self._config.options(message_bytes=self._services.limits.message_bytes)
-        server = self._server = grpc.aio.server(options=options)
+        keyless = KeylessCalls(
+            (f"/{RESPONSES}/", f"/{MODELS}/"), patience=self._config.first_message_timeout
+        )
+        server = self._server = grpc.aio.server(options=options, interceptors=(keyless,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers((self._responses(), self._models()))
         if self._config.reflection:
@@ -107,14 +115,14 @@ class GrpcDoor:
         return f"{host}:{port}" if colon and not address.startswith("unix:") else address
 
     def _responses(self) -> grpc.GenericRpcHandler:
-        creates, stored = self.creates, self._stored
+        creates, stored, admitted = self.creates, self._stored, self._admission
         return grpc.method_handlers_generic_handler(
             RESPONSES,
             {
-                "Connect": grpc.stream_stream_rpc_method_handler(self._guard(creates.connect)),
-                "CreateResponse": self._unary(creates.create),
-                "StreamResponse": grpc.unary_stream_rpc_method_handler(self._guard(creates.stream)),
-                "ResumeResponse": grpc.unary_stream_rpc_method_handler(self._guard(creates.resume)),
+                "Connect": self._stream(admitted.connected(creates.connect)),
+                "CreateResponse": self._unary(creates.create, begins=True),
+                "StreamResponse": self._stream(admitted.asked(creates.stream)),
+                "ResumeResponse": self._stream(admitted.asked(creates.resume)),
                 "GetResponse": self._unary(stored.get),
                 "DeleteResponse": self._unary(stored.delete),
                 "CancelResponse": self._unary(stored.cancel),
@@ -129,8 +137,15 @@ class GrpcDoor:
             MODELS, {"ListModels": self._unary(self._stored.models)}
         )
 
-    def _unary(self, behaviour: Behaviour) -> "grpc.RpcMethodHandler[Any, Any]":
-        return grpc.unary_unary_rpc_method_handler(self._guard(behaviour))
+    def _unary(
+        self, behaviour: Behaviour, *, begins: bool = False
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        """For the library the request is a stream, so that it is not gathered unasked."""
+        asked = self._admission.asked(behaviour, begins=begins)
+        return grpc.stream_unary_rpc_method_handler(self._guard(asked))
+
+    def _stream(self, behaviour: Behaviour) -> "grpc.RpcMethodHandler[Any, Any]":
+        return grpc.stream_stream_rpc_method_handler(self._guard(behaviour))
 
     def _guard(self, behaviour: Behaviour) -> Any:
         return guarded(behaviour, self._services.ids)

@@ -10,7 +10,7 @@ a cancellation of the writer right after it.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import grpc
@@ -255,8 +255,11 @@ class RequestReader:
         *,
         max_bytes: int,
         trace_context: dict[str, str] | None,
+        first: Callable[[], object],
     ) -> None:
+        """``first`` is called when the first message has come."""
         self._context = context
+        self._on_first = first
         self._line = line
         self._writer = writer
         self._max_bytes = max_bytes
@@ -269,6 +272,8 @@ class RequestReader:
         backlog = 0
         try:
             while isinstance(data := await self._context.read(), bytes):
+                if self._first:
+                    self._on_first()
                 self._take(data)
                 backlog = backlog + 1 if self._writer.writing else 0
                 if backlog >= BACKLOG:

@@ -1,4 +1,4 @@
-"""The body of a request: within its limit, within its time, and as plain bytes."""
+"""The body of a request: within its limit, its share and its time, and as plain bytes."""
 
 import asyncio
 import sys
@@ -9,25 +9,25 @@ from typing import Final
 from aiohttp import HttpVersion11, web
 
 from tieline.errors import ApiError
+from tieline_server.transports.arrivals import Arrival
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-SLOWEST: Final = 1024
-"""Bytes per second, on the whole, below which a body is given up: a trickle holds a place."""
-
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-async def read_body(request: web.Request, *, limit: int, patience: float) -> bytes:
-    """All of the body, decoded.
+async def read_body(
+    request: web.Request, arrival: Callable[[float], Arrival], *, limit: int
+) -> bytes:
+    """All of the body, decoded. ``arrival`` makes what counts its bytes while they come.
 
-    Raises :class:`ApiError`: 413 past ``limit`` bytes, before or after decoding; 408 when it is
-    silent for ``patience`` seconds, or slower than ``SLOWEST``; 415 for an encoding that we do
-    not know; 400 for a body that does not keep to its framing or its encoding. One that is cut
-    short ends with its connection.
+    Raises :class:`ApiError`: 413 past ``limit`` bytes, before or after decoding; 429 or 503 where
+    what still comes has no room; 408 when it is silent for too long, or slower than it may be;
+    415 for an encoding that we do not know; 400 for a body that does not keep to its framing or
+    its encoding. One that is cut short ends with its connection.
     """
     if request.content_length is not None and request.content_length > limit:
         raise _too_large(limit)
@@ -40,7 +40,7 @@ async def read_body(request: web.Request, *, limit: int, patience: float) -> byt
             f"Unsupported 'Content-Encoding'. Supported values are: {known}.",
         )
     try:
-        data = await _read(request, limit, patience)
+        data = await _read(request, arrival, limit)
     except web.RequestPayloadError:
         raise ApiError.of("invalid_request", "The request's framing is broken.") from None
     except TimeoutError:
@@ -54,7 +54,9 @@ async def read_body(request: web.Request, *, limit: int, patience: float) -> byt
     return plain
 
 
-async def _read(request: web.Request, limit: int, patience: float) -> bytes:
+async def _read(
+    request: web.Request, arrival: Callable[[float], Arrival], limit: int
+) -> bytes:
     content = request.content
     if content.is_eof():
         # The rule: a body of a few kB came with its head, and no timer is needed.
@@ -63,18 +65,21 @@ async def _read(request: web.Request, limit: int, patience: float) -> bytes:
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= HttpVersion11:
         await request.writer.write(CONTINUE)
-    parts: list[bytes] = []
-    size = 0
+    # Not a list of what came: pieces of two bytes would take thirty times as many.
+    body = bytearray()
     loop = asyncio.get_running_loop()
-    started = loop.time()
-    async with asyncio.timeout(patience) as deadline:
-        while part := await content.readany():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-            deadline.reschedule(min(loop.time(), started + size / SLOWEST) + patience)
-    return b"".join(parts)
+    coming = arrival(loop.time())
+    try:
+        async with asyncio.timeout_at(coming.due) as deadline:
+            while part := await content.readany():
+                if len(body) + len(part) > limit:
+                    raise _too_large(limit)
+                coming.take(len(part), loop.time())
+                body += part
+                deadline.reschedule(coming.due)
+        return bytes(body)
+    finally:
+        coming.end()
 
 
 def _too_large(limit: int) -> ApiError:

@@ -12,7 +12,7 @@ from tieline.errors import ApiError
 from tieline_server.places import OwnPlaces, Places
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
-from tieline_server.transports.client_frames import ClientFrames
+from tieline_server.transports.client_frames import ClientFrames, Gate
 from tieline_server.transports.http.errors import SERVER, error_response
 from tieline_server.transports.http.recollection import Recollection
 
@@ -60,7 +60,8 @@ class Connections:
 class Connection(web.RequestHandler):
     """What aiohttp makes for each connection, with our bounds and our errors."""
 
-    __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections", "recollection")
+    __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections", "gate",
+                 "recollection")  # fmt: skip
 
     def __init__(
         self,
@@ -78,6 +79,8 @@ class Connection(web.RequestHandler):
         self.admitted = False
         self.busy = False
         """Whether a handler answers a request; what it returns is written after that."""
+        self.gate: Gate | None = None
+        """What an upgrade's messages go through: the door that upgrades sets it."""
 
     async def start(self) -> None:
         """Answers requests, as a task that the door can wait for."""
@@ -117,7 +120,8 @@ class Connection(web.RequestHandler):
 
     def set_parser(self, parser: Any, *how: Any, **named: Any) -> None:
         """An upgrade: from here on ``parser`` reads frames, and only such as a client may send."""
-        super().set_parser(cast(Any, ClientFrames(parser)), *how, **named)
+        assert self.gate is not None, "whoever upgrades says what may come"
+        super().set_parser(cast(Any, ClientFrames(parser, self.gate)), *how, **named)
 
     def pause_writing(self) -> None:
         """The peer is behind with a whole answer; a handler that writes has its own timer."""

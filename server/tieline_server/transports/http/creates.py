@@ -15,6 +15,7 @@ from tieline_server.core.effects import Principal
 from tieline_server.core.profile import unsupported
 from tieline_server.runtime import LineRuntime, Services
 from tieline_server.transports.answers import final_answer, traced
+from tieline_server.transports.arrivals import Arrival
 from tieline_server.transports.background import acknowledged, first_event, profile_for
 from tieline_server.transports.calls import LiveCalls, LiveLine
 from tieline_server.transports.http.body import read_body
@@ -41,11 +42,18 @@ EVENT_STREAM: Final = {
 }
 
 
-async def read_create(call: Call, services: Services, config: HttpConfig) -> tuple[Create, int]:
-    """The create in a request's body, and the body's size; raises :class:`ApiError`."""
-    body = await read_body(
-        call.request, limit=services.limits.message_bytes, patience=config.read_timeout
-    )
+async def read_create(
+    call: Call, services: Services, config: HttpConfig, *, owner: str
+) -> tuple[Create, int]:
+    """The create in a request's body, and the body's size; raises :class:`ApiError`.
+
+    While it comes, its bytes are those of ``owner``.
+    """
+
+    def arrival(now: float) -> Arrival:
+        return Arrival(services.incoming, owner, patience=config.read_timeout, started=now)
+
+    body = await read_body(call.request, arrival, limit=services.limits.message_bytes)
     return call.recollection.read(body), len(body)
 
 
@@ -61,8 +69,10 @@ class CreateCalls:
         """One turn. A caller that leaves ends it; what refuses it is the status."""
         authenticate = self._services.keys.caller(call.authorization)
         principal: Principal = authenticate()
-        with self._calls.place():
-            create, size = await read_create(call, self._services, self._config)
+        with self._calls.place(principal.owner):
+            create, size = await read_create(
+                call, self._services, self._config, owner=principal.owner
+            )
             create = _keyed(_fit(create), call)
             line = LineRuntime(
                 self._services,
@@ -91,7 +101,7 @@ class CreateCalls:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
         authenticate = self._services.keys.caller(call.authorization)
         principal: Principal = authenticate()
-        with self._calls.place():
+        with self._calls.place(principal.owner):
             line = LineRuntime(self._services, transport="sse", authenticate=authenticate)
             async with self._calls.opened(line) as live:
                 line.read(Resume(response_id=call.name, after=after))

@@ -15,7 +15,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
-from tieline_server.places import Places
+from tieline_server.places import Places, Share
 from tieline_server.runtime import Services
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import FAREWELL, LiveCalls, draining
@@ -64,7 +64,7 @@ class HttpDoor:
 
     ``metrics`` returns the Prometheus text of ``/metrics``. Without ``upgrade`` a WebSocket
     handshake is answered with 426. ``places`` are those of all processes of the server, where it
-    has several.
+    has several; ``share`` bounds the requests of one owner that create.
     """
 
     def __init__(
@@ -75,13 +75,14 @@ class HttpDoor:
         *,
         metrics: Callable[[], Awaitable[bytes]] | None = None,
         places: Places | None = None,
+        share: Share | None = None,
     ) -> None:
         self._services = services
         self._config = config
         self._upgrade_to = upgrade
         self._metrics_text = metrics or _no_metrics
         self._safety = Safety(keyless=config.keyless, origins=config.origins)
-        self.live = LiveCalls(config.max_connections)
+        self.live = LiveCalls(config.max_connections, share=share)
         self.connections = Connections(
             config.max_connections, new_id=partial(services.ids.new, "req_"), places=places
         )

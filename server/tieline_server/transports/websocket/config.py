@@ -19,6 +19,8 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
     """
     write_timeout: float = 30.0
     """How long one write may be stuck before its line ends."""
+    read_timeout: float = 30.0
+    """How long the rest of a message may be silent."""
     close_timeout: float = 2.0
     """How long the peer's close frame is waited for."""
     max_age: float = 3600.0
@@ -26,7 +28,7 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
     max_connections: int = 4096
     """Connections of this process; one more is refused before its upgrade."""
     max_message_bytes: int = 16 * MIB
-    """A message of this size or more ends its connection with 1009."""
+    """A message that is larger ends its connection with 1009."""
     deflate: bool = False
     """Whether permessage-deflate is agreed to when a client offers it."""
 

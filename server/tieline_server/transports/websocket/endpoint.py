@@ -9,8 +9,9 @@ code when
 1001 the server stops; running turns have ended
 1002 the peer broke the protocol of frames
 1007 a text frame that is no UTF-8
-1008 the key is not valid any more, or events were not taken in time (``slow_consumer``)
-1009 a message of ``max_message_bytes`` or more
+1008 the key is not valid any more; events were not taken in time (``slow_consumer``), or a
+     message did not come in time (``idle_timeout``)
+1009 a message of more than ``max_message_bytes`` (its error event comes first)
 1011 a fault of ours
 ==== ==============================================================================
 
@@ -31,9 +32,11 @@ from msgspec import structs
 from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.effects import Principal
+from tieline_server.places import Share
 from tieline_server.runtime import LineRuntime, Services
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import LiveCalls, LiveLine
+from tieline_server.transports.client_frames import Gated
 from tieline_server.transports.json_events import HEADER, EventJson, error_json
 from tieline_server.transports.pulse import Stuck
 from tieline_server.transports.websocket.config import WebSocketConfig
@@ -44,6 +47,7 @@ from tieline_server.transports.websocket.handshake import (
     read_handshake,
     refusal,
 )
+from tieline_server.transports.websocket.incoming import IncomingMessages
 from tieline_server.transports.websocket.stream import (
     HIGH_WATER,
     NO_CODE,
@@ -65,7 +69,8 @@ class WebSocketEndpoint:
     """Serves WebSockets to an aiohttp application; ``handle`` is the handler of the route.
 
     ``guard`` is called with each request first and raises :class:`ApiError` to refuse it.
-    ``calls`` is where another door counts its own, for a limit on both together.
+    ``calls`` is where another door counts its own, for a limit on both together; ``share`` bounds
+    the connections of one owner.
     """
 
     def __init__(
@@ -75,12 +80,13 @@ class WebSocketEndpoint:
         *,
         guard: Callable[[web.Request], None] | None = None,
         calls: LiveCalls | None = None,
+        share: Share | None = None,
     ) -> None:
         limits = structs.replace(services.limits, message_bytes=config.max_message_bytes)
         self._services = structs.replace(services, limits=limits)
         self._config = config
         self._guard = guard
-        self.live = LiveCalls(config.max_connections) if calls is None else calls
+        self.live = calls or LiveCalls(config.max_connections, share=share)
         self._open: set[Connection] = set()
         self._draining = False
 
@@ -91,12 +97,32 @@ class WebSocketEndpoint:
             if self._guard is not None:
                 self._guard(request)
             handshake = read_handshake(request)
-            with self.live.place():
-                authenticate = self._services.keys.caller(handshake.authorization)
-                authenticate()
-                return await self._serve(request, handshake, request_id, authenticate)
+            authenticate = self._services.keys.caller(handshake.authorization)
+            owner = authenticate().owner
+            with self.live.place(owner):
+                incoming = self._incoming(owner, request)
+                try:
+                    return await self._serve(
+                        request, handshake, request_id, authenticate, incoming
+                    )
+                finally:
+                    incoming.close()
         except ApiError as error:
             return refusal(error, request_id)
+
+    def _incoming(self, owner: str, request: web.Request) -> IncomingMessages:
+        """What the messages of a new connection are counted by; has the connection use it."""
+        config = self._config
+        incoming = IncomingMessages(
+            self._services.incoming,
+            owner,
+            most=config.max_message_bytes,
+            patience=config.read_timeout,
+            deflate=config.deflate,
+        )
+        if isinstance(request.protocol, Gated):
+            request.protocol.gate = incoming
+        return incoming
 
     async def drain(self, seconds: float) -> None:
         """No new connections; running turns get ``seconds`` to end, then each closes (1001)."""
@@ -115,12 +141,14 @@ class WebSocketEndpoint:
         handshake: Handshake,
         request_id: str,
         authenticate: Callable[[], Principal],
+        incoming: IncomingMessages,
     ) -> web.StreamResponse:
         config = self._config
         socket = LineSocket(
             autoclose=False,
             compress=config.deflate,
-            max_msg_size=config.max_message_bytes,
+            # aiohttp refuses a frame of this size, and lets an inflated message have it.
+            max_msg_size=config.max_message_bytes + 1,
             protocols=SUBPROTOCOLS,
             writer_limit=0,
         )
@@ -128,7 +156,7 @@ class WebSocketEndpoint:
         if handshake.extensions and self._services.profile.extensions:
             # By this a client knows that a session start would be understood.
             socket.headers[HEADER] = ",".join(sorted(handshake.extensions))
-        connection = Connection(request, socket, self._services, config, handshake)
+        connection = Connection(request, socket, self._services, config, handshake, incoming)
         self._open.add(connection)
         try:
             await connection.start()
@@ -145,8 +173,8 @@ class WebSocketEndpoint:
 class Connection:
     """One upgraded connection from its handshake to its close."""
 
-    __slots__ = ("_config", "_encoder", "_flow", "_handshake", "_profile", "_request", "_services",
-                 "_socket", "_transport")  # fmt: skip
+    __slots__ = ("_config", "_encoder", "_flow", "_handshake", "_incoming", "_profile", "_request",
+                 "_services", "_socket", "_transport")  # fmt: skip
 
     def __init__(
         self,
@@ -155,12 +183,14 @@ class Connection:
         services: Services,
         config: WebSocketConfig,
         handshake: Handshake,
+        incoming: IncomingMessages,
     ) -> None:
         self._request = request
         self._socket = socket
         self._services = services
         self._config = config
         self._handshake = handshake
+        self._incoming = incoming
         self._profile = handshake.profile(services.profile)
         self._encoder = EventJson(self._profile, handshake.extensions)
 
@@ -203,7 +233,11 @@ class Connection:
             encoder=self._encoder,
             profile=self._profile,
             trace_context=self._handshake.trace_context,
+            incoming=self._incoming,
         )
+        self._incoming.reject = reader.reject
+        self._incoming.give_up = live.end
+        self._incoming.transport = self._transport
         reading = asyncio.create_task(reader.run())
         ageing = asyncio.get_running_loop().call_later(self._config.max_age, line.age)
         try:
@@ -251,7 +285,7 @@ class Connection:
             self._transport.write(close_frame(_echo(reader.close_code)))
             return
         if reader.refused is not None:
-            self._transport.write(close_frame(reader.refused))
+            self._transport.write(self._refusal(reader.refused))
             await self._linger()
         else:
             self._transport.write(_last_words(error, stopping))
@@ -259,6 +293,14 @@ class Connection:
         if not self._gone() and self._transport.get_write_buffer_size():
             # It has not taken its last bytes; what waits for it would be kept for as long.
             self.abort()
+
+    def _refusal(self, code: int) -> bytes:
+        """The close frame for what no reader may accept; a message's size is said before it."""
+        if code != WSCloseCode.MESSAGE_TOO_BIG:
+            return close_frame(code)
+        most = self._config.max_message_bytes
+        error = ApiError.of("request_too_large", f"The message is larger than {most} bytes.")
+        return _event(error) + close_frame(code, f"{error.code}: at most {most} bytes")
 
     async def _linger(self) -> None:
         """Lets the peer send on, unread: a close at once would reset the connection.
@@ -299,12 +341,14 @@ def _last_words(error: ApiError | None, stopping: bool) -> bytes:
     if error.status == 401:
         # The line's last event said so.
         return close_frame(code, error.code)
-    text = error_json(
-        events.ErrorEvent(
-            sequence_number=0, status=error.status, error=events.ErrorDetail.of(error)
-        )
-    )
-    return text_header(len(text)) + text + close_frame(code, error.code)
+    return _event(error) + close_frame(code, error.code)
+
+
+def _event(error: ApiError) -> bytes:
+    """A frame that tells of an error of no response."""
+    detail = events.ErrorDetail.of(error)
+    text = error_json(events.ErrorEvent(sequence_number=0, status=error.status, error=detail))
+    return text_header(len(text)) + text
 
 
 def _echo(code: int) -> int:

@@ -32,6 +32,7 @@ from tieline_server.transports.transport_writer import TransportWriter
 from tieline_server.transports.websocket.config import WebSocketConfig
 from tieline_server.transports.websocket.frames import PING, TEXT_HEADERS, USUAL, text_header
 from tieline_server.transports.websocket.handshake import traced
+from tieline_server.transports.websocket.incoming import IncomingMessages
 
 WRITE_BYTES: Final = 16 * 1024
 """Where a write of gathered frames closes; a larger frame goes alone."""
@@ -243,7 +244,7 @@ class EventWriter:
 class RequestReader:
     """The only reader of one WebSocket: text frames in, requests to the line."""
 
-    __slots__ = ("_decoder", "_encoder", "_line", "_profile", "_socket", "_trace_context",
+    __slots__ = ("_decoder", "_encoder", "_incoming", "_line", "_profile", "_socket", "_trace_context",
                  "_writer", "close_code", "ignores", "refused")  # fmt: skip
 
     def __init__(
@@ -255,8 +256,10 @@ class RequestReader:
         encoder: EventJson,
         profile: Profile,
         trace_context: dict[str, str] | None,
+        incoming: IncomingMessages,
     ) -> None:
         self._socket = socket
+        self._incoming = incoming
         self._line = line
         self._writer = writer
         self._encoder = encoder
@@ -291,12 +294,17 @@ class RequestReader:
         """Takes one message; False after the last one."""
         message = await self._socket.receive()
         if message.type is WSMsgType.TEXT:
+            self._incoming.taken()
+            data = message.data.encode()
+            if len(data) > self._incoming.most:
+                self.refused = WSCloseCode.MESSAGE_TOO_BIG
+                return False
             if not self.ignores:
-                self._take(message.data.encode())
+                self._take(data)
             return True
         if message.type is WSMsgType.BINARY:
-            if not self.ignores:
-                self._line.reject(_not_text())
+            self._incoming.taken()
+            self.reject(_not_text())
             return True
         if message.type is WSMsgType.CLOSE:
             if _is_close_code(message.data):
@@ -308,6 +316,11 @@ class RequestReader:
             # aiohttp's parser keeps it, and is in its frames with all that it had of a message.
             message.data.__traceback__ = None
         return False
+
+    def reject(self, error: ApiError) -> None:
+        """Answers a message of which nothing can be read; the connection lives on."""
+        if not self.ignores:
+            self._line.reject(error)
 
     def _take(self, data: bytes) -> None:
         try:

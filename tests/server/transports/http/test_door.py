@@ -16,8 +16,11 @@ from tests.support.http_client import Connection
 from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
 from tests.support.websocket_client import RawSocket, Refused
+from tieline_server.places import Share
 from tieline_server.runtime import Services
+from tieline_server.transports.client_frames import Gated
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
+from tieline_server.transports.websocket.incoming import IncomingMessages
 
 PATH = "/v1/responses"
 CREATE = {"model": "tiny", "input": "hi", "store": False}
@@ -39,6 +42,11 @@ class Echo:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse()
+        connection = request.protocol
+        assert isinstance(connection, Gated)
+        connection.gate = IncomingMessages(
+            Share(), "local", most=1024, patience=30.0, deflate=False
+        )
         await socket.prepare(request)
         self.handled += 1
         try:

@@ -341,7 +341,7 @@ def test_lb_05_one_connection_too_many_is_refused_and_resets_free_their_places()
 def test_a_limit_may_be_shared_with_another_door() -> None:
     async def main() -> None:
         async with serve(max_connections=1) as served:
-            with served.endpoint.live.place():
+            with served.endpoint.live.place("local"):
                 with pytest.raises(Refused) as caught:
                     async with served.socket():
                         pass

@@ -251,20 +251,28 @@ def test_what_breaks_the_protocol_closes_with_its_code_and_stops_what_runs(
 
 
 @pytest.mark.parametrize("fragments", [1, 4])
-def test_a_message_of_the_limit_or_more_closes_with_1009(fragments: int) -> None:
+def test_cn_12_a_message_of_the_limit_passes_and_one_byte_more_closes_with_1009(
+    fragments: int,
+) -> None:
+    """And the client is told the number, by an event and by the reason."""
     limit = 8192
 
     async def main() -> None:
         async with serve(max_message_bytes=limit) as served, served.socket() as socket:
             most = json.dumps({"type": "response.create", "model": "tiny", "input": ""})
-            await socket.send(most.replace('""', json.dumps("x" * (limit - 1 - len(most)))))
+            await socket.send(most.replace('""', json.dumps("x" * (limit - len(most)))))
             assert (await socket.until(*TERMINAL))[-1]["type"] == "response.completed"
             for index in range(fragments):
                 last = index == fragments - 1
                 await socket.send(
-                    b" " * (limit // fragments), opcode=TEXT if index == 0 else 0, fin=last
+                    b" " * (limit // fragments + last),
+                    opcode=TEXT if index == 0 else 0,
+                    fin=last,
                 )
-            assert (await socket.closed())[0] == 1009
+            error = (await socket.event())["error"]
+            assert error["code"] == "request_too_large"
+            assert "8192" in error["message"]
+            assert await socket.closed() == (1009, "request_too_large: at most 8192 bytes")
 
     run(main())
 
@@ -279,6 +287,7 @@ def test_a_library_that_sends_too_much_at_once_learns_why_it_was_closed() -> Non
         ):
             with contextlib.suppress(websockets.ConnectionClosed):
                 await client.send("x" * (17 * 1024 * 1024))
+            assert json.loads(await client.recv())["error"]["code"] == "request_too_large"
             with pytest.raises(websockets.ConnectionClosed) as caught:
                 await client.recv()
             assert caught.value.rcvd is not None
