@@ -287,7 +287,7 @@ class Config(BaseSettings):
         32 * MIB, ge=1024, le=2**31 - 1, description="Size limit of one message from a client."
     )
     max_grpc_message_bytes: int = Field(
-        8 * MIB,
+        4 * MIB,
         ge=1024,
         le=2**31 - 1,
         description="The same on gRPC, where the smaller one counts: each open call may hold one.",

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tieline_server.config import MIB, Config
 
-HEADROOM: Final = MIB
+HEADROOM: Final = MIB // 4
 """Bytes past the limit of a message that the library still lets through.
 
 A message in between is answered in-band and the line lives; past it the library ends the stream
@@ -74,11 +74,13 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
     """How long one write may be stuck before its line ends."""
     stop_grace: float = 0.25
     """How long ``stop`` lets calls finish by themselves."""
+    max_connections: int = 4096
+    """Connections that this process has open, with calls or without."""
     max_calls: int = 512
     """Calls that may be open, all connections and workers together."""
     max_owner_calls: int = 128
     """Calls that one owner may have open in this process."""
-    max_message_bytes: int = 8 * MIB
+    max_message_bytes: int = 4 * MIB
     """The largest message. The library gathers one for each open call, uncounted."""
     first_message_timeout: float = 60.0
     """How long the first message of a call may take."""
@@ -116,6 +118,7 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
             merge=config.merge != "never",
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
+            max_connections=config.max_connections,
             max_calls=config.max_calls,
             max_owner_calls=config.max_owner_calls,
             max_message_bytes=config.max_grpc_message_bytes,
@@ -134,6 +137,7 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
             ("grpc.keepalive_timeout_ms", _ms(self.keepalive_timeout)),
             # Without it the library waits a minute for a half-open peer's ping (measured, 1.85).
             ("grpc.http2.ping_timeout_ms", _ms(self.keepalive_timeout)),
+            ("grpc.max_allowed_incoming_connections", min(self.max_connections, INT_MAX)),
             ("grpc.max_concurrent_streams", self.max_streams),
             ("grpc.so_reuseport", int(self.reuse_port)),
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
+from aiohttp.http_parser import HttpRequestParser
 
 from tieline.errors import ApiError
 from tieline_server.places import OwnPlaces, Places
@@ -14,6 +15,7 @@ from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
 from tieline_server.transports.client_frames import ClientFrames, Gate
 from tieline_server.transports.http.errors import SERVER, error_response
+from tieline_server.transports.http.framing import PIPELINED, RequestParser, Unacceptable
 from tieline_server.transports.http.recollection import Recollection
 
 UNSENT_BYTES: Final = 16 * 1024
@@ -72,6 +74,19 @@ class Connection(web.RequestHandler):
         **settings: Any,
     ) -> None:
         super().__init__(server, **settings)
+        parser = HttpRequestParser(
+            self,
+            self._loop,
+            self._read_bufsize,
+            max_line_size=self.max_line_size,
+            max_field_size=self.max_field_size,
+            payload_exception=web.RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=PIPELINED,
+        )
+        self._parser = cast(Any, RequestParser(parser))
+        self._max_msg_queue_size = PIPELINED
+        self._msg_queue_resume_size = PIPELINED // 2
         self.connections = connections
         self._write_timeout = write_timeout
         self._stuck: asyncio.TimerHandle | None = None
@@ -166,8 +181,12 @@ class Connection(web.RequestHandler):
             exc.__traceback__ = None
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        unreadable = ApiError.of("invalid_request", "The request is not valid HTTP.")
-        response = error_response(unreadable if status == 400 else internal_error())
+        error = internal_error()
+        if isinstance(exc, Unacceptable):
+            error = exc.error
+        elif status == 400:
+            error = ApiError.of("invalid_request", "The request is not valid HTTP.")
+        response = error_response(error)
         response.headers["Server"] = SERVER
         response.headers["x-request-id"] = self.connections.new_id()
         response.force_close()

@@ -56,6 +56,9 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 HEADER_BYTES: Final = 32 * 1024
 """What one header, or the first line, may take: Codex sends JSON in some."""
 
+READ_BYTES: Final = 64 * 1024
+"""Unread bytes of a body from which on, twice as many, its connection is not read."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -110,11 +113,11 @@ class HttpDoor:
         settings: dict[str, Any] = {
             "loop": loop,
             "access_log": None,
-            "auto_decompress": False,
             "keepalive_timeout": config.keepalive_timeout,
             "lingering_time": config.linger_timeout,
             "max_field_size": HEADER_BYTES,
             "max_line_size": HEADER_BYTES,
+            "read_bufsize": READ_BYTES,
             "write_timeout": config.write_timeout,
         }
         sockets = listen(config.address, reuse_port=config.reuse_port)

@@ -71,6 +71,9 @@ def read_handshake(request: web.Request) -> Handshake:
         raise upgrade_required("This endpoint speaks WebSocket; to use plain HTTP, send a POST.")
     if headers.get("Sec-WebSocket-Version", "").strip() != "13":
         raise upgrade_required("This endpoint speaks version 13 of WebSocket (RFC 6455).")
+    if request.can_read_body:
+        # Which of two readers would take for frames what the other takes for a body?
+        raise ApiError.of("invalid_request", "An upgrade to WebSocket has no body.")
     if not _is_key(headers.get("Sec-WebSocket-Key", "")):
         raise ApiError.of("invalid_request", "Invalid header: 'Sec-WebSocket-Key'.")
     beta = {token.strip() for token in ",".join(headers.getall("OpenAI-Beta", [])).split(",")}
