@@ -71,6 +71,15 @@ class Loss(Struct, frozen=True):
     """Whether the create may have reached the server."""
 
 
+def check_id(event: LifecycleEvent, known: str | None) -> None:
+    """Raises :class:`ProtocolViolation` for an event of another response than the ``known`` one.
+
+    A snapshot without an id is of the response that runs.
+    """
+    if known and event.response.id and event.response.id != known:
+        raise ProtocolViolation(f"{event.type} came for another response than the one that runs")
+
+
 class _Lane:
     """The asks of one lane, in the order they were sent."""
 
@@ -201,6 +210,8 @@ class Line:
         ask = self._owner(event)
         if ask is None:
             return Delivery(Verdict.DELIVER, None, event)
+        if isinstance(event, LifecycleEvent) and not isinstance(event, ResponseCreated):
+            check_id(event, ask.response_id)
         verdict, after = ASKS[ask.state, self._signal(ask, event)]
         if verdict is Verdict.VIOLATION:
             raise ProtocolViolation(f"{event.type} came for a turn that is {ask.state.value}")
@@ -249,6 +260,8 @@ class Line:
         if isinstance(event, _LINE_EVENTS):
             return None
         lane = self._lanes.get(event.stream_id or None, _NO_LANE)
+        if lane is _NO_LANE and not isinstance(event, (ErrorEvent, *_NOTICES)):
+            raise ProtocolViolation(f"{event.type} came on a lane that was never used")
         if isinstance(event, ResponseCreated):
             attaching = lane.attaching(event.response.id)
             if event.event_id:

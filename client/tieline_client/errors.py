@@ -54,7 +54,12 @@ class IncompleteStream(ConnectionLost):
 
 
 class ProtocolViolation(TielineError):
-    """The server sent an event that cannot come there. The line is over."""
+    """The server sent what is none of its events, or an event that cannot come there.
+
+    A line of gRPC or WebSocket is over, with all its turns: what follows cannot be paired any
+    more. Over HTTP it is the one turn whose answer it was. The turns raise
+    :class:`IncompleteStream` or :class:`OutcomeUnknown`, whose cause is this.
+    """
 
 
 class LineClosed(TielineError):

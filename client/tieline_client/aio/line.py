@@ -400,7 +400,9 @@ class Line:
     def _end(self, reason: str) -> None:
         self._ended = True
         self._told.set()
-        for ask in self._core.lost():
+        self._core.lost()
+        # Also the turn whose last event could not be handed over, and which has no ask any more.
+        for ask in self._streams:
             if (stream := self._stream(ask)) is not None:
                 stream._lose(reason, self._lost)
         self._streams.clear()

@@ -11,10 +11,12 @@ from msgspec import Raw, Struct
 from tieline import items
 from tieline.errors import BY_STATUS, ERRORS, ApiError
 from tieline.events import (
+    BY_TYPE,
     MERGEABLE,
     ErrorEvent,
     Event,
     LifecycleEvent,
+    Opaque,
     ResponseCreated,
     ResponseFailed,
     Timing,
@@ -36,6 +38,13 @@ MERGED_CHARS: Final = 64 * 1024
 """A delta that has grown to this is joined no further."""
 FULL: Final = 256
 """Unread events at which the whole line stops reading (they share one flow of bytes)."""
+
+_SHAPING: Final = frozenset(
+    name
+    for name, kind in BY_TYPE.items()
+    if "output_index" in kind.__struct_fields__ and not name.endswith(".added")
+)
+"""Events that the output is built of. What is added is said again by what follows it."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -84,6 +93,8 @@ class ResponseStream:
         self._fold: Fold = Fold() if known is None else known._fold
         self._known: int | None = None if known is None else known.cursor
         """The number up to which the reader has every event already."""
+        self._torn: bool = False if known is None else known._torn
+        """Whether something that the output is built of could not be read."""
         self._failure: Exception | None = None
         self._refused = False
         """Whether the server itself has answered with that failure."""
@@ -267,6 +278,14 @@ class ResponseStream:
             # The successor of a steered response.
             self._fold = Fold()
         self._fold.push(event)
+        if isinstance(event, Opaque):
+            self._torn = self._torn or event.name in _SHAPING
+        elif self._torn and isinstance(event, LifecycleEvent):
+            # Output that a snapshot repeats is whole; without that, none may pass for it.
+            self._torn = not event.response.output
+            if self._torn and event.TERMINAL and not isinstance(event, ResponseFailed):
+                self._lose("the server sent a part of the output that cannot be read", None)
+                return
         if not self._joins(event):
             self._buffer.append(event)
         if isinstance(event, ResponseFailed):

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from tieline.events import Event
+from tieline.events import BY_TYPE, Event, LifecycleEvent, Opaque, ResponseCreated
 from tieline.requests import Request
 from tieline_client._line import Loss
-from tieline_client.errors import UnsupportedUrl
+from tieline_client.errors import ProtocolViolation, UnsupportedUrl
 
 DEFAULT_LIMIT: Final = 32 * 1024 * 1024
 """Bytes of one message, both ways, where nobody says otherwise (design: default limits)."""
@@ -124,6 +124,30 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Gives the line up, at once, and ends every task of the transport. Idempotent."""
         ...
+
+
+_VITAL: Final = frozenset(
+    name for name, kind in BY_TYPE.items() if issubclass(kind, LifecycleEvent)
+)
+"""Events without which a turn neither begins nor ends."""
+
+
+def checked(event: Event) -> Event:
+    """The event, unless a turn would wait for ever for what it should have said.
+
+    An event of a type that has no class is carried as it is, and so is a delta that lacks
+    something. Raises :class:`tieline_client.errors.ProtocolViolation` for an event that names no
+    type, for one of the life of a response without a response that can be read, and for a
+    response.created without an id.
+    """
+    if isinstance(event, Opaque):
+        if not event.name:
+            raise ProtocolViolation("the server sent an event without a type")
+        if event.name in _VITAL:
+            raise ProtocolViolation(f"the server sent {event.name} without a response")
+    elif isinstance(event, ResponseCreated) and not event.response.id:
+        raise ProtocolViolation("the server sent response.created without an id")
+    return event
 
 
 Opener = Callable[[Endpoint], Awaitable[Transport]]

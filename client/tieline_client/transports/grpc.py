@@ -14,16 +14,19 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc import status_pb2
 from grpc_status import rpc_status
+from msgspec.structs import replace
 
 from tieline.codecs import proto
 from tieline.errors import BY_GRPC, ApiError
-from tieline.events import Event
+from tieline.events import Event, Opaque
 from tieline.requests import ClientHeartbeat, Request, SessionEnd, SessionStart
 from tieline.v1 import line_pb2
+from tieline.v1.events_pb2 import ServerEvent
 from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
-from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls
+from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls, checked
 
 EXTENSIONS: Final = ("heartbeat", "limits", "timing")
 """What we ask for and can read (design: extensions)."""
@@ -193,6 +196,8 @@ class GrpcTransport:
         # They remember the settings that come again with every turn, and their echo.
         self._encoder = proto.RequestEncoder()
         self._decoder = proto.EventDecoder()
+        self._violation: ProtocolViolation | None = None
+        """What came behind the events that were handed over last."""
         self._outgoing = _Slot()
         self._writer = asyncio.create_task(self._write(), name="tieline-grpc-writer")
 
@@ -213,13 +218,14 @@ class GrpcTransport:
     async def receive(self) -> Sequence[Event]:
         """The events of the next message; none when the server ended the stream with OK."""
         try:
-            while True:
+            while self._violation is None:
                 message: Any = await self._call.read()
                 if message is grpc.aio.EOF:
                     return ()
                 events = self._decode(message)
                 if events:
                     return events
+            raise self._violation
         except grpc.aio.AioRpcError as error:
             raise _cause(error, self._address) from error
 
@@ -241,11 +247,31 @@ class GrpcTransport:
         await self._channel.close()
 
     def _decode(self, message: bytes) -> list[Event]:
+        """The events up to one that is none; that one is told by the next ``receive``."""
+        events: list[Event] = []
         try:
-            response = line_pb2.ConnectResponse.FromString(message)
-            return [self._decoder.decode(event) for event in response.events]
+            for said in line_pb2.ConnectResponse.FromString(message).events:
+                if (event := self._event(said)) is not None:
+                    events.append(event)
+        except ProtocolViolation as error:
+            self._violation = error
         except (DecodeError, ApiError) as error:
-            raise ProtocolViolation(f"a message of the server cannot be read: {error}") from error
+            text = f"a message of the server cannot be read: {error}"
+            self._violation = ProtocolViolation(text)
+            self._violation.__cause__ = error
+        return events
+
+    def _event(self, said: ServerEvent) -> Event | None:
+        """One event; None for one of a newer schema, which is passed over."""
+        try:
+            event = self._decoder.decode(said)
+        except ApiError:
+            if said.WhichOneof("event") is None and len(UnknownFieldSet(said)):
+                return None
+            raise
+        if isinstance(event, Opaque) and said.HasField("stream_id"):
+            event = replace(event, stream_id=said.stream_id)
+        return checked(event)
 
     async def _write(self) -> None:
         """The only writer."""

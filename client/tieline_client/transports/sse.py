@@ -27,13 +27,17 @@ from tieline.errors import ApiError, TielineError
 from tieline.events import (
     ErrorEvent,
     Event,
+    Heartbeat,
     LifecycleEvent,
+    Opaque,
     ResponseCreated,
+    ResponseDone,
     ResponseIncomplete,
+    Timing,
 )
 from tieline.requests import ABSENT, Cancel, Create, Request, Resume
 from tieline.responses import Response
-from tieline_client._line import Loss
+from tieline_client._line import Loss, check_id
 from tieline_client.errors import ConnectionLost, NotSent, ProtocolViolation, Unsupported
 from tieline_client.transports import web
 from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint
@@ -111,8 +115,8 @@ class _Turn:
 
     def stamp(self, event: Event) -> Event:
         """The event as a line has it: of this lane, and saying which create it answers."""
-        lane = self.request.stream_id
-        if lane is not None and event.stream_id != lane:
+        lane = UNSET if self.request.stream_id is None else self.request.stream_id
+        if event.stream_id != lane:
             event = replace(event, stream_id=lane)
         if isinstance(event, ResponseCreated):
             event = replace(event, event_id=self.event_id)
@@ -121,7 +125,12 @@ class _Turn:
         return event
 
     def note(self, event: Event) -> None:
-        """Remembers what a cancel needs, and whether this is the end."""
+        """Remembers what a cancel needs, and whether this is the end.
+
+        Raises :class:`ProtocolViolation` for an event that cannot come there. It ends this turn
+        alone, as the others have connections of their own.
+        """
+        self._check(event)
         if isinstance(event.sequence_number, int):
             self.number = event.sequence_number
         if isinstance(event, LifecycleEvent):
@@ -130,6 +139,23 @@ class _Turn:
         elif isinstance(event, ErrorEvent):
             # After the start of a response, response.failed follows (wire.md 3.2).
             self.ended = self.response is None or event.error.code == "resumed_elsewhere"
+
+    def _check(self, event: Event) -> None:
+        begun = self.response is not None
+        match event:
+            case ResponseCreated():
+                wrong = begun and isinstance(self.request, Create)
+            case ResponseDone():
+                # Nothing can be answered to it over HTTP.
+                wrong = True
+            case ErrorEvent() | Heartbeat() | Opaque() | Timing():
+                wrong = False
+            case _:
+                wrong = not begun
+        if wrong:
+            raise ProtocolViolation(f"the server sent {event.type} where it cannot come")
+        if isinstance(event, LifecycleEvent):
+            check_id(event, self.response.id if self.response is not None else None)
 
     def cancelled(self) -> Event:
         """The end that a server would have told, had it known how; its usage is not known."""
@@ -176,7 +202,7 @@ class SseTransport:
                     self._extensions = await self._capabilities()
             except (aiohttp.ClientError, OSError) as error:
                 raise NotSent(str(web.loss(error, self._address))) from error
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 self._extensions = frozenset()
         return self._extensions
 
@@ -335,23 +361,32 @@ class SseTransport:
         )
 
     async def _hand_over(self, turn: _Turn, data: Sequence[bytes]) -> None:
-        """Gives the events to the reader and waits until it has taken them."""
+        """Gives the events to the reader and waits until it has taken them.
+
+        Raises :class:`ProtocolViolation` for one that is none, behind those before it.
+        """
         events: list[Event] = []
+        violation: ProtocolViolation | None = None
         for raw in data:
             if raw == _DONE or turn.ended:
                 break
-            event = turn.stamp(web.decode(raw))
-            turn.note(event)
+            try:
+                event = turn.stamp(web.decode(raw))
+                turn.note(event)
+            except ProtocolViolation as error:
+                violation = error
+                break
             events.append(event)
-        if not events:
-            return
-        turn.taken.clear()
-        self._batches.put_nowait(_Batch(events, turn))
-        if turn.ended:
-            # The lane is free; the reader gets these before anything of the next turn.
-            self._end(turn)
-            return
-        await turn.taken.wait()
+        if events:
+            turn.taken.clear()
+            self._batches.put_nowait(_Batch(events, turn))
+            if turn.ended:
+                # The lane is free; the reader gets these before anything of the next turn.
+                self._end(turn)
+                return
+            await turn.taken.wait()
+        if violation is not None:
+            raise violation
 
     # Cancels.
 

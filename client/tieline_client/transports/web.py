@@ -23,7 +23,7 @@ from tieline.codecs import json
 from tieline.errors import BY_STATUS, ApiError, TielineError
 from tieline.events import Event, Opaque, Timing
 from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
-from tieline_client.transports.base import Endpoint, Tls
+from tieline_client.transports.base import Endpoint, Tls, checked
 
 EXTENSIONS: Final = "x-tieline-extensions"
 """The header that asks for events of ours, and by which a server says that it has them."""
@@ -181,10 +181,10 @@ def session(
 
 
 def decode(raw: bytes) -> Event:
-    """One event; raises :class:`ProtocolViolation` for what is no JSON."""
+    """One event; raises :class:`ProtocolViolation` for what is none (:func:`checked`)."""
     try:
         event = json.decode_event(raw)
-        return _placed(event) if isinstance(event, Opaque) else event
+        return checked(_placed(event) if isinstance(event, Opaque) else event)
     except ApiError as error:
         raise ProtocolViolation(f"a message of the server cannot be read: {error}") from error
 
