@@ -57,6 +57,7 @@ from tieline_client.aio import (
 from tieline_client.errors import (
     ConnectionLost,
     ConnectTimeout,
+    FailedResponse,
     IncompleteStream,
     LineClosed,
     NotSent,
@@ -117,6 +118,7 @@ __all__ = [
     "RequestTooLarge",
     "ServerError",
     "Unavailable",
+    "FailedResponse",
     # What only a client meets.
     "ConnectionLost",
     "ConnectTimeout",

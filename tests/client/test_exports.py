@@ -16,6 +16,7 @@ PUBLIC = {
     "ConnectTimeout",
     "ConnectionLost",
     "DeadlineExceeded",
+    "FailedResponse",
     "IncompleteStream",
     "Input",
     "Lane",

@@ -27,7 +27,13 @@ from tieline.items import CustomToolCall, FunctionCall
 from tieline.responses import Response, Usage
 from tieline_client._asks import Ask, Verdict
 from tieline_client.aio.requests import Call, Input, ToolChoice
-from tieline_client.errors import IncompleteStream, NotSent, OutcomeUnknown
+from tieline_client.errors import (
+    FailedResponse,
+    IncompleteStream,
+    NotSent,
+    OutcomeUnknown,
+    failed,
+)
 
 if TYPE_CHECKING:
     from tieline_client.aio.line import Line
@@ -69,7 +75,8 @@ class ResponseStream:
 
     ``async for`` ends at the terminal event, and in append shape at ``response.done``: answer
     the ``calls`` with :meth:`append` and iterate again. It raises
-    :class:`tieline.errors.ApiError` when the server refuses the turn or when it fails, and
+    :class:`tieline.errors.ApiError` when the server refuses the turn, its kind
+    :class:`FailedResponse`, with the response and its usage, when it fails, and
     :class:`ConnectionLost` when the line ends before it does: :class:`NotSent`,
     :class:`OutcomeUnknown` or :class:`IncompleteStream`, by how far it had come.
     A stream that is neither read nor dropped holds up its line once its buffer is full.
@@ -132,7 +139,7 @@ class ResponseStream:
         """Reads to the end and returns the response: ended, or held (status in_progress).
 
         A response that was cut (status incomplete or cancelled) is returned like a completed
-        one; a failed one raises its :class:`tieline.errors.ApiError`.
+        one; a failed one raises :class:`FailedResponse`, which has it.
         """
         while await self.batch():
             pass
@@ -289,7 +296,7 @@ class ResponseStream:
         if not self._joins(event):
             self._buffer.append(event)
         if isinstance(event, ResponseFailed):
-            self._failure = _failure(event.response, self._fold.error)
+            self._failure = _failure(self._fold.response, self._fold.error)
             self._buffer.append(self._failure)
         if len(self._buffer) >= FULL:
             self._line._hold_back(self._ask)
@@ -341,6 +348,7 @@ class ResponseStream:
                 text=self._fold.text,
                 response_id=response_id,
                 sequence_number=self._fold.last_sequence_number,
+                response=self._fold.response,
             )
         if failure is not cause:
             failure.__cause__ = cause
@@ -400,10 +408,11 @@ def _code_of(status: int | None, kind: str) -> str:
     return next((code for code, row in ERRORS.items() if row.type == kind), "invalid_request")
 
 
-def _failure(response: Response, error: ErrorEvent | None) -> ApiError:
-    """Why a response failed after it had started."""
-    if error is not None:
-        return to_error(error)
+def _failure(response: Response, event: ErrorEvent | None) -> FailedResponse:
+    """Why a response failed after it had started, and what there is of it."""
+    if event is not None:
+        return failed(to_error(event), response)
     code = response.error.code if response.error else "server_error"
     message = response.error.message if response.error else "The response failed."
-    return ApiError.of(code, message, status=None if code in ERRORS else 500)
+    error = ApiError.of(code, message, status=None if code in ERRORS else 500)
+    return failed(error, response)

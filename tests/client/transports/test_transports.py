@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from tests.client import web as scripted
 from tests.client.servicer import Speaker
 from tests.support.grpc_certificates import Authority
 from tests.support.server_process import ServerProcess, serving, write_script
-from tieline.errors import ERRORS, ApiError, BadRequest, NotFound
+from tieline.errors import ERRORS, ApiError, BadRequest, NotFound, RateLimited
+from tieline_client import connect_session, connect_session_sync, connect_sync
 from tieline_client.agent import Agent
 from tieline_client.aio import connect
-from tieline_client.errors import ConnectionLost
+from tieline_client.errors import ConnectionLost, FailedResponse
 from tieline_client.transports import TRANSPORTS, Options, Tls, opener
 
 
@@ -54,6 +55,99 @@ def url_of(server: ServerProcess, scheme: str) -> str:
 @pytest.mark.parametrize("scheme", PLAIN)
 def test_plain_text(server: ServerProcess, scheme: str) -> None:
     assert "hello" in say(url_of(server, scheme))
+
+
+BROKEN = {
+    "id": "break",
+    "when": {},
+    "emit": [
+        {"type": "message", "text": "a b c d"},
+        {
+            "type": "error",
+            "status": 429,
+            "code": "rate_limit_exceeded",
+            "message": "It broke.",
+            "after_tokens": 2,
+        },
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def breaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose responses all fail after two tokens."""
+    script = write_script(tmp_path_factory.mktemp("breaking"), rules=[BROKEN])
+    with serving("--script", script) as process:
+        yield process
+
+
+async def on_line(url: str) -> None:
+    async with connect(url) as line:
+        await (await line.create(input="a")).result()
+
+
+async def on_session(url: str) -> None:
+    async with connect_session(url) as session:
+        await (await session.conversation().create(input="a")).result()
+
+
+async def of_agent(url: str) -> None:
+    async with connect_session(url) as session:
+        await Agent(session).run("a")
+
+
+async def of_blocking_line(url: str) -> None:
+    def work() -> None:
+        with connect_sync(url) as line:
+            line.create(input="a").result()
+
+    await asyncio.to_thread(work)
+
+
+async def of_blocking_session(url: str) -> None:
+    def work() -> None:
+        with connect_session_sync(url) as session:
+            list(session.conversation().create(input="a"))
+
+    await asyncio.to_thread(work)
+
+
+FACES = (on_line, on_session, of_agent, of_blocking_line, of_blocking_session)
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+@pytest.mark.parametrize("face", FACES)
+def test_cn_13_a_response_that_fails_is_on_the_exception(
+    breaking: ServerProcess, scheme: str, face: Callable[[str], Coroutine[Any, Any, None]]
+) -> None:
+    """CN-13: with its id, its model, its partial output and the tokens that it has used."""
+    with pytest.raises(FailedResponse) as caught:
+        asyncio.run(face(url_of(breaking, scheme)))
+    error = caught.value
+    assert isinstance(error, RateLimited)
+    assert (error.code, str(error)) == ("rate_limit_exceeded", "It broke.")
+    assert error.response_id.startswith("resp_")
+    assert error.model == "scripted"
+    assert error.response.status == "failed"
+    assert error.usage is not None
+    assert error.usage.output_tokens == 2
+    assert error.usage.input_tokens > 0
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_cn_13_a_response_that_is_cut_or_cancelled_is_a_result_with_its_usage(
+    server: ServerProcess, scheme: str
+) -> None:
+    """CN-13: those raise nowhere."""
+
+    async def main() -> None:
+        async with connect(url_of(server, scheme)) as line:
+            cut = await (await line.create(input="hello you", max_output_tokens=1)).result()
+            assert (cut.response.status, cut.response.model) == ("incomplete", "scripted")
+            assert cut.usage is not None
+            assert cut.usage.output_tokens == 1
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
@@ -196,7 +290,7 @@ def test_gr_07_a_failure_amid_a_response_is_the_same_class_over_every_transport(
         async with connect(url_of(ruled, scheme)) as line:
             with pytest.raises(ApiError, match=f"{code} it is") as caught:
                 await (await line.create(input=f"late {code}")).response()
-            assert type(caught.value) is type(ApiError.of(code, ""))
+            assert isinstance(caught.value, type(ApiError.of(code, "")))
             assert caught.value.code == code
 
     asyncio.run(main())
