@@ -114,6 +114,7 @@ ERRORS: Final[dict[str, Row]] = {
     "server_is_overloaded": _DOWN,
     "slow_down": _DOWN,
     "engine_unavailable": _DOWN,
+    "storage_unavailable": _DOWN,
 }
 """Error code -> its face on every transport."""
 

@@ -7,26 +7,29 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, guards, telemetry
-from tieline_server.config import MEMORY, OFF, UPSTREAM, Config, ConfigError, urls_of
+from tieline_server.config import MEMORY, OFF, Config, ConfigError
 from tieline_server.core.budget import Budget
-from tieline_server.core.effects import Defaults, Resolved
 from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
-from tieline_server.engines.base import Engine, Probing
-from tieline_server.guards.base import Counts, Guard
-from tieline_server.guards.guarded import GuardedEngine
+from tieline_server.core.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.homes import Home
 from tieline_server.journals import JOURNALS
 from tieline_server.journals.base import Journal
@@ -37,12 +40,11 @@ from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.places import Share
 from tieline_server.pretouch import pretouch
-from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
+from tieline_server.runtime.sampling import open_sampling
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
-from tieline_server.tables import Mode, ModelSettings
 from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import Door
 from tieline_server.transports.grpc import GrpcDoor
@@ -65,9 +67,6 @@ DATABASES: Final = {
     "postgresql": ("tieline_server.database.postgresql", "alembic.command"),
 }
 """Kind of store -> what it imports when it is opened."""
-
-Salt = Callable[[str], str]
-"""A name for an owner that says nothing of who that is."""
 
 Drain = Callable[[float], Awaitable[None]]
 """Lets what runs end within some seconds."""
@@ -103,6 +102,7 @@ async def serve(
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
             post.ready()
             await signals.asked.wait()
+            services.readiness.lack(DRAINING, "the server is shutting down")
             drains = [*(door.drain for door in doors.values()), services.running.drain, post.drain]
             await _drain(drains, signals, seconds=config.drain_timeout, log=log)
         finally:
@@ -171,17 +171,21 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
-        store, ledger, journal = await open_store(config, stack)
+        readiness = Readiness()
+        outages = Outages(log, readiness)
+        storage = await open_store(config, stack, told=outages)
         sealer = Keyring.read(config.seal_key, otherwise=post.seal_key)
-        by_name = await open_engines(config, stack, sealer.alias)
-        catalog = catalog_of(config, by_name)
-        opened_guards = open_guards(config, stack)
+        sampling = await open_sampling(
+            config, stack, salt=sealer.alias, counts=observer.numbers.guards, told=outages.engine
+        )
         services = Services(
-            engines=guarded(config, by_name, catalog, opened_guards, observer.numbers.guards),
-            catalog=catalog,
-            store=store,
-            ledger=ledger,
-            journal=journal,
+            engines=sampling.engines,
+            catalog=sampling.catalog,
+            store=storage.store,
+            ledger=storage.ledger,
+            journal=storage.journal,
+            check_storage=storage.check,
+            readiness=readiness,
             budget=Budget(owner=config.max_owner_bytes, total=config.max_total_bytes),
             limits=limits_of(config),
             incoming=Share(
@@ -217,133 +221,54 @@ def prepare(config: Config) -> None:
             import_module(name.partition(":")[0])
 
 
-async def open_engines(
-    config: Config, stack: AsyncExitStack, salt: Salt | None = None
-) -> dict[str, Engine]:
-    """The engines that the settings ask for, by name, their models loaded; ``stack`` closes them.
+class Storage(NamedTuple):
+    """What keeps things. ``check`` raises :class:`ApiError` while nothing can be kept."""
 
-    ``salt`` names owners to others without saying who they are. Blocks for as long as that takes.
-    Raises :class:`TielineError`.
-    """
-    by_name: dict[str, Engine] = {}
-    for name, upstream in _wanted(config).items():
-        options = {"llama": {"path": config.model}, "scripted": {"script": config.script}}
-        if upstream is None:
-            engine = engines.load(name, **options.get(name, {}))
+    store: ResponseStore
+    ledger: Ledger
+    journal: Journal
+    check: Callable[[], None] = lambda: None
+
+
+class Outages:
+    """Has a database's silence said: once in the log, and by the readiness of the process."""
+
+    def __init__(self, log: FilteringBoundLogger, readiness: Readiness) -> None:
+        self._log = log
+        self._readiness = readiness
+
+    def silent(self, reason: str) -> None:
+        """It does not answer."""
+        self._readiness.lack(DATABASE, "the database does not answer")
+        self._log.warning(telemetry.DATABASE_AWAY, reason=reason)
+
+    def answers(self, seconds: float) -> None:
+        """It answers again."""
+        self._readiness.have(DATABASE)
+        self._log.info(telemetry.DATABASE_BACK, seconds=round(seconds, 3))
+
+    def engine(self, name: str, reason: str | None, none: bool) -> None:
+        """An engine is away, or there again; ``none``: no engine is there now."""
+        if none:
+            self._readiness.lack(ENGINE, "no engine can be reached")
         else:
-            engine = engines.load(UPSTREAM, **_upstream_options(config, name, upstream, salt))
-        stack.push_async_callback(engine.close)
-        if isinstance(engine, Probing):
-            await engine.probe()
-        by_name[name] = engine
-    return by_name
+            self._readiness.have(ENGINE)
+        if reason is None:
+            self._log.info(telemetry.ENGINE_BACK, engine=name)
+        else:
+            self._log.warning(telemetry.ENGINE_AWAY, engine=name, reason=reason)
+
+    def full(self) -> None:
+        """There is no room."""
+        self._log.error(telemetry.DATABASE_FULL)
 
 
-class Upstream(NamedTuple):
-    """An upstream as one engine asks it."""
-
-    urls: str
-    mode: Mode
-    state: bool
-    tokenizer: Path | None
-
-
-def _wanted(config: Config) -> dict[str, Upstream | None]:
-    """Name of each engine that is used -> what it asks, where it is an upstream."""
-    upstreams = {name: upstream for upstream, name in _upstreams(config).items()}
-    named = [_engine_name(config, table) for table in config.models.values()] or [config.engine]
-    return {name: upstreams.get(name) for name in named}
-
-
-def _upstreams(config: Config) -> dict[Upstream, str]:
-    """Upstreams -> the name of their engine. Clients see it, and no address."""
-    names: dict[Upstream, str] = {}
-    shared = [ModelSettings.model_validate({})] if config.upstream else []
-    for table in (*shared, *config.models.values()):
-        upstream = _upstream_of(config, table)
-        if upstream is not None:
-            names.setdefault(upstream, f"{UPSTREAM}-{len(names) + 1}" if names else UPSTREAM)
-    return names
-
-
-def _upstream_of(config: Config, table: ModelSettings) -> Upstream | None:
-    """What a model's engine asks, where that is an upstream."""
-    urls = table.upstream or config.upstream
-    if urls is None or (config.models and config.engine_of(table) != UPSTREAM):
-        return None
-    own, state = table.upstream_tokenizer, table.upstream_state
-    return Upstream(
-        urls=urls,
-        mode=table.upstream_mode or config.upstream_mode,
-        state=config.upstream_state if state is None else state,
-        tokenizer=config.upstream_tokenizer if own is None else own,
-    )
-
-
-def _engine_name(config: Config, table: ModelSettings) -> str:
-    upstream = _upstream_of(config, table)
-    if config.engine_of(table) == UPSTREAM and upstream is not None:
-        return _upstreams(config)[upstream]
-    return config.engine_of(table)
-
-
-def _upstream_options(
-    config: Config, name: str, upstream: Upstream, salt: Salt | None
-) -> dict[str, Any]:
-    from tieline_server.engines.upstream.choice import Wanted
-    from tieline_server.engines.upstream.exchange import Patience
-
-    return {
-        "urls": urls_of(upstream.urls),
-        "name": name,
-        "key": config.key_of_upstream(),
-        "model": config.upstream_model if upstream.urls == config.upstream else None,
-        "how": Wanted(
-            mode=upstream.mode, state=upstream.state, tokenizer=upstream.tokenizer, salt=salt
-        ),
-        "patience": Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
-        "places": config.upstream_requests,
-    }
-
-
-def open_guards(config: Config, stack: AsyncExitStack) -> dict[str, Guard]:
-    """The guards of the settings by name; ``stack`` closes them. Raises :class:`TielineError`."""
-    by_name: dict[str, Guard] = {}
-    for name, table in config.all_guards.items():
-        key = config.key_of_guard(table) if table.kind == "remote" else None
-        by_name[name] = guard = guards.load(name, table, key=key)
-        stack.push_async_callback(guard.close)
-    return by_name
-
-
-def guarded(
-    config: Config,
-    by_name: Mapping[str, Engine],
-    catalog: ModelCatalog,
-    opened_guards: Mapping[str, Guard],
-    counts: Counts,
-) -> dict[str, Engine]:
-    """The engines with guards around those whose models have any, the others as they are."""
-    everything = tuple(opened_guards)
-    chosen: dict[str, dict[str, list[Guard]]] = {name: {} for name in by_name}
-    for entry in catalog.entries():
-        table = config.models.get(entry.model)
-        names = everything if table is None else config.guards_of(table)
-        if names:
-            chosen[entry.engine][entry.model] = [opened_guards[name] for name in names]
-    return {
-        name: GuardedEngine(engine, chosen[name], counts) if chosen[name] else engine
-        for name, engine in by_name.items()
-    }
-
-
-async def open_store(
-    config: Config, stack: AsyncExitStack
-) -> tuple[ResponseStore, Ledger, Journal]:
+async def open_store(config: Config, stack: AsyncExitStack, *, told: Outages) -> Storage:
     """The store that the settings ask for, its ledger and its journal, as they were left.
 
     ``stack`` closes them. Raises :class:`ConfigError`.
     """
+    check: Callable[[], None] = lambda: None  # noqa: E731
     kind = config.store.partition(":")[0]
     store_class, journal_class = _class(STORES[kind]), _class(JOURNALS[kind])
     store: ResponseStore
@@ -356,12 +281,18 @@ async def open_store(
     else:
         # Only who uses a database waits for the import of what it needs.
         from tieline_server.database.connection import connect
+        from tieline_server.database.patience import PatientDatabase
         from tieline_server.database.writer import Writer
         from tieline_server.journals.process import identity
         from tieline_server.ledger.sql import SqlLedger
 
-        database = await connect(config.store, full=config.durability == "full")
-        stack.push_async_callback(database.close)
+        opened = await connect(config.store, full=config.durability == "full")
+        stack.push_async_callback(opened.close)
+        database = PatientDatabase(
+            opened, patience=config.store_patience, clock=time.monotonic, told=told
+        )
+        await stack.enter_async_context(_beside(database.watch()))
+        check = database.check
         writer = Writer(database)
         stack.push_async_callback(writer.close)
         times = {"now": time.time, "clock": time.monotonic}
@@ -370,7 +301,18 @@ async def open_store(
         journal = journal_class(database, writer, process=identity(), **times)
     for part in (ledger, store, journal):
         stack.push_async_callback(part.close)
-    return store, ledger, journal
+    return Storage(store, ledger, journal, check)
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """While inside, some work without an end of its own goes on."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _class(path: str) -> Any:
@@ -382,44 +324,6 @@ async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     """The ledger that goes with the store of the settings, as it was left; ``stack`` closes it."""
     ledger: Ledger = await _class(LEDGERS[config.store.partition(":")[0]]).open(config, stack)
     return ledger
-
-
-def catalog_of(config: Config, by_name: Mapping[str, Engine]) -> ModelCatalog:
-    """The models of the settings, or every model of every engine; in order.
-
-    Raises :class:`TielineError`.
-    """
-    if config.models:
-        tables = config.models.items()
-        aliases = [(alias, name) for name, table in tables for alias in table.aliases]
-        entries = [_entry(config, name, table, by_name) for name, table in tables]
-        return ModelCatalog(entries, aliases)
-    return ModelCatalog(
-        Resolved(model=model.id, engine=name, steering=model.steering)
-        for name, engine in by_name.items()
-        for model in engine.models()
-    )
-
-
-def _entry(
-    config: Config, name: str, table: ModelSettings, by_name: Mapping[str, Engine]
-) -> Resolved:
-    engine = _engine_name(config, table)
-    models = by_name[engine].models()
-    served = next((each for each in models if table.model in (None, each.id)), None)
-    if served is None:
-        known = ", ".join(each.id for each in models[:8])
-        raise ConfigError(f"models.{name}: the engine serves no '{table.model}'; it has: {known}")
-    return Resolved(
-        model=name,
-        engine=engine,
-        steering=served.steering,
-        target=served.id,
-        price=None if table.price is None else table.price.model_dump(exclude_none=True),
-        defaults=Defaults(
-            reasoning_effort=table.reasoning_effort, max_output_tokens=table.max_output_tokens
-        ),
-    )
 
 
 def limits_of(config: Config) -> Limits:

@@ -248,6 +248,10 @@ class Config(BaseSettings):
         "normal",
         description="What a commit survives: normal is a killed process, full is a loss of power.",
     )
+    store_patience: Seconds = Field(
+        15.0,
+        description="Seconds that a database may be silent before what needs it is refused.",
+    )
     api_keys: Path | None = Field(
         None, description="TOML file of API keys; without it only loopback is served."
     )

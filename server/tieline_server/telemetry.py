@@ -32,6 +32,11 @@ DRAINING: Final = "draining"
 INTERRUPTED: Final = "interrupted"
 STOPPED: Final = "stopped"
 KEYS_KEPT: Final = "keys_kept"
+DATABASE_AWAY: Final = "database_away"
+DATABASE_BACK: Final = "database_back"
+DATABASE_FULL: Final = "database_full"
+ENGINE_AWAY: Final = "engine_away"
+ENGINE_BACK: Final = "engine_back"
 TELEMETRY_OFF: Final = "telemetry_off"
 
 # Metrics.

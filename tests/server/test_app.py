@@ -4,7 +4,6 @@ import asyncio
 import gc
 import io
 import os
-import re
 import signal
 import sqlite3
 from base64 import b64encode
@@ -22,12 +21,10 @@ from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
 from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_client import connect
-from tieline_server.app import Signals, catalog_of, limits_of, opened, serve
+from tieline_server.app import Signals, limits_of, opened, serve
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.effects import Principal
-from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.guards.base import GuardError
-from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.keys import KeyFileError
 from tieline_server.ledger.sql import SqlLedger
 from tieline_server.runtime import Services
@@ -74,87 +71,6 @@ def test_what_is_there_when_the_server_starts_is_never_searched_for_garbage() ->
     finally:
         gc.unfreeze()
     assert min(frozen) > 10_000
-
-
-def test_the_first_model_of_the_engine_is_the_default(tmp_path: Path) -> None:
-    script = write_script(tmp_path, models=["first", {"name": "second", "steering": False}])
-    found = services(script=script)
-    default, second = found.catalog.resolve(None), found.catalog.resolve("second")
-    assert default is not None
-    assert second is not None
-    assert (default.model, default.engine, default.steering) == ("first", "scripted", True)
-    assert second.steering is False
-    assert found.catalog.resolve("third") is None
-
-
-def test_every_model_of_every_engine_has_a_route(tmp_path: Path) -> None:
-    script = Path(write_script(tmp_path, models=["a", "b"]))
-    engines = {"one": ScriptedEngine(script), "two": ScriptedEngine()}
-    catalog = catalog_of(Config.load({"engine": "scripted"}), engines)
-    found = [(route.engine, route.model) for route in catalog.entries()]
-    assert found == [("one", "a"), ("one", "b"), ("two", "scripted")]
-
-
-def test_a_table_names_one_model_of_its_engine(tmp_path: Path) -> None:
-    script = Path(write_script(tmp_path, models=["a", "b"]))
-    config = tmp_path / "tieline.toml"
-    config.write_text(
-        """
-        [models.mine]
-        model = "b"
-        aliases = ["yours"]
-        max_output_tokens = 3
-        [models.first]
-        """
-    )
-    found = services(config=config, script=script)
-    resolved = found.catalog.resolve("yours")
-    assert resolved is not None
-    assert (resolved.model, resolved.served, resolved.defaults.max_output_tokens) == (
-        "mine",
-        "b",
-        3,
-    )
-    assert found.catalog.resolve(None) == resolved
-    assert found.catalog.resolve("b") is None
-    everyone = Principal(owner="ann")
-    assert [model.id for _, model in found.offered(everyone)] == ["mine", "first"]
-    one = Principal(owner="ann", models=frozenset({"first"}))
-    assert [model.id for _, model in found.offered(one)] == ["first"]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[models.x]\nmodel = "none"', "models.x: the engine serves no 'none'; it has: scripted"),
-        ('[models.x]\nengine = "none"', "no engine 'none'"),
-        ('[models.x]\naliases = ["y"]\n[models.y]', "more than one model has the name 'y'"),
-        (
-            '[models.x]\nupstream = "http://127.0.0.1:1"',
-            "no upstream answers at http://127.0.0.1:1",
-        ),
-    ],
-)
-def test_a_table_that_nobody_can_serve_is_refused_at_the_start(
-    text: str, said: str, tmp_path: Path
-) -> None:
-    config = tmp_path / "tieline.toml"
-    config.write_text(text)
-    with pytest.raises(TielineError, match=re.escape(said)):
-        services(config=config)
-
-
-def test_models_without_guards_are_sampled_by_the_engine_itself(tmp_path: Path) -> None:
-    assert type(services().engines["scripted"]) is ScriptedEngine
-    patterns = tmp_path / "patterns"
-    patterns.write_text("bad\n")
-    guarded = services(guard_patterns=patterns)
-    assert type(guarded.engines["scripted"]) is GuardedEngine
-    assert guarded.engines["scripted"].name == "scripted"
-    config = tmp_path / "tieline.toml"
-    config.write_text("[models.free]\nguards = []\n")
-    free = services(config=config, guard_patterns=patterns)
-    assert type(free.engines["scripted"]) is ScriptedEngine
 
 
 def test_a_guard_that_cannot_be_had_is_refused_at_the_start(tmp_path: Path) -> None:

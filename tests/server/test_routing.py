@@ -2,8 +2,9 @@
 
 import pytest
 
+from tieline.errors import ApiError
 from tieline_server.core.effects import Resolved
-from tieline_server.routing import ModelCatalog, RoutingError
+from tieline_server.routing import ALL, ModelCatalog, RoutingError
 
 SMALL = Resolved(model="small", engine="llama")
 LARGE = Resolved(model="large", engine="upstream", steering=False)
@@ -43,3 +44,15 @@ def test_aliases_are_further_names_that_no_list_has() -> None:
 def test_a_name_that_two_models_have_is_refused(aliases: list[tuple[str, str]]) -> None:
     with pytest.raises(RoutingError, match="more than one model has the name"):
         ModelCatalog([SMALL, LARGE], aliases)
+
+
+def test_op_03_while_all_models_are_awaited_any_name_may_come() -> None:
+    catalog = ModelCatalog([], awaited=ALL)
+    for name in (None, "small"):
+        with pytest.raises(ApiError) as awaited:
+            catalog.resolve(name)
+        assert awaited.value.code == "engine_unavailable"
+    catalog.become(ModelCatalog([SMALL]))
+    assert catalog.resolve(None) == catalog.resolve("small") == SMALL
+    assert catalog.entries() == (SMALL,)
+    assert catalog.resolve("large") is None

@@ -111,6 +111,11 @@ class Cluster:
     def _log(self) -> str:
         return (self._folder / "log").read_text()
 
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._folder / ".s.PGSQL.5432"
+
     def address(self, database: str) -> str:
         """Where a database of this cluster is."""
         return f"postgresql://tieline@/{database}?host={self._folder}"

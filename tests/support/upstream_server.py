@@ -206,10 +206,11 @@ class UpstreamServer:
         """What it makes of any text."""
         self.signal = Signal()
         self.url = ""
+        self._port = 0
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listens on a free port."""
+        """Listens on a free port; after a stop, on the one that it had."""
         app = web.Application(client_max_size=1 << 26)
         app.router.add_get("/v1/models", self._list)
         for path in self.paths:
@@ -218,9 +219,10 @@ class UpstreamServer:
         app.router.add_post("/v1/responses/input_tokens", self._count)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.05)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}/v1"
 
     async def stop(self) -> None:
         """Ends it with all its connections."""

@@ -43,6 +43,10 @@ class Database(Protocol):
         """Gives some room that nothing needs back to the file system."""
         ...
 
+    def abandon(self) -> None:
+        """Breaks off what is in flight at a server that does not answer."""
+        ...
+
     async def close(self) -> None:
         """Ends every connection. Called once."""
         ...

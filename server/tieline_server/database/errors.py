@@ -11,7 +11,11 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from tieline import errors
 from tieline.errors import TielineError
+
+RETRY_AFTER: Final = 5.0
+"""Seconds after which a database that is away may well be back."""
 
 
 class DatabaseError(TielineError):
@@ -40,6 +44,18 @@ class Conflict(DatabaseError):
 
 class Overtaken(DatabaseError):
     """Somebody else has ended the response meanwhile, because this process had seemed dead."""
+
+
+class Unavailable(Away, errors.Unavailable):
+    """It has been away for longer than anybody should wait; callers are told just that."""
+
+    def __init__(self) -> None:
+        errors.Unavailable.__init__(
+            self,
+            "storage_unavailable",
+            "Stored responses cannot be read or written now: try again later.",
+            retry_after=RETRY_AFTER,
+        )
 
 
 _SQLITE: Final[dict[int, type[DatabaseError]]] = {

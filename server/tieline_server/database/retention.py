@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline_server.database import chains
 from tieline_server.database.connection import Database
-from tieline_server.database.errors import DatabaseError
+from tieline_server.database.errors import DatabaseError, Unavailable
 from tieline_server.database.schema import EVENTS, LEASES, NODES, RESPONSES, RUNNING
 from tieline_server.database.writer import Write, Writer
 
@@ -322,6 +322,8 @@ class Retention:
             self._wanted.clear()
             try:
                 await self.look()
+            except Unavailable:
+                pass  # Said once, where it was found out.
             except DatabaseError as error:
                 logger.warning("database.sweep failed", extra={"reason": str(error)})
             except Exception:

@@ -180,6 +180,9 @@ class SqliteDatabase:
             await self.erase()
         await self._on(self._housekeeper, _shrink, self._house)
 
+    def abandon(self) -> None:
+        """A statement on a thread ends by itself: waiting for a lock has its own patience."""
+
     async def close(self) -> None:
         """Ends the connections on their threads, then the threads."""
         if self._checkpoint is not None:

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from sqlalchemy import Connection
 
 from tieline_server.database.connection import Database
-from tieline_server.database.errors import Away, Busy, Conflict, DatabaseError
+from tieline_server.database.errors import Away, Busy, Conflict, DatabaseError, Unavailable
 
 logger: Final = logging.getLogger("tieline.database")
 
@@ -191,6 +191,8 @@ class Writer:
         try:
             if not await self._database.erase():
                 logger.warning("database.erase: a reader is in the way; it is done later")
+        except Unavailable:
+            pass  # Said once, where it was found out.
         except DatabaseError as error:
             logger.warning("database.erase failed", extra={"reason": str(error)})
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from tieline.errors import ApiError
+from tieline.errors import ApiError, TielineError
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
 
@@ -68,10 +68,26 @@ class Engine(Protocol):
         ...
 
 
+class EngineAway(TielineError):
+    """An engine cannot be used now and may come by itself; the message is one line."""
+
+
 @runtime_checkable
 class Probing(Protocol):
-    """An engine that has to ask somebody before it knows its models."""
+    """An engine that has to ask another server before it knows its models."""
+
+    @property
+    def probed(self) -> bool:
+        """Whether it knows them."""
+        ...
 
     async def probe(self) -> None:
-        """Asks; called once, before anything else. Raises :class:`TielineError` of one line."""
+        """Asks; called before anything else, and again where that failed.
+
+        Raises :class:`TielineError` of one line, :class:`EngineAway` where it may come.
+        """
+        ...
+
+    async def answers(self) -> bool:
+        """Whether a turn would find an answer; whoever turns have found away is asked anew."""
         ...

@@ -20,7 +20,7 @@ from tieline_server.config import MIB
 from tieline_server.database import begun as rows
 from tieline_server.database.chains import askable
 from tieline_server.database.connection import Database
-from tieline_server.database.errors import DatabaseError
+from tieline_server.database.errors import DatabaseError, Unavailable
 from tieline_server.database.schema import CANCELS, CLAIMS, PROCESSES, RUNNING
 from tieline_server.database.writer import Writer
 from tieline_server.journals.base import Begun, Cancellation, Claim, Entry
@@ -268,6 +268,8 @@ class SqlJournal:
         while not self._ending.is_set():
             try:
                 await self.look()
+            except Unavailable:
+                pass  # Said once, where it was found out.
             except DatabaseError as error:
                 logger.warning("journal.look failed", extra={"reason": str(error)})
             except Exception:

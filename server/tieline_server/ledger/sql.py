@@ -18,7 +18,7 @@ from tieline_server.config import Config
 from tieline_server.core.booking import Booking
 from tieline_server.database import bookings
 from tieline_server.database.connection import Database, connect
-from tieline_server.database.errors import DatabaseError
+from tieline_server.database.errors import DatabaseError, Unavailable
 from tieline_server.database.schema import LEDGER
 from tieline_server.database.writer import Write, Writer
 from tieline_server.ledger.base import Question, Sum
@@ -123,7 +123,8 @@ class SqlLedger:
             return
         if not self._failing:
             self._failing = True
-            logger.warning("ledger.rows wait", extra={"reason": str(error)})
+            if not isinstance(error, Unavailable):
+                logger.warning("ledger.rows wait", extra={"reason": str(error)})
         if self._retry is None:
             self._retry = self._loop.call_later(RETRY, self._again)
 

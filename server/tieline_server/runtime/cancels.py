@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Final
 
+from tieline.errors import ApiError
 from tieline_server.runtime.services import Services
 
 logger: Final = logging.getLogger("tieline.runtime")
@@ -21,6 +22,8 @@ async def heed_cancels(services: Services) -> None:
         try:
             for wanted in await services.journal.asked_cancels():
                 services.running.cancel(wanted.owner, wanted.response_id)
+        except ApiError:
+            await asyncio.sleep(PAUSE)  # Whoever found out what is away has said so.
         except Exception:
             logger.exception("journal.asked_cancels failed")
             await asyncio.sleep(PAUSE)

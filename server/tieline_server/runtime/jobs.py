@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("tieline.runtime")
 
 
+UNSTORED: Final = "The response could not be stored."
+
 PAUSE: Final = 0.1
 """Seconds until a key is claimed again whose response was not found."""
 
@@ -58,10 +60,10 @@ async def claim(services: Services, effect: effects.Claim) -> None:
             # Its holder may have taken it just now, and has nothing to show yet.
             await asyncio.sleep(PAUSE)
         held = await services.journal.claim(wanted)
-    except Exception:
-        logger.exception("journal.claim failed", extra={"response_id": turn.id})
+    except Exception as error:
+        told = _told(error, "journal.claim failed", turn)
         with driver_of(turn).reporting() as line:
-            line.unclaimed(turn, server_error())
+            line.unclaimed(turn, told)
         return
     with driver_of(turn).reporting() as line:
         line.claimed(turn, held.response_id, same=held.body == wanted.body)
@@ -78,10 +80,10 @@ async def load(services: Services, effect: Load) -> None:
             item = await store.item(owner, item_id)
             if item is not None:
                 found[item_id] = item
-    except Exception:
-        logger.exception("store.load failed", extra={"response_id": turn.id})
+    except Exception as error:
+        told = _told(error, "store.load failed", turn)
         with driver_of(turn).reporting() as line:
-            line.engine_failed(turn, server_error())
+            line.engine_failed(turn, told)
         return
     with driver_of(turn).reporting() as line:
         line.loaded(turn, saved, found)
@@ -102,16 +104,27 @@ async def save(services: Services, effect: Save, *, transport: str) -> None:
             phases=services.ledger.keeps_phases,
         )
         await services.store.put(effect.record, booking)
-    except Exception:
-        logger.exception("store.put failed", extra={"response_id": turn.id})
-        error = ApiError.of("server_error", "The response could not be stored.")
+    except Exception as failure:
+        error = _told(failure, "store.put failed", turn, otherwise=UNSTORED)
     with driver_of(turn).reporting() as line:
         line.saved(turn, error)
+
+
+def _told(failure: Exception, event: str, turn: Turn, *, otherwise: str = SERVER_ERROR) -> ApiError:
+    """What a client hears of a failure: one that is an answer itself, or a text of ours."""
+    if isinstance(failure, ApiError):
+        # In the frames that it was raised in is all of the turn. What it tells is logged already.
+        return failure.bare()
+    logger.error(event, exc_info=failure, extra={"response_id": turn.id})
+    return ApiError.of("server_error", otherwise)
 
 
 async def sample(services: Services, turn: Turn, engine_name: str, prompt: Prompt) -> None:
     """Samples a turn, to its end or until it is stopped."""
     try:
+        if turn.stores and not turn.running:
+            # Of what is sampled now the end could not be kept.
+            services.check_storage()
         await _pump(services, turn, services.engines[engine_name], prompt)
     except ApiError as error:
         _fail(turn, error)

@@ -8,6 +8,7 @@ import logging
 from typing import Final
 
 from tieline.codecs import json
+from tieline.errors import ApiError
 from tieline_server.core.kept import KeptTurn
 from tieline_server.core.reading import relaned
 from tieline_server.core.snapshot import so_far
@@ -45,6 +46,8 @@ class Recorder:
     async def _begin(self, standing: Begun) -> bool:
         try:
             await self._journal.begin(standing)
+        except ApiError:
+            return False  # Whoever found out what is away has said so.
         except Exception:
             logger.exception("journal.begin failed", extra={"response_id": standing.response.id})
             return False

@@ -12,6 +12,7 @@ from tieline_server.core.budget import Budget
 from tieline_server.core.effects import Catalog, Principal, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.core.readiness import Readiness
 from tieline_server.core.sealed import Sealer
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
@@ -54,6 +55,9 @@ class Services(Struct, frozen=True, kw_only=True):
     profile: Profile = OPENAI
     compaction: str = "keep-tail"
     """What becomes of history that is folded away: the setting of the same name."""
+    readiness: Readiness = field(default_factory=Readiness)
+    check_storage: Callable[[], None] = lambda: None
+    """Raises :class:`ApiError` while what would be stored could not be."""
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``, ``keys.caller(header)``."""
 

@@ -9,7 +9,7 @@ from tieline import events
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response
-from tieline_server.transports.calls import LiveLine
+from tieline_server.transports.calls import RETRY_AFTER, LiveLine
 
 
 def internal_error() -> ApiError:
@@ -63,8 +63,13 @@ async def final_answer(live: LiveLine) -> Answer:
 def _whole(response: Response) -> Response:
     failure = response.error
     if response.status == "failed" and failure is not None:
-        known = failure.code in ERRORS
-        raise ApiError.of(failure.code, failure.message, status=None if known else 500)
+        row = ERRORS.get(failure.code)
+        raise ApiError.of(
+            failure.code,
+            failure.message,
+            status=500 if row is None else None,
+            retry_after=RETRY_AFTER if row is not None and row.status == 503 else None,
+        )
     return response
 
 

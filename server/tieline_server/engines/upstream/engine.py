@@ -24,7 +24,13 @@ from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.http import Pool
 from tieline_server.engines.upstream.modes import Mode
-from tieline_server.engines.upstream.probe import Counter, Prober, UpstreamError, models_of
+from tieline_server.engines.upstream.probe import (
+    Counter,
+    Prober,
+    UpstreamError,
+    answers,
+    models_of,
+)
 from tieline_server.engines.upstream.replicas import Replica, Replicas
 
 T = TypeVar("T")
@@ -83,8 +89,7 @@ class UpstreamEngine:
 
     async def probe(self) -> None:
         """Asks what the upstream serves; raises :class:`UpstreamError`, one line."""
-        self._session = session = self._connect()
-        self._pool = Pool(connect=self._patience.connect, keep=KEEP_ALIVE, headers=self._headers())
+        session = self._session = self._session or self._connect()
         replicas = self._replicas.all
         self._models = await models_of(session, replicas, wanted=self._wanted)
         self._contexts |= {model.id: model.context_window for model in self._models}
@@ -93,6 +98,24 @@ class UpstreamEngine:
         for replica in replicas:
             if await counter.probe(replica, self._models[0].id, self._mode.counts):
                 break
+        self._pool = Pool(connect=self._patience.connect, keep=KEEP_ALIVE, headers=self._headers())
+
+    @property
+    def probed(self) -> bool:
+        """Whether it is known what the upstream serves, and how it is asked."""
+        return self._pool is not None
+
+    async def answers(self) -> bool:
+        """Whether some replica is not left alone, or lists its models again."""
+        replicas = self._replicas.all
+        if not all(replica.away for replica in replicas) or self._session is None:
+            return True
+        session = self._session
+        found = await asyncio.gather(*(answers(session, replica) for replica in replicas))
+        for replica, back in zip(replicas, found, strict=True):
+            if back:
+                replica.back()
+        return any(found)
 
     async def _choose(self, session: aiohttp.ClientSession) -> Mode:
         """How the upstream is asked; the first replica that answers says what there is."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tieline.errors import TielineError
 from tieline_server.core.tally import MOST
-from tieline_server.engines.base import Model
+from tieline_server.engines.base import EngineAway, Model
 from tieline_server.engines.upstream.replicas import Replica
 
 logger: Final = logging.getLogger("tieline.upstream")
@@ -39,6 +39,10 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 class UpstreamError(TielineError):
     """The upstream cannot be used; the message is one line, for who starts the server."""
+
+
+class UpstreamAway(UpstreamError, EngineAway):
+    """It does not answer, or only that it cannot now."""
 
 
 class _Meta(Struct, frozen=True):
@@ -81,7 +85,8 @@ async def models_of(
 ) -> list[Model]:
     """What the first replica that answers serves; with ``wanted`` that model first.
 
-    Raises :class:`UpstreamError` when none answers, or when ``wanted`` is not there.
+    Raises :class:`UpstreamAway` when none answers, :class:`UpstreamError` when what they answer
+    is of no use, or when ``wanted`` is not there.
     """
     answers = await asyncio.gather(*(_list_of(session, replica) for replica in replicas))
     lists = [each for each in answers if isinstance(each, list)]
@@ -89,7 +94,8 @@ async def models_of(
     if any({model.id for model in each} != {model.id for model in lists[0]} for each in lists):
         logger.warning("the replicas do not serve the same models; the first one's are offered")
     if found is None:
-        raise UpstreamError("; ".join(str(each) for each in answers))
+        away = any(isinstance(each, UpstreamAway) for each in answers)
+        raise (UpstreamAway if away else UpstreamError)("; ".join(map(str, answers)))
     if wanted is None:
         return found
     for model in found:
@@ -99,21 +105,28 @@ async def models_of(
     raise UpstreamError(f"the upstream serves no model '{wanted}'; it has: {named or 'none'}")
 
 
-async def _list_of(session: aiohttp.ClientSession, replica: Replica) -> list[Model] | str:
+async def answers(session: aiohttp.ClientSession, replica: Replica) -> bool:
+    """Whether a replica lists its models."""
+    return isinstance(await _list_of(session, replica), list)
+
+
+async def _list_of(session: aiohttp.ClientSession, replica: Replica) -> list[Model] | UpstreamError:
     """The models of one replica, or what is wrong with it."""
     url = f"{replica.url}/models"
     status, body = await _get(session, url)
     if status is None:
-        return f"no upstream answers at {url}"
+        return UpstreamAway(f"no upstream answers at {url}")
+    if status == 429 or status >= 500:
+        return UpstreamAway(f"{url} answers with status {status}")
     if status != 200:
         hint = ": it wants another key" if status in (401, 403) else ""
-        return f"{url} answers with status {status}{hint}"
+        return UpstreamError(f"{url} answers with status {status}{hint}")
     try:
         entries = _list.decode(body).data
     except (msgspec.MsgspecError, RecursionError):
-        return f"{url} answers with what is no list of models"
+        return UpstreamError(f"{url} answers with what is no list of models")
     if not entries:
-        return f"{url} names no model"
+        return UpstreamError(f"{url} names no model")
     unique: dict[str, Model] = {}
     for entry in entries:
         unique.setdefault(entry.id, _model(entry))

@@ -42,6 +42,15 @@ class Replica:
             pause = SHORTEST * 2 ** min(self.failures - FAILURES, 10)
             self.shut_until = now + min(pause, LONGEST)
 
+    @property
+    def away(self) -> bool:
+        """Whether it has failed so often that it is left alone."""
+        return self.failures >= FAILURES
+
+    def back(self) -> None:
+        """It answers something again: the next request may try it."""
+        self.shut_until = 0.0
+
     def admits(self, now: float) -> bool:
         """Whether it may be asked now. The first to ask after a pause goes alone."""
         if now < self.shut_until:

@@ -8,6 +8,7 @@ modules beside this one; here is what listens, and how it says goodbye.
 import asyncio
 import errno
 import logging
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -33,10 +34,25 @@ HEALTH: Final = health.SERVICE_NAME
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 """Today's name of reflection. The library has only ``v1alpha``, whose messages are the same."""
 
+SERVICES: Final = (RESPONSES, MODELS)
+"""What health tells the readiness of."""
+
 HEALTH_TIMEOUT: Final = 1.0
 """Seconds that watchers of health have to take the news: one that does not stops the others."""
 
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+
 _log: Final = logging.getLogger(__name__)
+
+
+class _Health(health.aio.HealthServicer):
+    """The library's, but one watcher that takes nothing keeps no news from those who ask."""
+
+    async def _set(self, service: str, status: Any) -> None:
+        # The library's type stubs know neither.
+        self._server_status[service] = status  # type: ignore[attr-defined]
+        await super()._set(service, status)  # type: ignore[misc]
 
 
 class GrpcDoor:
@@ -56,7 +72,9 @@ class GrpcDoor:
         self._admission = Admission(services, self.live, patience=config.first_message_timeout)
         self.creates = CreateCalls(services, config, self.live)
         self._stored = StoredCalls(services)
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
+        self._telling: set[asyncio.Task[None]] = set()
+        services.readiness.listen(self._tell)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> list[str]:
@@ -72,9 +90,23 @@ class GrpcDoor:
             server.add_generic_rpc_handlers(_reflections())
         bound = [self._bind(server, address) for address in self._config.addresses]
         await server.start()
-        for name in ("", RESPONSES, MODELS):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._health.set("", _SERVING)
+        await self._tell_services()
         return bound
+
+    def _tell(self) -> None:
+        """The process became ready, or is so no more."""
+        if self._server is not None:
+            task = asyncio.get_running_loop().create_task(self._tell_services())
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell_services(self) -> None:
+        """The services are as ready as the process is; the server as a whole (``""``) lives."""
+        status = _SERVING if self._services.readiness.ready else _NOT_SERVING
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEALTH_TIMEOUT):
+                await asyncio.gather(*(self._health.set(name, status) for name in SERVICES))
 
     async def drain(self, seconds: float) -> None:
         """Health says NOT_SERVING, lines are told, running turns end; then the server stops."""
@@ -99,6 +131,8 @@ class GrpcDoor:
         """Cancels whatever still runs after a short grace."""
         if self._server is not None:
             await self._server.stop(self._config.stop_grace)
+            for task in self._telling:
+                task.cancel()
             # All calls are over, so every read has ended too.
             await asyncio.gather(*self.creates.readers)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
+import msgspec
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
@@ -251,6 +252,7 @@ class HttpDoor:
             "/v1/usage": {"GET": usage.usage},
             "/v1/capabilities": {"GET": models.capabilities},
             "/healthz": {"GET": self._health},
+            "/readyz": {"GET": self._ready},
             "/metrics": {"GET": self._metrics},
         }
 
@@ -275,6 +277,16 @@ class HttpDoor:
         if self._draining:
             raise draining()
         return json_response(b'{"status":"ok"}')
+
+    async def _ready(self, call: Call) -> web.Response:
+        """Whether a load balancer should send work here; a 503 says what is lacking."""
+        lacking = self._services.readiness.lacking
+        if self._draining:
+            raise draining()
+        if not lacking:
+            return json_response(b'{"status":"ready"}')
+        body = {"status": "not_ready", "lacking": dict(lacking)}
+        return json_response(msgspec.json.encode(body), status=503)
 
     async def _metrics(self, call: Call) -> web.Response:
         self._services.keys.authenticate(call.authorization)
