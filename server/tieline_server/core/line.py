@@ -18,13 +18,10 @@ from tieline.items import Item
 from tieline.requests import (
     Append,
     Cancel,
-    ClientHeartbeat,
     Create,
     Opaque,
-    Processed,
     Request,
     Resume,
-    SessionEnd,
     SessionStart,
     Steer,
 )
@@ -57,21 +54,8 @@ from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall
 from tieline_server.core.snapshot import snapshot
 from tieline_server.core.succession import Succession
-from tieline_server.core.transitions import LINES, LineInput, LineState
+from tieline_server.core.transitions import INPUTS, LINES, LineInput, LineState
 from tieline_server.core.turn import Turn
-
-_INPUTS: Final[dict[type[Request], LineInput]] = {
-    Create: "create",
-    Append: "append",
-    Cancel: "cancel",
-    Steer: "steer",
-    Resume: "resume",
-    Processed: "notice",
-    ClientHeartbeat: "notice",
-    SessionStart: "session_start",
-    SessionEnd: "session_end",
-    Opaque: "unknown",
-}
 
 _SAMPLING: Final = frozenset({"sampling", "steered"})
 _RECENT: Final = 256
@@ -106,6 +90,8 @@ class Line:
         """Who drives it: a turn's jobs report there, wherever the turn has moved."""
         self.id = new_id(ids.LINE)
         self.state: LineState = "open"
+        self.heard = False
+        """Whether the client has said anything: only its first message may start a session."""
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
         self.memory = Memory(budget, most=limits.line_bytes)
         self.admission = Admission(limits)
@@ -136,7 +122,8 @@ class Line:
 
     def receive(self, request: Request, principal: Principal) -> None:
         """A client event arrived."""
-        self.handle(_INPUTS[type(request)], request, principal)
+        self.handle(INPUTS[type(request)], request, principal)
+        self.heard = True
         self._rest()
 
     def reject(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
@@ -319,6 +306,9 @@ class Line:
 
     def start_session(self, start: SessionStart, _principal: Principal) -> None:
         """The client says what it can take; the answer says what the server offers."""
+        if self.heard:
+            self._refuse(start, refusals.not_first())
+            return
         if start.merge == "never":
             self.outgoing.merge_from = None
         self.extensions = frozenset(start.extensions or ())

@@ -29,6 +29,15 @@ def unknown(request: Opaque) -> ApiError:
     return ApiError.of("invalid_event", f"Unknown event type '{request.name[:64]}'.")
 
 
+def not_first() -> ApiError:
+    """What a session starts with came after something else."""
+    return ApiError.of(
+        "invalid_event",
+        "A session start has to be the first message of its connection. Nothing has changed; "
+        "connect again to state other settings.",
+    )
+
+
 def late(request: Request) -> ApiError:
     """The client has said goodbye."""
     return ApiError.of("invalid_event", f"'{request.type}' came after the session's end.")

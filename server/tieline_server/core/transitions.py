@@ -1,10 +1,11 @@
 """The state machines of a line and of its lanes, as literal tables.
 
-Everything about their transitions lives in this file, and the file knows nothing else: an action
-is a name, and who carries it out is elsewhere (``lane.py``, ``line.py``). Every pair of state and
-input has its own row; there is no default row and no wildcard. A row is
-``(state, input): (action, next state)``. ``ignore`` means that the input is late or cannot
-matter there; nothing is sent. The life of a response is a table of its own (``turns.py``).
+Everything about their transitions lives in this file, and the file knows nothing else but the
+classes of client events: an action is a name, and who carries it out is elsewhere (``lane.py``,
+``line.py``). Every pair of state and input has its own row; there is no default row and no
+wildcard. A row is ``(state, input): (action, next state)``. ``ignore`` means that the input is
+late or cannot matter there; nothing is sent. The life of a response is a table of its own
+(``turns.py``).
 
 Theory of operation.
 
@@ -18,6 +19,20 @@ The diagrams in docs/state-machines.md are made from these tables.
 """
 
 from typing import Final, Literal
+
+from tieline.requests import (
+    Append,
+    Cancel,
+    ClientHeartbeat,
+    Create,
+    Opaque,
+    Processed,
+    Request,
+    Resume,
+    SessionEnd,
+    SessionStart,
+    Steer,
+)
 
 LaneState = Literal[
     # Nothing runs.
@@ -95,6 +110,21 @@ LineInput = Literal[
     "idle",
 ]
 """What can happen to a line."""
+
+
+INPUTS: Final[dict[type[Request], LineInput]] = {
+    Create: "create",
+    Append: "append",
+    Cancel: "cancel",
+    Steer: "steer",
+    Resume: "resume",
+    Processed: "notice",
+    ClientHeartbeat: "notice",
+    SessionStart: "session_start",
+    SessionEnd: "session_end",
+    Opaque: "unknown",
+}
+"""Client event -> what it is to a line."""
 
 
 LaneAction = Literal["answer", "begin", "enqueue", "follow_latest", "ignore", "seat", "supersede"]

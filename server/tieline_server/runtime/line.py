@@ -129,6 +129,11 @@ class LineRuntime:
             self._end_links()
         self._carry_out(validated_since=started)
 
+    @property
+    def heard(self) -> bool:
+        """Whether the client has said anything."""
+        return self.line.heard
+
     def runs(self, response_id: str) -> bool:
         """Whether this is a response of this line, and not one that it only reads."""
         turn = self.line.find(response_id)

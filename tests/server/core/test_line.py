@@ -368,6 +368,18 @@ class TestSession:
         assert started.limits["held_timeout_ms"] == 900_000
         assert line.line.max_receive_bytes == 1000
 
+    def test_cn_16_only_the_first_message_starts_one(self) -> None:
+        line = Lockstep()
+        line.receive(ClientHeartbeat())
+        line.send("tieline.session.start", merge="never", max_receive_bytes=9, event_id="late")
+        (refused,) = line.error_events
+        assert (refused.status, refused.error.code) == (400, "invalid_event")
+        assert "first message" in refused.error.message
+        assert refused.error.event_id == "late"
+        assert line.loose(events.SessionStarted) == []
+        assert line.line.max_receive_bytes is None
+        assert line.create("still there") in line.sampling
+
     def test_it_may_turn_merging_off(self) -> None:
         line = Lockstep(merge=True)
         line.send("tieline.session.start", merge="never")

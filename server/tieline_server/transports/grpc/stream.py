@@ -265,7 +265,6 @@ class RequestReader:
         self._max_bytes = max_bytes
         self._trace_context = trace_context
         self._decoder = RequestDecoder()
-        self._first = True
 
     async def run(self) -> None:
         """Reads until the client has said all or the call has ended. Raises nothing."""
@@ -317,7 +316,6 @@ class RequestReader:
         )
 
     def _pass(self, request: Request, size: int) -> None:
-        if self._first and isinstance(request, SessionStart) and request.max_receive_bytes:
+        if isinstance(request, SessionStart) and not self._line.heard and request.max_receive_bytes:
             self._writer.receives(request.max_receive_bytes)
-        self._first = False
         self._line.receive(traced(request, self._trace_context), size=size)

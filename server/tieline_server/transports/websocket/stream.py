@@ -342,7 +342,7 @@ class RequestReader:
         """A client event of ours, where the profile has such; raises :class:`ApiError` (400)."""
         if not self._profile.extensions:
             raise json.invalid_event(f"Unknown event type '{request.type}'.")
-        if not isinstance(request, SessionStart):
+        if not isinstance(request, SessionStart) or self._line.heard:
             return request
         asked = {"session", *(request.extensions or ())}
         self._encoder.allow(frozenset(asked))

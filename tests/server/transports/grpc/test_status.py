@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from tests.support.grpc_engine import MODEL, Step
 from tests.support.grpc_harness import responses, run, serve
 from tieline.errors import ApiError, NotFound, RequestTooLarge
 from tieline.v1 import line_pb2, requests_pb2
+from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import EngineError
@@ -200,6 +202,52 @@ def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
             await served.until(lambda: served.engine.ended == 1, seconds=1.0)
 
     run(main())
+
+
+def test_a_deadline_of_the_callers_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """The library words a batch that failed as INTERNAL: no caller and no log may see that."""
+
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        yield [Accepted(input_tokens=1)]
+        while True:
+            yield [TextDelta("x" * 1000)]
+            await asyncio.sleep(0)
+
+    async def whole(stub: Any) -> grpc.StatusCode:
+        call = stub.CreateResponse(asking(), timeout=0.2)
+        return await call.code()  # type: ignore[no-any-return]
+
+    async def stream(stub: Any, *, reads: bool) -> grpc.StatusCode:
+        body = asking().response_create
+        call = stub.StreamResponse(
+            line_pb2.StreamResponseRequest(response_create=body), timeout=0.2
+        )
+        with suppress(grpc.aio.AioRpcError):
+            while reads and await call.read() is not grpc.aio.EOF:
+                pass
+        return await call.code()  # type: ignore[no-any-return]
+
+    async def line(stub: Any, *, reads: bool) -> grpc.StatusCode:
+        call = stub.Connect(timeout=0.2)
+        await call.write(create("x"))
+        with suppress(grpc.aio.AioRpcError):
+            while reads and await call.read() is not grpc.aio.EOF:
+                pass
+        return await call.code()  # type: ignore[no-any-return]
+
+    async def main() -> None:
+        async with serve(answer) as served, served.channel() as channel:
+            stub = responses(channel)
+            codes = await asyncio.gather(
+                whole(stub),
+                *(how(stub, reads=reads) for how in (stream, line) for reads in (True, False)),
+            )
+            assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED] * 5
+            await served.until(lambda: served.engine.ended == 5)
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("refused", [{"input_text": "x" * 4096}, {"model": "nobody"}])

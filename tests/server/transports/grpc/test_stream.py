@@ -641,6 +641,21 @@ def test_session_start_is_answered_with_what_the_server_allows() -> None:
     run(main())
 
 
+def test_cn_16_a_session_start_that_is_not_first_changes_nothing() -> None:
+    async def main() -> None:
+        async with serve(text(["x" * 40_000])) as served, served.line() as line:
+            await line.turn(create("x"))
+            late = requests_pb2.SessionStart(max_receive_bytes=20_000)
+            await line.send(line_pb2.ConnectRequest(session_start=late, event_id="e"))
+            (refused,) = await line.until("error")
+            assert (refused.error.status, refused.error.error.code) == (400, "invalid_event")
+            assert refused.error.error.event_id == "e"
+            done = (await line.turn(create("x")))[-1].response_completed
+            assert not done.output_omitted
+
+    run(main())
+
+
 def test_initial_metadata_with_the_request_id_comes_before_anything_is_sent() -> None:
     async def main() -> None:
         async with serve() as served, served.line() as line:

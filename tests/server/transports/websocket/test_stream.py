@@ -565,6 +565,18 @@ def test_a_session_start_is_answered_and_asks_for_extensions() -> None:
     run(main())
 
 
+def test_cn_16_a_session_start_that_is_not_first_asks_for_nothing() -> None:
+    async def main() -> None:
+        async with serve() as served, served.socket() as socket:
+            await socket.turn()
+            await socket.send({"type": "tieline.session.start", "extensions": ["timing"]})
+            assert is_error(await socket.event(), "invalid_event")
+            kinds = {event["type"] for event in await socket.turn()}
+            assert "responsesapi.websocket_timing" not in kinds
+
+    run(main())
+
+
 def test_a_profile_without_extensions_knows_no_event_of_ours() -> None:
     async def main() -> None:
         async with serve(profile="open-responses") as served, served.socket() as socket:
