@@ -605,7 +605,9 @@ class TextPart(_message.Message):
     EXTRA_JSON_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
     type: _builtins.str
-    """input_text, output_text, reasoning_text, summary_text or text."""
+    """input_text, output_text, reasoning_text, summary_text or text. Unset in an item: what its
+    place says (output_text in an assistant's message, input_text in any other and in an output).
+    """
     text: _builtins.str
     annotations_json: _builtins.str
     logprobs_json: _builtins.str

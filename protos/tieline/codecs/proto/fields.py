@@ -25,6 +25,9 @@ from tieline.errors import ApiError
 
 NULL: Final = Raw(b"null")
 _EXTRA: Final = "extra_json"
+_JSON: Final = "_json"
+"""How the name of a field of JSON text ends: the member of JSON is named without it."""
+
 _ABSENT: Final = "absent"
 dumps: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[Raw])
@@ -136,12 +139,24 @@ class JsonText(Kind):
         return True
 
     def load(self, field: Any, param: str) -> Any:
-        raw: bytes = field.encode()
-        check(raw, param=param, outer=1)
-        return Raw(raw)
+        return checked(field, f"{param}{_JSON}", param=param, outer=1)
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         return self.store(message, slot, bytes(value))
+
+
+def checked(text: str, field: str, *, param: str, outer: int) -> Raw:
+    """JSON text that is carried as it came; raises 400 ``invalid_json`` that names its field too.
+
+    ``param`` is the member of the JSON that it is, ``outer`` how deep that stands.
+    """
+    raw = text.encode()
+    try:
+        check(raw, param=param, outer=outer)
+    except ApiError as error:
+        message = f"{error.message} The field is '{field}'."
+        raise ApiError.of(error.code, message, param=param) from None
+    return Raw(raw)
 
 
 class JsonTexts(Kind):
@@ -154,8 +169,10 @@ class JsonTexts(Kind):
         return elements is not None and self.write(message, slot, elements)
 
     def load(self, field: Any, param: str) -> Any:
-        load = JSON_TEXT.load
-        return tuple(load(text, f"{param}[{index}]") for index, text in enumerate(field))
+        return tuple(
+            checked(text, f"{param}{_JSON}[{index}]", param=f"{param}[{index}]", outer=1)
+            for index, text in enumerate(field)
+        )
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
         if value:
@@ -218,6 +235,16 @@ class AsRaw(Kind):
 
     def read(self, field: Any, param: str) -> Any:
         return Raw(dumps(self._inner.load(field, param)))
+
+
+class Word(AsRaw):
+    """Text beside a field of JSON text: one of a few words, none of which looks like JSON."""
+
+    def read(self, field: Any, param: str) -> Any:
+        if field.lstrip()[:1] in ("{", "[", '"'):
+            text = f"Invalid value for '{param}': it takes a word; JSON goes into '{param}{_JSON}'."
+            raise ApiError.of("invalid_value", text, param=param)
+        return super().read(field, param)
 
 
 TEXT: Final = Scalar(str, "")

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from msgspec import Raw, Struct, UnsetType
 
 from tieline import events, requests, responses
-from tieline.codecs.json import check, members, text_of
+from tieline.codecs.json import members, text_of
 from tieline.codecs.proto.fields import (
     FLAG,
     JSON_TEXT,
@@ -30,10 +30,12 @@ from tieline.codecs.proto.fields import (
     Slot,
     Spec,
     Whole,
+    Word,
     array,
+    checked,
     dumps,
 )
-from tieline.codecs.proto.shapes import members_of, part_members_of
+from tieline.codecs.proto.shapes import members_of, part_members_of, type_parts
 from tieline.errors import ApiError
 from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2, responses_pb2
 
@@ -138,10 +140,9 @@ class Variant(Kind):
             raise ApiError.of("invalid_type", text, param=param)
         inner = getattr(field, arm)
         if arm != "opaque":
-            return self._specs[arm].members(inner, param)
-        raw: bytes = inner.json.encode()
-        check(raw, param=param, outer=2)
-        return Raw(raw)
+            said = self._specs[arm].members(inner, param)
+            return type_parts(arm, said) if self._name == "Item" else said
+        return checked(inner.json, f"{param}.opaque.json", param=param, outer=2)
 
     def store(self, message: Any, slot: str, raw: bytes) -> bool:
         if raw[:1] != b"{":
@@ -257,10 +258,17 @@ def _mode(field: FieldDescriptor) -> Mode:
     return Mode.OPTIONAL if field.has_presence or field.name == "output_omitted" else Mode.ALWAYS
 
 
+def _has_json(field: FieldDescriptor) -> bool:
+    """Whether a field of JSON text stands beside it."""
+    message = field.containing_type
+    return message is not None and f"{field.name}_json" in message.fields_by_name
+
+
 def _slot(field: FieldDescriptor, raws: frozenset[str]) -> Slot:
     name, kind = _name(field), _kind(field)
     if name in raws and not isinstance(kind, Variant | type(JSON_TEXT)):
-        kind = AsRaw(kind)
+        asked = _mode(field) is Mode.ASKED
+        kind = Word(kind) if asked and _has_json(field) else AsRaw(kind)
     return Slot(name, kind, _mode(field), not field.has_presence)
 
 

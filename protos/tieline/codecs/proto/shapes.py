@@ -6,7 +6,7 @@ field, in the order of the schema. An item that a client sends is nearly always 
 function's output. Whatever differs is left to the tables, which cost two to ten times as much.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -153,8 +153,9 @@ def members_of(item: Item) -> dict[str, Any] | None:
     for descriptor, value in getattr(item, arm).ListFields():
         name = descriptor.name
         if name == "parts":
+            kind = text_type(said)
             # A slice is made in one call, an iterator ends by an exception.
-            said[content] = parts = [part_members_of(part) for part in value.parts[:]]
+            said[content] = parts = [part_members_of(part, kind) for part in value.parts[:]]
             if None in parts:
                 return None
         elif name in _MEMBERS:
@@ -169,17 +170,43 @@ def members_of(item: Item) -> dict[str, Any] | None:
 _MEMBERS: Final = frozenset({"role", "call_id", "id", "status", "phase", "name"})
 
 
-def part_members_of(part: ContentPart) -> dict[str, Any] | None:
-    """The JSON members of a part of text that came as a message, or None as in ``part_of``."""
+def part_members_of(part: ContentPart, kind: str = "") -> dict[str, Any] | None:
+    """The JSON members of a part of text that came as a message, or None as in ``part_of``.
+
+    ``kind`` is the type of one that does not say its own.
+    """
     if part.WhichOneof("part") != "text":
         return None
-    said = {"type": "", "text": ""}
+    said = {"type": kind, "text": ""}
     for descriptor, value in part.text.ListFields():
         name = descriptor.name
         if name not in said:
             return None
         said[name] = value
     return said
+
+
+def text_type(item: Mapping[str, Any]) -> str:
+    """The type of a part of text in an item's content or output: its role says it.
+
+    >>> text_type({"type": "message", "role": "assistant"})
+    'output_text'
+    """
+    return "output_text" if item.get("role") == "assistant" else "input_text"
+
+
+def type_parts(arm: str, item: dict[str, Any]) -> dict[str, Any]:
+    """The members of an item, its parts of text with the type that one says by where it stands.
+
+    JSON has no such part: one without a type travels in ``opaque``.
+    """
+    kind = "reasoning_text" if arm == "reasoning" else text_type(item)
+    for name, default in (("content", kind), ("output", kind), ("summary", "summary_text")):
+        parts = item.get(name)
+        for part in parts if type(parts) is list else ():
+            if type(part) is dict and part["type"] == "":
+                part["type"] = default
+    return item
 
 
 def own_of(response: Response) -> bytes | None:

@@ -10,7 +10,17 @@ from tests.support.json_values import dumps, fixture, value
 from tieline import items
 from tieline.codecs import proto
 from tieline.errors import ApiError
-from tieline.v1.items_pb2 import Item
+from tieline.v1.items_pb2 import (
+    ContentList,
+    ContentPart,
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    RefusalPart,
+    TextPart,
+)
 
 ROWS = fixture("items")
 
@@ -86,3 +96,48 @@ def test_a_message_item_that_is_wrong_is_refused_as_in_json() -> None:
     with pytest.raises(ApiError) as caught:
         proto.from_item(message, param="input[0]")
     assert (caught.value.code, caught.value.param) == ("invalid_value", "input[0].role")
+
+
+def untyped(text: str = "hi", **members: str) -> ContentPart:
+    return ContentPart(text=TextPart(text=text, **members))
+
+
+PARTS = ContentList(parts=[untyped(), untyped(annotations_json="[]")])
+SAID = ContentList(parts=[untyped(), ContentPart(refusal=RefusalPart(refusal="no"))])
+UNTYPED = [
+    (Item(message=Message(role="user", parts=PARTS)), "content", ["input_text"] * 2),
+    (Item(message=Message(role="system", parts=PARTS)), "content", ["input_text"] * 2),
+    (Item(message=Message(role="developer", parts=PARTS)), "content", ["input_text"] * 2),
+    (Item(message=Message(role="assistant", parts=PARTS)), "content", ["output_text"] * 2),
+    (Item(message=Message(role="assistant", parts=SAID)), "content", ["output_text", "refusal"]),
+    (
+        Item(message=Message(role="user", parts=ContentList(parts=[untyped(type="text")]))),
+        "content",
+        ["text"],
+    ),
+    (
+        Item(function_call_output=FunctionCallOutput(call_id="c", parts=PARTS)),
+        "output",
+        ["input_text"] * 2,
+    ),
+    (
+        Item(custom_tool_call_output=CustomToolCallOutput(call_id="c", parts=PARTS)),
+        "output",
+        ["input_text"] * 2,
+    ),
+    (Item(reasoning=Reasoning(summary=PARTS.parts)), "summary", ["summary_text"] * 2),
+    (Item(reasoning=Reasoning(content=PARTS)), "content", ["reasoning_text"] * 2),
+]
+
+
+@pytest.mark.parametrize(("message", "member", "types"), UNTYPED)
+def test_in_08_a_text_part_without_a_type_has_that_of_its_place(
+    message: Item, member: str, types: list[str]
+) -> None:
+    said = msgspec.json.decode(proto.from_item(message).raw)[member]
+    assert [part["type"] for part in said] == types
+
+
+def test_in_08_a_part_of_json_without_a_type_stays_as_it_came() -> None:
+    raw = b'{"type":"message","role":"user","content":[{"text":"x"},{"type":"","text":"x"}]}'
+    assert value(proto.item_to_json(proto.item_to_proto(raw))) == value(raw)

@@ -12,7 +12,15 @@ from tieline.codecs import json, proto
 from tieline.errors import ApiError
 from tieline.requests import Create, Request
 from tieline.v1.events_pb2 import Heartbeat
-from tieline.v1.items_pb2 import FunctionTool, Item, ItemList, OpaqueItem, Tool
+from tieline.v1.items_pb2 import (
+    CustomTool,
+    FunctionTool,
+    Item,
+    ItemList,
+    OpaqueItem,
+    OpaqueTool,
+    Tool,
+)
 from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import (
     OpaqueRequest,
@@ -277,3 +285,57 @@ def test_every_arm_reads_with_and_without_members() -> None:
     for name, arm in arms.items():
         message = ConnectRequest(**{name: arm})  # type: ignore[arg-type]
         assert proto.encode_request(proto.decode_request(message)) == message
+
+
+def refused(message: ResponseCreate | ResponseAppend) -> ApiError:
+    asked = (
+        ConnectRequest(response_create=message)
+        if isinstance(message, ResponseCreate)
+        else ConnectRequest(response_append=message)
+    )
+    with pytest.raises(ApiError) as caught:
+        proto.decode_request(asked)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", [ResponseCreate, ResponseAppend])
+@pytest.mark.parametrize("text", ['{"type":"function","name":"f"}', ' ["f"]', '"auto"'])
+def test_cn_20_json_in_a_field_of_words_is_told_the_field_that_takes_it(
+    kind: type[ResponseCreate] | type[ResponseAppend], text: str
+) -> None:
+    error = refused(kind(tool_choice=text))
+    assert (error.code, error.param) == ("invalid_value", "tool_choice")
+    assert "'tool_choice_json'" in error.message
+
+
+FIELDS = [
+    (kind, field.name)
+    for kind in (ResponseCreate, ResponseAppend)
+    for field in kind.DESCRIPTOR.fields
+    if field.name.endswith("_json") and field.name != "extra_json"
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), FIELDS, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_cn_20_text_that_is_no_json_is_told_its_field(
+    kind: type[ResponseCreate] | type[ResponseAppend], field: str
+) -> None:
+    error = refused(kind(**{field: "a word"}))
+    assert (error.code, error.param) == ("invalid_json", field.removesuffix("_json"))
+    assert f"'{field}'" in error.message
+
+
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        (Tool(function=FunctionTool(name="f", parameters_json="{")), "tools[0].parameters_json"),
+        (Tool(custom=CustomTool(name="c", format_json="lark")), "tools[0].format_json"),
+        (Tool(opaque=OpaqueTool(type="web_search")), "tools[0].opaque.json"),
+    ],
+)
+def test_cn_20_so_is_that_of_a_tool(tool: Tool, field: str) -> None:
+    error = refused(ResponseCreate(tools=[tool]))
+    assert error.code == "invalid_json"
+    assert f"'{field}'" in error.message

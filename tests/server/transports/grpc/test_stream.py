@@ -24,7 +24,7 @@ from tests.support.grpc_harness import Served, run, serve
 from tests.support.grpc_proxy import DATA, GOAWAY, PING, FrameProxy
 from tieline.codecs.proto import RequestDecoder
 from tieline.requests import Request
-from tieline.v1 import events_pb2, line_pb2, requests_pb2
+from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2
 from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
@@ -639,6 +639,26 @@ def test_session_start_is_answered_with_what_the_server_allows() -> None:
             assert started.limits
 
     run(main())
+
+
+def test_in_08_a_text_part_without_a_type_is_what_the_user_said() -> None:
+    heard = []
+
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        heard.append(user_text(prompt))
+        async for step in hello(prompt):
+            yield step
+
+    async def main() -> None:
+        async with serve(answer) as served, served.line() as line:
+            part = items_pb2.ContentPart(text=items_pb2.TextPart(text="aloud"))
+            said = items_pb2.Message(role="user", parts=items_pb2.ContentList(parts=[part]))
+            items = items_pb2.ItemList(items=[items_pb2.Item(message=said)])
+            body = requests_pb2.ResponseCreate(input_items=items)
+            await line.turn(line_pb2.ConnectRequest(response_create=body))
+
+    run(main())
+    assert heard == ["aloud"]
 
 
 def test_cn_16_a_session_start_that_is_not_first_changes_nothing() -> None:
