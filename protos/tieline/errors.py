@@ -95,6 +95,7 @@ ERRORS: Final[dict[str, Row]] = {
     "response_not_active": Row(409, "conflict_error", Grpc.FAILED_PRECONDITION),
     "request_too_large": Row(413, _INVALID, Grpc.RESOURCE_EXHAUSTED),
     "event_too_large": Row(413, _INVALID, Grpc.RESOURCE_EXHAUSTED),
+    "answer_too_large": Row(413, _INVALID, Grpc.RESOURCE_EXHAUSTED),
     # Too much at once.
     "rate_limit_exceeded": _LIMIT,
     "queue_full": _LIMIT,

@@ -148,18 +148,24 @@ class CreateResponseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_CREATE_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for the answer, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     @_builtins.property
     def response_create(self) -> _requests_pb2.ResponseCreate: ...
     def __init__(
         self,
         *,
         response_create: _requests_pb2.ResponseCreate | None = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response_create", b"response_create"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_create", b"response_create"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response_create", b"response_create"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_create", b"response_create"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
 
 Global___CreateResponseRequest: _TypeAlias = CreateResponseRequest  # noqa: Y015
 
@@ -168,16 +174,26 @@ class CreateResponseResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_FIELD_NUMBER: _builtins.int
+    SETTINGS_OMITTED_FIELD_NUMBER: _builtins.int
+    OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
+    settings_omitted: _builtins.bool
+    """Past the receive limit: the settings that `response` echoes are left out,"""
+    output_omitted: _builtins.bool
+    """and where that is not enough its output too: GetResponse has it, for a client that states a
+    larger limit.
+    """
     @_builtins.property
     def response(self) -> _responses_pb2.Response: ...
     def __init__(
         self,
         *,
         response: _responses_pb2.Response | None = ...,
+        settings_omitted: _builtins.bool = ...,
+        output_omitted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "response", b"response", "settings_omitted", b"settings_omitted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,18 +204,24 @@ class StreamResponseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_CREATE_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for one message, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     @_builtins.property
     def response_create(self) -> _requests_pb2.ResponseCreate: ...
     def __init__(
         self,
         *,
         response_create: _requests_pb2.ResponseCreate | None = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response_create", b"response_create"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_create", b"response_create"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response_create", b"response_create"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_create", b"response_create"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
 
 Global___StreamResponseRequest: _TypeAlias = StreamResponseRequest  # noqa: Y015
 
@@ -231,22 +253,31 @@ class ResumeResponseRequest(_message.Message):
 
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
     after: _builtins.int
     """A sequence_number. Unset: from the first event on."""
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for one message, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     def __init__(
         self,
         *,
         response_id: _builtins.str = ...,
         after: _builtins.int | None = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_max_receive_bytes", b"_max_receive_bytes", "after", b"after", "max_receive_bytes", b"max_receive_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "response_id", b"response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_max_receive_bytes", b"_max_receive_bytes", "after", b"after", "max_receive_bytes", b"max_receive_bytes", "response_id", b"response_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
 
 Global___ResumeResponseRequest: _TypeAlias = ResumeResponseRequest  # noqa: Y015
 
@@ -278,7 +309,10 @@ class GetResponseRequest(_message.Message):
 
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     INCLUDE_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for the answer, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     @_builtins.property
     def include(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -286,12 +320,15 @@ class GetResponseRequest(_message.Message):
         *,
         response_id: _builtins.str = ...,
         include: _abc.Iterable[_builtins.str] | None = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include", b"include", "response_id", b"response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "include", b"include", "max_receive_bytes", b"max_receive_bytes", "response_id", b"response_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
 
 Global___GetResponseRequest: _TypeAlias = GetResponseRequest  # noqa: Y015
 
@@ -300,16 +337,26 @@ class GetResponseResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_FIELD_NUMBER: _builtins.int
+    SETTINGS_OMITTED_FIELD_NUMBER: _builtins.int
+    OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
+    settings_omitted: _builtins.bool
+    """Past the receive limit: the settings that `response` echoes are left out,"""
+    output_omitted: _builtins.bool
+    """and where that is not enough its output too: GetResponse has it, for a client that states a
+    larger limit.
+    """
     @_builtins.property
     def response(self) -> _responses_pb2.Response: ...
     def __init__(
         self,
         *,
         response: _responses_pb2.Response | None = ...,
+        settings_omitted: _builtins.bool = ...,
+        output_omitted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "response", b"response", "settings_omitted", b"settings_omitted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -361,17 +408,23 @@ class CancelResponseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for the answer, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     def __init__(
         self,
         *,
         response_id: _builtins.str = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response_id", b"response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_id", b"response_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
 
 Global___CancelResponseRequest: _TypeAlias = CancelResponseRequest  # noqa: Y015
 
@@ -380,16 +433,26 @@ class CancelResponseResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_FIELD_NUMBER: _builtins.int
+    SETTINGS_OMITTED_FIELD_NUMBER: _builtins.int
+    OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
+    settings_omitted: _builtins.bool
+    """Past the receive limit: the settings that `response` echoes are left out,"""
+    output_omitted: _builtins.bool
+    """and where that is not enough its output too: GetResponse has it, for a client that states a
+    larger limit.
+    """
     @_builtins.property
     def response(self) -> _responses_pb2.Response: ...
     def __init__(
         self,
         *,
         response: _responses_pb2.Response | None = ...,
+        settings_omitted: _builtins.bool = ...,
+        output_omitted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "response", b"response", "settings_omitted", b"settings_omitted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -404,6 +467,7 @@ class ListInputItemsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     INCLUDE_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
     after: _builtins.str
     """An item id: the page starts after it."""
@@ -411,6 +475,8 @@ class ListInputItemsRequest(_message.Message):
     """1 to 100; unset: 20."""
     order: _builtins.str
     """asc or desc; unset: desc."""
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for the answer, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     @_builtins.property
     def include(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -421,21 +487,26 @@ class ListInputItemsRequest(_message.Message):
         limit: _builtins.int | None = ...,
         order: _builtins.str | None = ...,
         include: _abc.Iterable[_builtins.str] | None = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_limit", b"_limit", "_order", b"_order", "after", b"after", "limit", b"limit", "order", b"order"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_limit", b"_limit", "_max_receive_bytes", b"_max_receive_bytes", "_order", b"_order", "after", b"after", "limit", b"limit", "max_receive_bytes", b"max_receive_bytes", "order", b"order"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_limit", b"_limit", "_order", b"_order", "after", b"after", "include", b"include", "limit", b"limit", "order", b"order", "response_id", b"response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_limit", b"_limit", "_max_receive_bytes", b"_max_receive_bytes", "_order", b"_order", "after", b"after", "include", b"include", "limit", b"limit", "max_receive_bytes", b"max_receive_bytes", "order", b"order", "response_id", b"response_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
     _WhichOneofReturnType__order: _TypeAlias = _typing.Literal["order"]  # noqa: Y015
     _WhichOneofArgType__order: _TypeAlias = _typing.Literal["_order", b"_order"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__order) -> _WhichOneofReturnType__order | None: ...
 
@@ -452,6 +523,7 @@ class ListInputItemsResponse(_message.Message):
     first_id: _builtins.str
     last_id: _builtins.str
     has_more: _builtins.bool
+    """There are more: past `limit`, or past what the client receives."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Item]: ...
     def __init__(
@@ -523,6 +595,9 @@ class CompactResponseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_CREATE_FIELD_NUMBER: _builtins.int
+    MAX_RECEIVE_BYTES_FIELD_NUMBER: _builtins.int
+    max_receive_bytes: _builtins.int
+    """The client's receive limit for the answer, in bytes. Unset: 4 MiB, as in most gRPC stubs."""
     @_builtins.property
     def response_create(self) -> _requests_pb2.ResponseCreate:
         """Of its members: model, input or previous_response_id, instructions, service_tier."""
@@ -531,12 +606,15 @@ class CompactResponseRequest(_message.Message):
         self,
         *,
         response_create: _requests_pb2.ResponseCreate | None = ...,
+        max_receive_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response_create", b"response_create"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_create", b"response_create"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response_create", b"response_create"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes", "max_receive_bytes", b"max_receive_bytes", "response_create", b"response_create"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_receive_bytes: _TypeAlias = _typing.Literal["max_receive_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_receive_bytes: _TypeAlias = _typing.Literal["_max_receive_bytes", b"_max_receive_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_receive_bytes) -> _WhichOneofReturnType__max_receive_bytes | None: ...
 
 Global___CompactResponseRequest: _TypeAlias = CompactResponseRequest  # noqa: Y015
 

@@ -6,13 +6,16 @@ line for one request, whose refusal is the call's status.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from msgspec import structs
 
 from tieline.codecs.proto import RequestDecoder, to_response
 from tieline.errors import ApiError
+from tieline.events import Event
 from tieline.requests import Create, Resume
+from tieline.responses import Response
 from tieline.v1 import line_pb2
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
@@ -28,9 +31,15 @@ from tieline_server.transports.grpc.status import (
     Context,
     abort,
 )
-from tieline_server.transports.grpc.stream import EventWriter, RequestReader
+from tieline_server.transports.grpc.stream import (
+    LEAST_BYTES,
+    EventWriter,
+    RequestReader,
+    without_settings,
+)
 
 M = TypeVar("M", bound=Message)
+C = TypeVar("C", bound="CreateRequest")
 
 TRANSPORT: Final = "grpc"
 """What this door is called in logs and metrics."""
@@ -43,6 +52,14 @@ CreateRequest = (
     | line_pb2.CompactResponseRequest
 )
 """A request message that wraps a create."""
+
+ResponseAnswer = (
+    line_pb2.CreateResponseResponse | line_pb2.GetResponseResponse | line_pb2.CancelResponseResponse
+)
+"""An answer that is a response."""
+
+ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""What most stubs receive: an answer past it is lost, and its call is RESOURCE_EXHAUSTED."""
 
 
 def parsed(kind: type[M], data: bytes) -> M:
@@ -85,11 +102,12 @@ class CreateCalls:
     async def stream(self, data: bytes, context: Context, call: Call) -> None:
         """One turn as events; what refuses it is the status."""
         principal, authenticate = self._caller(call)
-        create = self._create(line_pb2.StreamResponseRequest, data)
+        create, request = self._create(line_pb2.StreamResponseRequest, data)
         line = self._line(authenticate, profile_for(self._services, create))
         async with self._calls.opened(line) as live:
             self._ask(line, create, len(data), call)
-            await self._say(live, principal, create, context, call)
+            first = await first_event(self._services, live, principal, create)
+            await self._say(live, first, context, call, most=request.max_receive_bytes)
 
     async def create(self, data: bytes, context: Context, call: Call) -> bytes:
         """One turn, answered whole; a failed one is the status. A caller that leaves ends it.
@@ -97,7 +115,7 @@ class CreateCalls:
         One in the background is answered once it lasts, and nobody need stay.
         """
         principal, authenticate = self._caller(call)
-        create = self._create(line_pb2.CreateResponseRequest, data)
+        create, request = self._create(line_pb2.CreateResponseRequest, data)
         line = self._line(authenticate, profile_for(self._services, create))
         async with self._calls.opened(line) as live:
             self._ask(line, create, len(data), call)
@@ -105,8 +123,7 @@ class CreateCalls:
                 response = await acknowledged(self._services, live, principal)
             else:
                 response = (await final_answer(live)).response
-        answer = line_pb2.CreateResponseResponse(response=to_response(response))
-        return answer.SerializeToString()
+        return whole(line_pb2.CreateResponseResponse, response, receives(request))
 
     async def resume(self, data: bytes, context: Context, call: Call) -> None:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
@@ -117,15 +134,21 @@ class CreateCalls:
         async with self._calls.opened(line) as live:
             line.read(Resume(response_id=request.response_id, after=after))
             line.half_close()
-            await self._say(live, principal, Create(), context, call)
+            first = await first_event(self._services, live, principal, Create())
+            await self._say(live, first, context, call, most=request.max_receive_bytes)
 
     async def _say(
-        self, live: LiveLine, principal: Principal, create: Create, context: Context, call: Call
+        self, live: LiveLine, first: Event, context: Context, call: Call, *, most: int
     ) -> None:
-        """Sends what the line says to its end; what refuses it is the status."""
-        first = await first_event(self._services, live, principal, create)
+        """Sends what the line says to its end; what refuses it is the status.
+
+        ``most`` is what the client receives in one message, where it said so.
+        """
         await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
-        error = await EventWriter(context, live.line, self._config, first=first).run()
+        writer = EventWriter(context, live.line, self._config, first=first)
+        if most:
+            writer.receives(most)
+        error = await writer.run()
         await live.line.close()
         if (error := live.error or error) is not None:
             await abort(context, error, call.request_id)
@@ -166,15 +189,15 @@ class CreateCalls:
         self.readers.add(task)
         task.add_done_callback(self.readers.discard)
 
-    def _create(self, kind: type[CreateRequest], data: bytes) -> Create:
-        create = read_create(kind, data, self._services.limits.message_bytes)
+    def _create(self, kind: type[C], data: bytes) -> tuple[Create, C]:
+        create, request = read_create(kind, data, self._services.limits.message_bytes)
         if create.append:
             raise ApiError.of(
                 "unsupported_parameter",
                 "Unsupported parameter: 'append'. A held turn needs the Connect stream.",
                 param="append",
             )
-        return create
+        return create, request
 
     def _ask(self, line: LineRuntime, create: Create, size: int, call: Call) -> None:
         line.work.decode += size
@@ -182,9 +205,54 @@ class CreateCalls:
         line.half_close()
 
 
-def read_create(kind: type[CreateRequest], data: bytes, max_bytes: int) -> Create:
-    """The create of a request of one turn; raises :class:`ApiError` 400 or 413."""
+def read_create(kind: type[C], data: bytes, max_bytes: int) -> tuple[Create, C]:
+    """The create of a request of one turn, and the request.
+
+    Raises :class:`ApiError` 400 or 413.
+    """
     if len(data) > max_bytes:
         raise ApiError.of("request_too_large", f"The message is larger than {max_bytes} bytes.")
     message = parsed(kind, data)
-    return RequestDecoder().create(message.response_create)
+    return RequestDecoder().create(message.response_create), message
+
+
+class Limited(Protocol):
+    """A request that may say how large an answer its client receives."""
+
+    max_receive_bytes: int
+
+
+def receives(request: Limited) -> int:
+    """The largest answer that the client of a call receives."""
+    return (
+        max(request.max_receive_bytes, LEAST_BYTES) if request.max_receive_bytes else ANSWER_BYTES
+    )
+
+
+def fitting(size: int, most: int) -> None:
+    """Refuses an answer of ``size`` bytes that its client would not receive; raises 413."""
+    if size > most:
+        raise ApiError.of(
+            "answer_too_large",
+            f"The answer has {size} bytes, the client receives {most}: ask again with a "
+            f"'max_receive_bytes' of {size} or more, and a stub that takes as much.",
+            param="max_receive_bytes",
+        )
+
+
+def whole(kind: type[ResponseAnswer], response: Response, most: int) -> bytes:
+    """A response as the answer of a call, with no more in it than its client receives.
+
+    The settings that it echoes go first, since the client has them; its output only where it
+    must. That the turn was made and how it ended is always heard.
+    """
+    data = kind(response=to_response(response)).SerializeToString()
+    if len(data) <= most:
+        return data
+    bare = without_settings(response)
+    data = kind(response=to_response(bare), settings_omitted=True).SerializeToString()
+    if len(data) <= most:
+        return data
+    empty = structs.replace(bare, output=())
+    answer = kind(response=to_response(empty), settings_omitted=True, output_omitted=True)
+    return answer.SerializeToString()

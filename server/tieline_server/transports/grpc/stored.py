@@ -1,6 +1,7 @@
 """The RPCs about what exists: stored responses, running turns, models, and sizes of input."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from tieline.codecs.proto import to_item, to_response
 from tieline.items import Item
@@ -9,10 +10,18 @@ from tieline.v1 import items_pb2, line_pb2, models_pb2
 from tieline_server import runtime
 from tieline_server.core.effects import Principal
 from tieline_server.runtime import Services
-from tieline_server.transports.grpc.creates import TRANSPORT, parsed, read_create
+from tieline_server.transports.grpc.creates import (
+    TRANSPORT,
+    fitting,
+    parsed,
+    read_create,
+    receives,
+    whole,
+)
 from tieline_server.transports.grpc.status import Call, Context
 from tieline_server.transports.stored import (
     PAGE,
+    Page,
     cancelled,
     deleted,
     find,
@@ -22,6 +31,9 @@ from tieline_server.transports.stored import (
     place_id,
 )
 from tieline_server.windows import compact
+
+FRAME: Final = 32
+"""More than what the fields around an item take in a page."""
 
 
 class StoredCalls:
@@ -36,8 +48,7 @@ class StoredCalls:
         principal = self._principal(call)
         request = parsed(line_pb2.GetResponseRequest, data)
         response = await find(self._services, principal.owner, request.response_id)
-        answer = line_pb2.GetResponseResponse(response=to_response(response))
-        return answer.SerializeToString()
+        return whole(line_pb2.GetResponseResponse, response, receives(request))
 
     async def delete(self, data: bytes, context: Context, call: Call) -> bytes:
         """Forgets a response of the caller; one that runs is cancelled first."""
@@ -60,20 +71,19 @@ class StoredCalls:
         principal = self._principal(call)
         request = parsed(line_pb2.CancelResponseRequest, data)
         response = await cancelled(self._services, principal.owner, request.response_id)
-        answer = line_pb2.CancelResponseResponse(response=to_response(response))
-        return answer.SerializeToString()
+        return whole(line_pb2.CancelResponseResponse, response, receives(request))
 
     async def count_input_tokens(self, data: bytes, context: Context, call: Call) -> bytes:
         """How many input tokens a create would have."""
         principal = self._principal(call)
-        create = read_create(line_pb2.CountInputTokensRequest, data, self._max_bytes)
+        create, _ = read_create(line_pb2.CountInputTokensRequest, data, self._max_bytes)
         count = await runtime.count_input_tokens(self._services, principal, create)
         return line_pb2.CountInputTokensResponse(input_tokens=count).SerializeToString()
 
     async def compact(self, data: bytes, context: Context, call: Call) -> bytes:
         """The window that stands for a longer history."""
         principal = self._principal(call)
-        create = read_create(line_pb2.CompactResponseRequest, data, self._max_bytes)
+        create, request = read_create(line_pb2.CompactResponseRequest, data, self._max_bytes)
         window = await compact(self._services, principal, create, transport=TRANSPORT)
         answer = line_pb2.CompactResponseResponse(
             id=window.id,
@@ -81,6 +91,7 @@ class StoredCalls:
             output=[to_item(item) for item in window.output],
             usage=to_response(Response(usage=window.usage)).usage,
         )
+        fitting(answer.ByteSize(), receives(request))
         return answer.SerializeToString()
 
     async def models(self, data: bytes, context: Context, call: Call) -> bytes:
@@ -116,16 +127,37 @@ def named(response_id: str, listed: Sequence[Item]) -> list[tuple[str, items_pb2
 def page(
     listed: Sequence[tuple[str, items_pb2.Item]], request: line_pb2.ListInputItemsRequest
 ) -> line_pb2.ListInputItemsResponse:
-    """The page of ``listed`` (oldest first) that is asked for; raises :class:`ApiError` 400."""
+    """The page of ``listed`` (oldest first) that is asked for; raises :class:`ApiError` 400.
+
+    It ends before what its client cannot receive, which is on the next one; an item that fits on
+    no page is 413.
+    """
     chosen = page_of(
         listed,
         limit=request.limit if request.HasField("limit") else PAGE,
         order=request.order or "desc",
         after=request.after or None,
     )
-    return line_pb2.ListInputItemsResponse(
+    most = receives(request)
+    count = _fitting(chosen.entries, most)
+    if count < len(chosen.entries):
+        chosen = Page(entries=chosen.entries[:count], has_more=True)
+    answer = line_pb2.ListInputItemsResponse(
         items=[message for _, message in chosen.entries],
         first_id=chosen.first_id,
         last_id=chosen.last_id,
         has_more=chosen.has_more,
     )
+    fitting(answer.ByteSize(), most)
+    return answer
+
+
+def _fitting(entries: Sequence[tuple[str, items_pb2.Item]], most: int) -> int:
+    """How many of a page's entries fit into an answer; at least one."""
+    ids = 2 * max((len(entry_id.encode()) for entry_id, _ in entries), default=0)
+    room = most - ids - FRAME
+    for count, (_, message) in enumerate(entries):
+        room -= message.ByteSize() + FRAME
+        if room < 0:
+            return max(count, 1)
+    return len(entries)

@@ -203,11 +203,12 @@ class EventWriter:
                 encoded = self._encoder.encode(event, output_omitted=True)
                 if len(encoded) <= self._event_bytes:
                     return encoded
-            return self._encoder.encode(_without_settings(event), output_omitted=ends)
+            bare = msgspec.structs.replace(event, response=without_settings(event.response))
+            return self._encoder.encode(bare, output_omitted=ends)
         error = ApiError.of(
             "event_too_large",
             f"An event of type {event.type} is larger than the {self._event_bytes} bytes that "
-            "the client can receive (session_start.max_receive_bytes).",
+            "the client can receive (max_receive_bytes).",
         )
         return self._encoder.encode(
             events.ErrorEvent(
@@ -222,10 +223,9 @@ class EventWriter:
         return self._encoder.encode(events.Heartbeat(phase=self._line.phase()))
 
 
-def _without_settings(event: events.LifecycleEvent) -> events.LifecycleEvent:
-    """The event with a response that echoes no setting of any size."""
-    response = msgspec.structs.replace(event.response, **_UNSAID)
-    return msgspec.structs.replace(event, response=response)
+def without_settings(response: Response) -> Response:
+    """The response without the echo of any setting of any size."""
+    return msgspec.structs.replace(response, **_UNSAID)
 
 
 _UNSAID: Final = {
@@ -269,10 +269,12 @@ class RequestReader:
     async def run(self) -> None:
         """Reads until the client has said all or the call has ended. Raises nothing."""
         backlog = 0
+        heard = False
         try:
             while isinstance(data := await self._context.read(), bytes):
-                if self._first:
+                if not heard:
                     self._on_first()
+                    heard = True
                 self._take(data)
                 backlog = backlog + 1 if self._writer.writing else 0
                 if backlog >= BACKLOG:

@@ -54,9 +54,7 @@ async def read_body(
     return plain
 
 
-async def _read(
-    request: web.Request, arrival: Callable[[float], Arrival], limit: int
-) -> bytes:
+async def _read(request: web.Request, arrival: Callable[[float], Arrival], limit: int) -> bytes:
     content = request.content
     if content.is_eof():
         # The rule: a body of a few kB came with its head, and no timer is needed.

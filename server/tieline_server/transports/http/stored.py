@@ -114,18 +114,14 @@ class StoredCalls:
     async def input_tokens(self, call: Call) -> web.Response:
         """How many input tokens a create would have."""
         principal = self._principal(call)
-        create, _ = await read_create(
-            call, self._services, self._config, owner=principal.owner
-        )
+        create, _ = await read_create(call, self._services, self._config, owner=principal.owner)
         count = await runtime.count_input_tokens(self._services, principal, create)
         return _json({"object": "response.input_tokens", "input_tokens": count})
 
     async def compact(self, call: Call) -> web.Response:
         """The window that stands for a longer history."""
         principal = self._principal(call)
-        create, _ = await read_create(
-            call, self._services, self._config, owner=principal.owner
-        )
+        create, _ = await read_create(call, self._services, self._config, owner=principal.owner)
         window = await compact(self._services, principal, create, transport="http")
         return _json(
             {

@@ -102,9 +102,7 @@ class WebSocketEndpoint:
             with self.live.place(owner):
                 incoming = self._incoming(owner, request)
                 try:
-                    return await self._serve(
-                        request, handshake, request_id, authenticate, incoming
-                    )
+                    return await self._serve(request, handshake, request_id, authenticate, incoming)
                 finally:
                     incoming.close()
         except ApiError as error:

@@ -244,8 +244,10 @@ class EventWriter:
 class RequestReader:
     """The only reader of one WebSocket: text frames in, requests to the line."""
 
-    __slots__ = ("_decoder", "_encoder", "_incoming", "_line", "_profile", "_socket", "_trace_context",
-                 "_writer", "close_code", "ignores", "refused")  # fmt: skip
+    __slots__ = (
+        "_decoder", "_encoder", "_incoming", "_line", "_profile", "_socket", "_trace_context",
+        "_writer", "close_code", "ignores", "refused",
+    )  # fmt: skip
 
     def __init__(
         self,

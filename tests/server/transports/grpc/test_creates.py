@@ -6,18 +6,23 @@ from collections.abc import AsyncGenerator
 
 import grpc
 import pytest
+from msgspec import Raw
 
 from tests.support.garbage import none_left
 from tests.support.grpc_client import create, kind, status_error
-from tests.support.grpc_engine import INPUT_TOKENS, Step, gated
-from tests.support.grpc_harness import responses, run, serve
+from tests.support.grpc_engine import INPUT_TOKENS, Step, gated, text
+from tests.support.grpc_harness import Served, responses, run, serve
+from tests.support.json_values import dumps
 from tests.support.runtime import until
+from tieline.codecs.proto import to_response
+from tieline.responses import Response
 from tieline.v1 import line_pb2, requests_pb2
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.runtime import LineRuntime
-from tieline_server.transports.grpc.stream import EventWriter
+from tieline_server.transports.grpc.creates import receives, whole
+from tieline_server.transports.grpc.stream import LEAST_BYTES, EventWriter
 
 
 def body(**members: object) -> requests_pb2.ResponseCreate:
@@ -215,3 +220,95 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
 
     with none_left(LineRuntime, EventWriter):
         run(main())
+
+
+MIB = 1024 * 1024
+ROOMY = (("grpc.max_receive_message_length", 64 * MIB), ("grpc.use_local_subchannel_pool", 1))
+
+
+def roomy(served: Served) -> grpc.aio.Channel:
+    """A channel whose stub takes more than most do."""
+    return grpc.aio.insecure_channel(f"127.0.0.1:{served.port}", options=ROOMY)
+
+
+def test_cn_17_an_answer_past_a_stubs_limit_arrives_without_the_echo_of_its_settings() -> None:
+    """The turn is made and booked: what it said must be heard, and the client has its settings."""
+
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            stub = responses(channel)
+            large = body(instructions="i" * (4 * MIB), store=True)
+            request = line_pb2.CreateResponseRequest(response_create=large)
+            made = await stub.CreateResponse(request)
+            name = made.response.id
+            answers = (
+                made,
+                await stub.GetResponse(line_pb2.GetResponseRequest(response_id=name)),
+                await stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=name)),
+            )
+            for answer in answers:
+                assert (answer.settings_omitted, answer.output_omitted) == (True, False)
+                assert answer.response.id == name
+                assert answer.response.usage.output_tokens == 2
+                assert len(answer.response.output) == 1
+                assert not answer.response.HasField("instructions")
+            async with roomy(served) as wide:
+                got = line_pb2.GetResponseRequest(response_id=name, max_receive_bytes=64 * MIB)
+                answer = await responses(wide).GetResponse(got)
+                assert not answer.settings_omitted
+                assert len(answer.response.instructions) == 4 * MIB
+
+    run(main())
+
+
+def test_cn_17_an_output_past_the_limit_is_left_out_and_got_again_under_the_same_key() -> None:
+    async def main() -> None:
+        async with serve(text(["x" * MIB] * 5)) as served, served.channel() as channel:
+            asked = body(store=False, idempotency_key="k")
+            request = line_pb2.CreateResponseRequest(response_create=asked)
+            answer = await responses(channel).CreateResponse(request)
+            assert (answer.settings_omitted, answer.output_omitted) == (True, True)
+            assert answer.response.status == "completed"
+            assert answer.response.usage.output_tokens == 5
+            async with roomy(served) as wide:
+                request.max_receive_bytes = 64 * MIB
+                again = await responses(wide).CreateResponse(request)
+            assert again.response.id == answer.response.id
+            assert not again.output_omitted
+            assert len(again.response.output[0].message.parts.parts[0].text.text) == 5 * MIB
+            assert served.engine.started == 1
+
+    run(main())
+
+
+def test_cn_17_a_stream_of_one_turn_states_its_limit_with_its_request() -> None:
+    async def main() -> None:
+        async with serve(text(["x" * MIB] * 5)) as served, roomy(served) as channel:
+            request = line_pb2.StreamResponseRequest(response_create=body(store=False))
+            for limit in (0, 64 * MIB):
+                request.max_receive_bytes = limit
+                call = responses(channel).StreamResponse(request)
+                events = [event async for message in call for event in message.events]
+                assert events[-1].response_completed.output_omitted is not bool(limit)
+                too_large = [event for event in events if kind(event) == "error"]
+                assert bool(too_large) is not bool(limit)
+
+    run(main())
+
+
+def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits() -> None:
+    response = Response(
+        id="resp_1",
+        output=(Raw(dumps({"type": "message", "role": "assistant", "content": "x" * 30_000})),),
+        instructions=Raw(dumps("i" * 1000)),
+    )
+    answer = line_pb2.CreateResponseResponse
+    size = answer(response=to_response(response)).ByteSize()
+    assert len(whole(answer, response, size)) == size
+    bare = answer.FromString(whole(answer, response, size - 1))
+    assert (bare.settings_omitted, bare.output_omitted) == (True, False)
+    assert len(bare.response.output) == 1
+    least = whole(answer, response, LEAST_BYTES)
+    assert len(least) < LEAST_BYTES
+    assert answer.FromString(least).output_omitted
+    assert receives(line_pb2.GetResponseRequest(max_receive_bytes=1)) == LEAST_BYTES

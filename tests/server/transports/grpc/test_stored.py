@@ -171,6 +171,60 @@ def test_pages_follow_one_another_to_the_end() -> None:
     assert seen == [f"msg_{number}" for number in range(7)]
 
 
+def heavy(sizes: list[int]) -> list[tuple[str, items_pb2.Item]]:
+    """Items of these sizes, oldest first."""
+    said = [items_pb2.Message(role="user", text="x" * size) for size in sizes]
+    return [(f"i{at}", items_pb2.Item(message=each)) for at, each in enumerate(said)]
+
+
+def test_cn_17_a_page_ends_before_what_its_client_cannot_receive() -> None:
+    listed = heavy([9_000] * 5)
+    after, seen = "", []
+    for _ in range(5):
+        asked = line_pb2.ListInputItemsRequest(
+            order="asc", after=after or None, max_receive_bytes=20_000
+        )
+        answer = page(listed, asked)
+        assert answer.ByteSize() <= 20_000
+        seen.append(len(answer.items))
+        after = answer.last_id
+        if not answer.has_more:
+            break
+    assert seen == [2, 2, 1]
+
+
+def test_cn_17_an_item_that_fits_on_no_page_is_refused_with_the_size_that_it_needs() -> None:
+    listed = heavy([100, 30_000])
+    first = page(listed, line_pb2.ListInputItemsRequest(order="asc", max_receive_bytes=20_000))
+    assert (len(first.items), first.has_more) == (1, True)
+    with pytest.raises(ApiError) as caught:
+        page(listed, line_pb2.ListInputItemsRequest(max_receive_bytes=20_000))
+    assert (caught.value.code, caught.value.param) == ("answer_too_large", "max_receive_bytes")
+    needed = int(caught.value.message.split()[3])
+    answer = page(listed, line_pb2.ListInputItemsRequest(limit=1, max_receive_bytes=needed))
+    assert answer.ByteSize() == needed
+
+
+def test_cn_17_a_window_past_the_limit_is_refused_with_the_size_that_it_needs() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            body = requests_pb2.ResponseCreate(model="tiny", input_text="x" * (5 * 1024 * 1024))
+            asked = line_pb2.CompactResponseRequest(response_create=body)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await responses(channel).CompactResponse(asked)
+            assert code_of(caught.value) == "answer_too_large"
+            needed = int((caught.value.details() or "").split()[3])
+            asked.max_receive_bytes = needed
+            options = [("grpc.max_receive_message_length", needed)]
+            async with grpc.aio.insecure_channel(
+                f"127.0.0.1:{served.port}", options=options
+            ) as wide:
+                window = await responses(wide).CompactResponse(asked)
+            assert len(window.output) == 2
+
+    run(main())
+
+
 def test_an_item_without_an_id_is_listed_under_its_place_and_keeps_its_bytes() -> None:
     item = items.decode(b'{"role":"user","content":"hi"}')
     other = items.decode(b'{"type":"web_search_call","query":"x"}')
