@@ -86,9 +86,7 @@ def shown(data: bytes, sizes: list[int]) -> bytes:
     return reader.seen
 
 
-OVERTAKEN = SOUND.replace(
-    MESSAGE, MESSAGE.replace(frame(b"", opcode=PING), b""), 1
-)
+OVERTAKEN = SOUND.replace(MESSAGE, MESSAGE.replace(frame(b"", opcode=PING), b""), 1)
 """``SOUND`` without the control frame between the fragments of a message."""
 
 
@@ -108,7 +106,11 @@ def test_sound_frames_go_through_unchanged_in_any_pieces() -> None:
 def test_cn_21_nothing_of_a_message_reaches_the_reader_before_it_is_whole() -> None:
     reader, gate = Reader(), Gate()
     frames = ClientFrames(reader, gate)
-    first, *rest = frame(b"one", fin=False), frame(b"two", opcode=0, fin=False), frame(b"", opcode=0)
+    first, *rest = (
+        frame(b"one", fin=False),
+        frame(b"two", opcode=0, fin=False),
+        frame(b"", opcode=0),
+    )
     frames.feed_data(first)
     frames.feed_data(rest[0] + frame(b"", opcode=PING) + rest[1][:-1])
     assert reader.seen == frame(b"", opcode=PING)

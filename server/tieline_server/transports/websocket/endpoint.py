@@ -46,6 +46,7 @@ from tieline_server.transports.websocket.handshake import (
     Handshake,
     read_handshake,
     refusal,
+    without_secrets,
 )
 from tieline_server.transports.websocket.incoming import IncomingMessages
 from tieline_server.transports.websocket.stream import (
@@ -194,7 +195,7 @@ class Connection:
 
     async def start(self) -> None:
         """Answers the upgrade; raises :class:`ConnectionError` where the peer is gone."""
-        self._flow = await self._socket.prepare(self._request)
+        self._flow = await self._socket.prepare(without_secrets(self._request, self._handshake))
         transport = self._request.transport
         if transport is None:
             raise ConnectionResetError("the peer is gone")

@@ -31,8 +31,13 @@ TURN_STATE: Final = "x-codex-turn-state"
 V1: Final = "responses_websockets=2026-02-04"
 """The value of OpenAI-Beta by which a client of the append prototype says so (wire.md 2.2)."""
 
-SUBPROTOCOLS: Final = ("openai-beta.responses.v1",)
+SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
+
+SUBPROTOCOLS: Final = ("responses", "openai-beta.responses.v1")
 """None is needed; a client that offers a known one is told so, as browsers insist on it."""
+
+KEY_IN_SUBPROTOCOL: Final = "openai-insecure-api-key."
+"""What stands before the key that a browser offers, which can send no ``Authorization``."""
 
 TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
 """The W3C headers of a trace context."""
@@ -46,6 +51,8 @@ class Handshake(Struct, frozen=True, kw_only=True):
     """What the headers of an upgrade say."""
 
     authorization: str | None
+    subprotocol: str | None
+    """The one that is agreed to, of those offered."""
     extensions: frozenset[str]
     v1: bool
     """Whether this is a client of the append prototype."""
@@ -76,9 +83,11 @@ def read_handshake(request: web.Request) -> Handshake:
         raise ApiError.of("invalid_request", "An upgrade to WebSocket has no body.")
     if not _is_key(headers.get("Sec-WebSocket-Key", "")):
         raise ApiError.of("invalid_request", "Invalid header: 'Sec-WebSocket-Key'.")
+    offered = _offered(request)
     beta = {token.strip() for token in ",".join(headers.getall("OpenAI-Beta", [])).split(",")}
     return Handshake(
-        authorization=headers.get("Authorization"),
+        authorization=headers.get("Authorization") or _key_in(offered),
+        subprotocol=next((each for each in offered if each in SUBPROTOCOLS), None),
         extensions=json_events.asked_for(
             [*headers.getall(json_events.HEADER, []), request.query.get(json_events.HEADER)],
             timing=headers.get(json_events.TIMING_HEADER),
@@ -87,6 +96,16 @@ def read_handshake(request: web.Request) -> Handshake:
         turn_state=headers.get(TURN_STATE),
         trace_context=_trace_of(headers),
     )
+
+
+def without_secrets(request: web.Request, handshake: Handshake) -> web.BaseRequest:
+    """The request without the subprotocols that are not agreed to: aiohttp would log them."""
+    headers = request.headers.copy()
+    if headers.popall(SUBPROTOCOL, None) is None:
+        return request
+    if handshake.subprotocol is not None:
+        headers[SUBPROTOCOL] = handshake.subprotocol
+    return request.clone(headers=headers)
 
 
 def upgrade_required(message: str) -> ApiError:
@@ -142,6 +161,21 @@ def _trace_in(client_metadata: msgspec.Raw) -> dict[str, str] | None:
 def _trace_of(headers: Mapping[str, str]) -> dict[str, str] | None:
     trace = {key: headers[key] for key in TRACE_KEYS if key in headers}
     return trace if "traceparent" in trace else None
+
+
+def _offered(request: web.Request) -> list[str]:
+    """The subprotocols that a client offers, in its order (RFC 6455 11.3.4)."""
+    if SUBPROTOCOL not in request.headers:
+        return []
+    return [each.strip() for each in ",".join(request.headers.getall(SUBPROTOCOL)).split(",")]
+
+
+def _key_in(offered: list[str]) -> str | None:
+    """The key among them, as ``Authorization`` would say it."""
+    for each in offered:
+        if each.startswith(KEY_IN_SUBPROTOCOL):
+            return f"Bearer {each.removeprefix(KEY_IN_SUBPROTOCOL)}"
+    return None
 
 
 def _is_upgrade(request: web.Request) -> bool:

@@ -1,5 +1,6 @@
 """The upgrade: what is accepted, what is echoed, and how a refusal looks."""
 
+import hashlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -63,16 +64,54 @@ def test_codexs_turn_state_comes_back() -> None:
     run(main())
 
 
-def test_a_known_subprotocol_is_agreed_to() -> None:
+@pytest.mark.parametrize(
+    ("offered", "agreed"),
+    [
+        ("openai-beta.responses.v1", "openai-beta.responses.v1"),
+        ("openai-insecure-api-key.x, responses", "responses"),
+        ("realtime,responses , openai-insecure-api-key.x", "responses"),
+    ],
+)
+def test_cn_11_a_known_subprotocol_is_agreed_to(offered: str, agreed: str) -> None:
     async def main() -> None:
-        headers = {"Sec-WebSocket-Protocol": "openai-beta.responses.v1"}
+        headers = {"Sec-WebSocket-Protocol": offered}
         async with serve() as served, served.socket(headers=headers) as socket:
-            assert socket.headers["sec-websocket-protocol"] == "openai-beta.responses.v1"
+            assert socket.headers["sec-websocket-protocol"] == agreed
+            assert (await socket.turn())[-1]["type"] == "response.completed"
 
     run(main())
 
 
-def test_an_unknown_subprotocol_is_no_reason_to_refuse() -> None:
+def test_cn_11_a_browser_brings_its_key_as_a_subprotocol(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with OpenAI: a page cannot send ``Authorization``, which wins where both are there."""
+    caplog.set_level("DEBUG")
+    digest = hashlib.sha256(b"sk-secret-1").hexdigest()
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[[keys]]\nhash = "sha256:{digest}"\nowner = "a"\n')
+    offer = {"Sec-WebSocket-Protocol": "responses, openai-insecure-api-key.sk-secret-1"}
+    wrong = {"Sec-WebSocket-Protocol": "responses, openai-insecure-api-key.sk-secret-2"}
+
+    async def main() -> None:
+        async with serve(api_keys=keys) as served:
+            async with served.socket(headers=offer) as socket:
+                assert socket.headers["sec-websocket-protocol"] == "responses"
+                assert (await socket.turn())[-1]["type"] == "response.completed"
+            for refused in (wrong, {**offer, "Authorization": "Bearer sk-secret-2"}):
+                with pytest.raises(Refused) as caught:
+                    async with served.socket(headers=refused):
+                        pass
+                assert caught.value.error["code"] == "invalid_api_key"
+                assert "secret" not in str(caught.value.body)
+
+    run(main())
+    assert "secret" not in caplog.text
+
+
+def test_cn_11_an_unknown_subprotocol_is_no_reason_to_refuse_and_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         headers = {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.x"}
         async with serve() as served, served.socket(headers=headers) as socket:
@@ -80,6 +119,7 @@ def test_an_unknown_subprotocol_is_no_reason_to_refuse() -> None:
             assert (await socket.turn())[-1]["type"] == "response.completed"
 
     run(main())
+    assert caplog.text == ""
 
 
 def test_the_v1_header_makes_every_create_a_rollout() -> None:
