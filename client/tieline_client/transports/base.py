@@ -5,7 +5,8 @@ A transport is one file in this folder and one line in the table of ``transports
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from msgspec import Struct
 
@@ -71,6 +72,66 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """``host:port``, an IPv6 host in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+class Proxy(Struct, frozen=True, kw_only=True):
+    """What the environment says of the way to an endpoint."""
+
+    scheme: str
+    """http; or https, where the way to the proxy itself is secured."""
+    host: str
+    port: int
+    user: str | None = None
+    password: str = ""
+
+    @property
+    def address(self) -> str:
+        """``host:port``, an IPv6 host in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+_PROXIES: Final = {
+    "ws": ("ws", "http", "all"),
+    "http": ("http", "all"),
+    "wss": ("wss", "https", "all"),
+    "https": ("https", "all"),
+    "grpcs": ("grpc", "https", "all"),
+}
+"""Scheme -> the variables ``NAME_PROXY`` that hold for it; the first that is set wins."""
+_PROXY_PORTS: Final = {"http": 80, "https": 443}
+
+
+def proxy_of(endpoint: Endpoint) -> Proxy | None:
+    """The proxy that the environment names for an endpoint; None where there is none.
+
+    Raises :class:`UnsupportedUrl` for one that cannot be used. What it holds is never shown.
+    """
+    named = getproxies()
+    name = next((name for name in _PROXIES[endpoint.scheme] if named.get(name)), None)
+    # NO_PROXY lists hosts, and hosts with a port.
+    if name is None or proxy_bypass(endpoint.address) or proxy_bypass(endpoint.host):
+        return None
+    given = named[name]
+    try:
+        parts = urlsplit(given if "://" in given else f"http://{given}")
+        user = None if parts.username is None else unquote(parts.username)
+        port = parts.port or _PROXY_PORTS[parts.scheme]
+        if parts.hostname and parts.scheme in _PROXY_PORTS and ":" not in (user or ""):
+            return Proxy(
+                scheme=parts.scheme,
+                host=parts.hostname,
+                port=port,
+                user=user,
+                password=unquote(parts.password or ""),
+            )
+    except (ValueError, KeyError):
+        # What cannot be read is told below; this error would show it.
+        pass
+    raise UnsupportedUrl(
+        f"{name.upper()}_PROXY is not http://[USER:PASSWORD@]HOST:PORT; "
+        "NO_PROXY names hosts that are reached without a proxy"
+    )
 
 
 class Transport(Protocol):

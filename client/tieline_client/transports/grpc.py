@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -25,8 +26,13 @@ from tieline.events import Event, Opaque
 from tieline.requests import ClientHeartbeat, Request, SessionEnd, SessionStart
 from tieline.v1 import line_pb2
 from tieline.v1.events_pb2 import ServerEvent
-from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
-from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls, checked
+from tieline_client.errors import (
+    ConnectionLost,
+    ConnectTimeout,
+    ProtocolViolation,
+    UnsupportedUrl,
+)
+from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls, checked, proxy_of
 
 EXTENSIONS: Final = ("heartbeat", "limits", "timing")
 """What we ask for and can read (design: extensions)."""
@@ -59,7 +65,7 @@ async def open_plain(endpoint: Endpoint) -> "GrpcTransport":
 async def open_tls(endpoint: Endpoint) -> "GrpcTransport":
     """Opens a line over TLS, with a certificate of our own where ``endpoint.tls`` has one."""
     tls = endpoint.tls or Tls()
-    options = _options(endpoint.options)
+    options = [*_way(endpoint), *_options(endpoint.options)]
     if tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     credentials = grpc.ssl_channel_credentials(
@@ -69,6 +75,17 @@ async def open_tls(endpoint: Endpoint) -> "GrpcTransport":
     )
     channel = grpc.aio.secure_channel(endpoint.address, credentials, options=options)
     return await _open(endpoint, channel)
+
+
+def _way(endpoint: Endpoint) -> list[tuple[str, Any]]:
+    """The proxy as the other transports find it; the library reads small letters alone."""
+    proxy = proxy_of(endpoint)
+    if proxy is None:
+        return [("grpc.enable_http_proxy", 0)]
+    if proxy.scheme != "http":
+        raise UnsupportedUrl("gRPC reaches a proxy over http:// only")
+    named = "" if proxy.user is None else f"{quote(proxy.user)}:{quote(proxy.password)}@"
+    return [("grpc.http_proxy", f"http://{named}{proxy.address}")]
 
 
 def _read(path: str | None) -> bytes | None:

@@ -40,7 +40,7 @@ from tieline.responses import Response
 from tieline_client._line import Loss, check_id
 from tieline_client.errors import ConnectionLost, NotSent, ProtocolViolation, Unsupported
 from tieline_client.transports import web
-from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint
+from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, proxy_of
 from tieline_client.transports.event_stream import EventStream
 
 T = TypeVar("T")
@@ -59,8 +59,9 @@ _ELSEWHERE: Final = frozenset(
 
 async def open_line(endpoint: Endpoint) -> "SseTransport":
     """A line over ``http://`` or ``https://``; it connects with the first create."""
-    traffic = web.Traffic()
-    return SseTransport(endpoint, web.session(endpoint, traffic), traffic)
+    traffic, proxy = web.Traffic(), proxy_of(endpoint)
+    session = web.session(endpoint, traffic, proxy=proxy)
+    return SseTransport(endpoint, session, traffic, web.request_options(endpoint, proxy))
 
 
 _STREAMED: Final = {
@@ -179,11 +180,17 @@ class SseTransport:
     """A key is a header here, which any server may ignore."""
 
     def __init__(
-        self, endpoint: Endpoint, session: aiohttp.ClientSession, traffic: web.Traffic
+        self,
+        endpoint: Endpoint,
+        session: aiohttp.ClientSession,
+        traffic: web.Traffic,
+        requests: dict[str, Any],
     ) -> None:
         self._address = endpoint.address
         self._url = web.responses_url(endpoint)
-        self._name = web.server_name(endpoint)
+        # A redirect is not followed: the key is for the host that the caller named.
+        self._how = {"allow_redirects": False, **requests}
+        """What every request says of its connection."""
         self._options = endpoint.options
         self._session = session
         self._traffic = traffic
@@ -201,7 +208,8 @@ class SseTransport:
                 async with asyncio.timeout(self._options.connect_timeout):
                     self._extensions = await self._capabilities()
             except (aiohttp.ClientError, OSError) as error:
-                raise NotSent(str(web.loss(error, self._address))) from error
+                loss = web.loss(error, self._address)
+                raise NotSent(str(loss)) from loss.__cause__
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 self._extensions = frozenset()
         return self._extensions
@@ -256,9 +264,7 @@ class SseTransport:
 
     async def _capabilities(self) -> frozenset[str]:
         url = self._url.removesuffix("responses") + "capabilities"
-        async with self._session.get(
-            url, allow_redirects=False, server_hostname=self._name
-        ) as response:
+        async with self._session.get(url, **self._how) as response:
             raw = await response.read() if response.status == 200 else b"{}"
         said = msgspec.json.decode(raw, type=_Capabilities)
         return frozenset(said.extensions.get("http", ()))
@@ -311,7 +317,6 @@ class SseTransport:
             self._lose(turn, error)
         except (aiohttp.ClientError, OSError) as error:
             loss = web.loss(error, self._address)
-            loss.__cause__ = error
             self._lose(turn, loss, sent=not web.never_sent(error))
         except Exception:
             self._lose(turn, ConnectionLost("the client failed"))
@@ -346,18 +351,16 @@ class SseTransport:
                 self._url,
                 data=_Body(body),
                 headers=_headers(request),
-                allow_redirects=False,
-                server_hostname=self._name,
                 read_bufsize=_MARGIN,
+                **self._how,
             )
         after = {} if request.after is None else {"starting_after": str(request.after)}
         return await self._session.get(
             f"{self._url}/{quote(request.response_id or '', safe='')}",
             params={"stream": "true", **after},
             headers=_STREAMED,
-            allow_redirects=False,
-            server_hostname=self._name,
             read_bufsize=_MARGIN,
+            **self._how,
         )
 
     async def _hand_over(self, turn: _Turn, data: Sequence[bytes]) -> None:
@@ -436,9 +439,7 @@ class SseTransport:
         with suppress(aiohttp.ClientError, OSError):
             async with (
                 asyncio.timeout(self._options.close_timeout),
-                self._session.post(
-                    url, allow_redirects=False, server_hostname=self._name
-                ) as response,
+                self._session.post(url, **self._how) as response,
             ):
                 return response.status == 200
         return False

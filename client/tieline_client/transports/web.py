@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -22,8 +23,13 @@ from msgspec.structs import replace
 from tieline.codecs import json
 from tieline.errors import BY_STATUS, ApiError, TielineError
 from tieline.events import Event, Opaque, Timing
-from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
-from tieline_client.transports.base import Endpoint, Tls, checked
+from tieline_client.errors import (
+    ConnectionLost,
+    ConnectTimeout,
+    NotSent,
+    ProtocolViolation,
+)
+from tieline_client.transports.base import Endpoint, Proxy, Tls, checked
 
 EXTENSIONS: Final = "x-tieline-extensions"
 """The header that asks for events of ours, and by which a server says that it has them."""
@@ -81,11 +87,6 @@ def secure(endpoint: Endpoint) -> ssl.SSLContext | bool:
     return context
 
 
-def server_name(endpoint: Endpoint) -> str | None:
-    """The name that the server's certificate must hold, where it is not the host's."""
-    return endpoint.tls.server_name if endpoint.tls is not None else None
-
-
 def _authorities(tls: Tls) -> str | None:
     return None if tls.ca is None else Path(tls.ca).read_text()
 
@@ -111,6 +112,8 @@ class Traffic:
 
     def made(self, transport: asyncio.Transport) -> None:
         """A connection exists."""
+        # The end of one that became a tunnel is told to another protocol than ours.
+        self._open = {each for each in self._open if not each.is_closing()}
         self._open.add(transport)
 
     def seen(self) -> None:
@@ -162,22 +165,53 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def session(
-    endpoint: Endpoint, traffic: Traffic, *, traces: Sequence[aiohttp.TraceConfig] = ()
+    endpoint: Endpoint,
+    traffic: Traffic,
+    *,
+    proxy: Proxy | None,
+    traces: Sequence[aiohttp.TraceConfig] = (),
 ) -> aiohttp.ClientSession:
     """A session of our own: no cookies, no limit on connections, TLS as the endpoint says.
 
     Raises OSError for a TLS file that cannot be read.
     """
     options = endpoint.options
+    read = {} if proxy is None or _tunnels(endpoint) else _authorization(proxy)
     return aiohttp.ClientSession(
         connector=_Connector(traffic, ssl=secure(endpoint)),
-        headers=headers(endpoint),
+        headers=headers(endpoint) | read,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=options.connect_timeout, sock_read=options.idle_timeout
+            total=None,
+            # With all that a proxy does before there is a connection.
+            connect=options.connect_timeout,
+            sock_connect=options.connect_timeout,
+            sock_read=options.idle_timeout,
         ),
         trace_configs=list(traces),
+        proxy=None if proxy is None else f"{proxy.scheme}://{proxy.address}",
     )
+
+
+def request_options(endpoint: Endpoint, proxy: Proxy | None) -> dict[str, Any]:
+    """What each request says of the connection that it needs."""
+    # The name that the server's certificate must hold, where it is not the host's.
+    name = endpoint.tls.server_name if endpoint.tls is not None else None
+    tunnel = proxy is not None and _tunnels(endpoint)
+    asked = {"proxy_headers": _authorization(proxy)} if proxy and tunnel else {}
+    return {"server_hostname": name, **asked}
+
+
+def _tunnels(endpoint: Endpoint) -> bool:
+    """Whether a proxy only joins two connections (CONNECT); else it reads our requests."""
+    return endpoint.scheme in ("wss", "https")
+
+
+def _authorization(proxy: Proxy) -> dict[str, str]:
+    """The header by which a proxy knows us; in its URL the library's errors would show it."""
+    if proxy.user is None:
+        return {}
+    return {"proxy-authorization": aiohttp.encode_basic_auth(proxy.user, proxy.password)}
 
 
 def decode(raw: bytes) -> Event:
@@ -210,22 +244,51 @@ def _placed(event: Opaque) -> Event:
 
 def never_sent(error: BaseException) -> bool:
     """Whether a request has failed before there was a connection to send it on."""
-    return isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return isinstance(
+        error,
+        aiohttp.ClientConnectorError
+        | aiohttp.ClientHttpProxyError
+        | aiohttp.ConnectionTimeoutError,
+    )
 
 
 def loss(error: BaseException, address: str) -> TielineError:
-    """What a failure of the connection means to a caller."""
+    """What a failure of the connection means to a caller, with its cause."""
+    found = _loss(error, address)
+    # The library's error of a proxy that refused holds what we had said to it.
+    found.__cause__ = None if isinstance(error, aiohttp.ClientHttpProxyError) else error
+    found.__suppress_context__ = True
+    return found
+
+
+def _loss(error: BaseException, address: str) -> TielineError:
     match error:
         case aiohttp.ConnectionTimeoutError():
             return ConnectTimeout(f"no answer from {address}")
+        case aiohttp.ClientHttpProxyError():
+            return _proxy_refused(error.status, address)
         case aiohttp.ClientConnectorCertificateError():
             return ConnectionLost(f"cannot connect to {address}: {error.certificate_error}")
         case aiohttp.ClientConnectorError():
-            return ConnectionLost(f"cannot connect to {address}: {_reason(error.os_error)}")
+            reason = _reason(error.os_error)
+            # The name of a proxy that cannot be found is an error like that of a server's.
+            if f"{error.port}" != address.rpartition(":")[2] or error.host not in address:
+                return NotSent(f"cannot connect to the proxy {error.host}:{error.port}: {reason}")
+            return ConnectionLost(f"cannot connect to {address}: {reason}")
         case aiohttp.ServerTimeoutError():
             return ConnectionLost(f"lost the line to {address}: the server is silent")
         case _:
             return ConnectionLost(f"lost the line to {address}: {error or type(error).__name__}")
+
+
+def _proxy_refused(status: int, address: str) -> NotSent:
+    """A proxy will not connect us; its own words could repeat what we said to it."""
+    return NotSent(f"the proxy answered {_named(status)}; NO_PROXY={address} would pass it by")
+
+
+def _named(status: int) -> str:
+    """A status with its own phrase: the one that was sent may repeat what we said."""
+    return f"{status} {next((each.phrase for each in HTTPStatus if each == status), '')}".rstrip()
 
 
 def _reason(error: OSError) -> str:
@@ -241,6 +304,8 @@ async def refusal(response: aiohttp.ClientResponse, address: str) -> TielineErro
         where = response.headers.get("location")
         to = f", to {where[:_SHOWN]}" if where else ""
         return ConnectionLost(f"{address} does not serve the API there: {response.status}{to}")
+    if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return _proxy_refused(response.status, address)
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -249,7 +314,7 @@ async def refusal(response: aiohttp.ClientResponse, address: str) -> TielineErro
     except (aiohttp.ClientError, OSError, TimeoutError):
         # The status says enough.
         pass
-    name = f"{address} answered {response.status} {response.reason or ''}".rstrip()
+    name = f"{address} answered {_named(response.status)}"
     return _refused(response.status, response.headers, bytes(body[:_BODY]), name=name)
 
 

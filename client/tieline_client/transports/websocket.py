@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
+from msgspec.structs import replace
 
 from tieline.codecs import json
 from tieline.errors import ERRORS, ApiError, TielineError
@@ -19,7 +20,7 @@ from tieline.events import Event
 from tieline.requests import Request, SessionStart
 from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
 from tieline_client.transports import web
-from tieline_client.transports.base import Endpoint
+from tieline_client.transports.base import Endpoint, proxy_of
 
 SEND_LIMIT: Final = 16 * 1024 * 1024 - 1
 """Bytes of a message that every known server takes; at 16 MiB OpenAI closes with 1009."""
@@ -43,20 +44,26 @@ _OURS: Final[dict[int, str]] = {
 """Close code that aiohttp chose for a frame of the server -> our error; others are violations."""
 
 
+_HTTP: Final = {"ws": "http", "wss": "https"}
+
+
 async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
     """Opens a line over ``ws://`` or ``wss://``; raises what the server says instead of 101."""
     address, options = endpoint.address, endpoint.options
     traffic = web.Traffic()
     extended = asyncio.Event()
-    session = web.session(endpoint, traffic, traces=[_watch(extended, address)])
+    proxy = proxy_of(endpoint)
+    session = web.session(endpoint, traffic, proxy=proxy, traces=[_watch(extended, address)])
+    # The handshake is a request of HTTP (RFC 6455 4.1), and a proxy is to see it as one.
+    asked = replace(endpoint, scheme=_HTTP[endpoint.scheme])
     try:
         async with asyncio.timeout(options.connect_timeout):
             socket = await session.ws_connect(
-                web.responses_url(endpoint),
+                web.responses_url(asked),
                 compress=0,
                 max_msg_size=options.max_receive_bytes,
                 timeout=aiohttp.ClientWSTimeout(ws_close=options.close_timeout),
-                server_hostname=web.server_name(endpoint),
+                **web.request_options(endpoint, proxy),
             )
     except TimeoutError:
         await session.close()
@@ -67,7 +74,8 @@ async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
         raise ConnectionLost(f"{address} does not speak WebSocket: {error.message}") from error
     except (aiohttp.ClientError, OSError) as error:
         await session.close()
-        raise web.loss(error, address) from error
+        loss = web.loss(error, address)
+        raise loss from loss.__cause__
     except BaseException:
         await session.close()
         raise
