@@ -6,6 +6,9 @@ may cancel waits on the call itself: cancelling a read or a write would cancel t
 """
 
 import asyncio
+import os
+import re
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,12 +72,46 @@ async def open_tls(endpoint: Endpoint) -> "GrpcTransport":
     if tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=_read(tls.ca),
+        root_certificates=_authorities() if tls.ca is None else _read(tls.ca),
         private_key=_read(tls.key),
         certificate_chain=_read(tls.cert),
     )
     channel = grpc.aio.secure_channel(endpoint.address, credentials, options=options)
     return await _open(endpoint, channel)
+
+
+_OWN_ROOTS: Final = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+"""The library's own variable, which it reads by itself."""
+_HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+")
+"""What OpenSSL looks up in a folder of authorities."""
+_CERTIFICATE: Final = re.compile(
+    b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL
+)
+
+
+def _authorities() -> bytes | None:
+    """Whom OpenSSL would trust, as the other transports do; None for the library's own list.
+
+    The library knows neither ``SSL_CERT_FILE`` nor the system's authorities.
+    """
+    if os.environ.get(_OWN_ROOTS):
+        return None
+    known = ssl.get_default_verify_paths()
+    file = Path(os.environ.get(known.openssl_cafile_env) or known.openssl_cafile)
+    folders = os.environ.get(known.openssl_capath_env) or known.openssl_capath
+    paths = [
+        path
+        for folder in map(Path, folders.split(os.pathsep))
+        if folder.is_dir()
+        for path in sorted(folder.iterdir())
+        if _HASHED.fullmatch(path.name)
+    ]
+    found: dict[bytes, None] = {}
+    for path in (file, *paths):
+        # One that cannot be read is passed over, as by OpenSSL.
+        with suppress(OSError):
+            found.update(dict.fromkeys(_CERTIFICATE.findall(path.read_bytes())))
+    return b"\n".join(found) or None
 
 
 def _way(endpoint: Endpoint) -> list[tuple[str, Any]]:
