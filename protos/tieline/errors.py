@@ -64,6 +64,7 @@ ERRORS: Final[dict[str, Row]] = {
     "array_above_max_length": _BAD,
     "invalid_stream_id": _BAD,
     "invalid_function_parameters": _BAD,
+    "invalid_json_schema": _BAD,
     "tool_call_not_found": _BAD,
     "tool_output_missing": _BAD,
     "duplicate_item": _BAD,

@@ -136,6 +136,18 @@ class Config(BaseSettings):
     model: Path | None = Field(
         None, description="GGUF file of the llama engine, instead of the packaged model."
     )
+    longest_string: int | None = Field(
+        None,
+        ge=0,
+        description="Characters at which the llama engine ends strings that a schema leaves open; "
+        "0 for nowhere. Unset: 256 with the packaged model, else 0.",
+    )
+    longest_list: int | None = Field(
+        None,
+        ge=0,
+        description="Items at which it ends lists that a schema leaves open; 0 for nowhere. "
+        "Unset: 8 with the packaged model, else 0.",
+    )
     upstream: Upstream = Field(
         None,
         description="Base URL of an OpenAI-compatible server; of several replicas, "
@@ -457,6 +469,8 @@ class Config(BaseSettings):
         for name, value, engine in (
             ("script", self.script, "scripted"),
             ("model", self.model, "llama"),
+            ("longest_string", self.longest_string, "llama"),
+            ("longest_list", self.longest_list, "llama"),
             ("upstream", self.upstream, UPSTREAM),
         ):
             if value is not None and engine not in self.engines:

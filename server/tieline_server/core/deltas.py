@@ -87,6 +87,8 @@ class ItemEnd(Struct, frozen=True, gc=False):
     """The open item is whole; the next delta begins another, even of the same kind."""
 
     tokens: int = 0
+    incomplete: bool = False
+    """Whether something of it was cut or lost all the same: it says so, and stays in the chain."""
 
 
 class Finish(Struct, frozen=True, kw_only=True, gc=False):

@@ -114,11 +114,12 @@ class Output:
         kind = _ITEM_OF.get(type(delta)) if getattr(delta, "text", " ") else None
         return kind is not None and (self.open is None or kind != self.open.kind)
 
-    def close(self, status: str) -> None:
+    def close(self, status: str, *, kept: bool = False) -> None:
         """Closes the open item, if any: ``completed`` by itself, ``incomplete`` when cut.
 
         Of a cut response only its message text stays in the chain: half a call or half a
-        thought would mislead the next turn (design: state rules).
+        thought would mislead the next turn (design: state rules). What can be read to its end
+        is ``kept`` all the same.
         """
         item = self.open
         if item is None:
@@ -134,7 +135,7 @@ class Output:
         self.open = None
         self.done.append(whole)
         self.raws.append(Raw(whole.raw))
-        if status == "completed" or item.kind == "message":
+        if status == "completed" or item.kind == "message" or kept:
             self.kept.append(whole)
         self._say_done(item.index, self.raws[-1])
 
@@ -236,8 +237,8 @@ class Output:
             self.add(delta.item)
             self.kept.append(delta.item)
 
-    def _on_item_end(self, _run: list[deltas.ItemEnd]) -> None:
-        self.close("completed")
+    def _on_item_end(self, run: list[deltas.ItemEnd]) -> None:
+        self.close("incomplete" if run[0].incomplete else "completed", kept=True)
 
     # Items and parts.
 

@@ -42,6 +42,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     strict: bool | None = None
     format: bytes | None = None
     """Raw JSON of a custom tool's input format (a grammar), where it has one."""
+    param: str = "tools"
+    """Where it stands in the create."""
 
 
 class Tools(Struct, frozen=True):
@@ -187,13 +189,15 @@ MAX_TOOLS: Final = 1024
 """Tools that one create may offer, namespaces counted as one each."""
 
 
-def parse_tools(data: bytes) -> Tools:
+def parse_tools(data: bytes, param: str = "tools") -> Tools:
     """Reads ``tools``; raises :class:`ApiError` 400 naming the tool that is wrong."""
-    entries = _decode(_tools, data, "tools") or []
+    entries = _decode(_tools, data, param) or []
     if len(entries) > MAX_TOOLS:
-        raise too_long("tools", len(entries), MAX_TOOLS)
+        raise too_long(param, len(entries), MAX_TOOLS)
     offered: list[Tool] = []
-    echoes = [_read_tool(entry, f"tools[{index}]", offered) for index, entry in enumerate(entries)]
+    echoes = [
+        _read_tool(entry, f"{param}[{index}]", offered) for index, entry in enumerate(entries)
+    ]
     echo = Raw(msgspec.json.encode(echoes)) if echoes else EMPTY_LIST
     return Tools(tuple(offered), echo)
 
@@ -219,6 +223,7 @@ def _read_tool(
             parameters=parameters,
             strict=view.strict,
             format=_present(view.format),
+            param=param,
         )
     )
     if view.type != "function":

@@ -119,4 +119,4 @@ def bare_mark(delta: Delta) -> Delta:
     """The same for what stands between texts."""
     if type(delta) is CallStart and delta.tokens:
         return CallStart(kind=delta.kind, name=delta.name, namespace=delta.namespace)
-    return ItemEnd() if type(delta) is ItemEnd else delta
+    return ItemEnd(incomplete=delta.incomplete) if type(delta) is ItemEnd else delta

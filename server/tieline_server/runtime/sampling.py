@@ -72,7 +72,14 @@ async def open_engines(
     by_name: dict[str, Engine] = {}
     missing: dict[str, EngineAway] = {}
     for name, upstream in _wanted(config).items():
-        options = {"llama": {"path": config.model}, "scripted": {"script": config.script}}
+        options: dict[str, dict[str, Any]] = {
+            "llama": {
+                "path": config.model,
+                "longest_string": config.longest_string,
+                "longest_list": config.longest_list,
+            },
+            "scripted": {"script": config.script},
+        }
         if upstream is None:
             engine = engines.load(name, **options.get(name, {}))
         else:

@@ -179,10 +179,11 @@ class TestTools:
                 description="d",
                 parameters=msgspec.json.encode(schema),
                 strict=True,
+                param="tools[0]",
             ),
-            Tool(type="custom", name="c", format=b'{"type":"grammar"}'),
-            Tool(type="function", name="g", namespace="n"),
-            Tool(type="web_search"),
+            Tool(type="custom", name="c", format=b'{"type":"grammar"}', param="tools[1]"),
+            Tool(type="function", name="g", namespace="n", param="tools[2].tools[0]"),
+            Tool(type="web_search", param="tools[3]"),
         )
 
     def test_the_echo_of_a_function_has_all_four_members(self) -> None:

@@ -292,15 +292,18 @@ def _name(call: Any) -> str:
 
 
 def _tools_of(link: Segment) -> tuple[Tool, ...]:
-    views = (item.view for item in link.shown)
+    views = [item.view for item in link.shown]
     return tuple(
-        tool for view in views if isinstance(view, AdditionalTools) for tool in _offered(view)
+        tool
+        for index, view in enumerate(views)
+        if isinstance(view, AdditionalTools)
+        for tool in _offered(view, f"input[{index}].tools")
     )
 
 
-def _offered(view: AdditionalTools) -> tuple[Tool, ...]:
+def _offered(view: AdditionalTools, param: str = "tools") -> tuple[Tool, ...]:
     try:
-        return parse_tools(msgspec.json.encode(view.tools)).offered
+        return parse_tools(msgspec.json.encode(view.tools), param).offered
     except ApiError:
         # Whether the input is right is not for an engine to say; these tools are no tools.
         return ()

@@ -8,6 +8,7 @@ contains. What was written is read by ``sampled_text``.
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -16,8 +17,10 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from tieline_server.core.settings import Format, Settings, Tool
-from tieline_server.engines.chat_format.bounded_schema import SCALARS, bounded
+from tieline_server.engines.base import EngineError
+from tieline_server.engines.chat_format.guidance import Followed, followed
 from tieline_server.engines.chat_format.json_scan import quoted
+from tieline_server.engines.chat_format.json_schema import Bounds
 from tieline_server.engines.chat_format.sampled_text import (
     Calls,
     CallsReader,
@@ -30,16 +33,21 @@ from tieline_server.engines.chat_format.sampled_text import (
     UntilReader,
     thinking,
 )
+from tieline_server.engines.chat_format.schema_parts import SchemaError
 from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
 from tieline_server.engines.chat_format.tool_text import CALLABLE, read_schema, wire_name
+
+logger: Final = logging.getLogger("tieline.schemas")
 
 TEXT: Final = r"/[^{\s](.|\n)*/"
 """An answer that cannot be mistaken for a call that begins with a brace."""
 
 ANYTHING: Final = r"/(.|\n)+/"
 
-COMPACT: Final = {"whitespace_flexible": False}
-"""LLGuidance's option for JSON without white space (``x-guidance``)."""
+STRING: Final = b'{"type":"string"}'
+OBJECT: Final = b'{"type":"object"}'
+NOTHING: Final = b'{"type":"object","additionalProperties":false}'
+"""The schema of a function without parameters."""
 
 MAX_CALLS: Final = 4
 """Calls of one answer, where several are allowed: a small model does not stop by itself."""
@@ -83,16 +91,29 @@ class Speech(Struct, frozen=True, kw_only=True, dict=True):
         return f"<[{self.special.get(token or self.end, self.special[self.end])}]>"
 
 
+class Rules(Struct, frozen=True, kw_only=True):
+    """How what samples is held to schemas."""
+
+    guided: bool = True
+    """Whether by llguidance: else it gets the client's schemas as they are."""
+    bounds: Bounds | None = None
+
+
+DEFAULT: Final = Rules()
+
+
 class Constraint(Struct, frozen=True, kw_only=True):
     """What an answer must look like: calls of some tools, JSON, text, or one of two."""
 
     grammar: str | None = None
     """In LLGuidance's form of Lark, or None for an answer without constraint."""
     schema: str | None = None
-    """About the same as a JSON schema, for a runtime that knows no Lark: one call, or JSON.
+    """The same as a JSON schema, for a runtime that knows no Lark: one call, or JSON.
 
     None where none can say it: where there is a choice, and where anything is around the JSON.
     """
+    written: Followed | None = None
+    """The schema of a text format."""
     calls: Calls | None = None
     """Of the tools that may be called."""
     answer: Literal["text", "json"] | None = "text"
@@ -112,7 +133,7 @@ class Constraint(Struct, frozen=True, kw_only=True):
         """Reads what is said, thoughts apart."""
         if self.answer is None and self.calls is not None:
             return CallsReader(self.calls)
-        answer: Reader = PlainReader() if self.answer == "text" else JsonReader()
+        answer: Reader = PlainReader() if self.written is None else JsonReader(self.written)
         says = self.speech.syntax.says if self.speech else ""
         if self.calls is None:
             return OptionalReader(says, answer, PlainReader()) if says else answer
@@ -123,32 +144,38 @@ class Constraint(Struct, frozen=True, kw_only=True):
         return EitherReader(self.calls, answer)
 
 
-def constraint_of(tools: Iterable[Tool], settings: Settings, speech: Speech) -> Constraint:
+def constraint_of(
+    tools: Iterable[Tool], settings: Settings, speech: Speech, rules: Rules = DEFAULT
+) -> Constraint:
     """The constraint that a create's settings put on its answer.
 
     A required tool goes before a text format. A choice that requires a tool which is not ours to
-    call (a hosted one) constrains nothing. Raises :class:`EngineError` for a schema that no
-    grammar can express.
+    call (a hosted one) constrains nothing. Raises :class:`EngineError` for a schema that cannot
+    be followed. Takes a while where schemas are new (``guidance``).
     """
     choice, form = settings.tool_choice, settings.format
     offered = [tool for tool in tools if tool.type in CALLABLE]
     admitted = [tool for tool in offered if choice.admits(tool)]
-    rules: dict[str, str] = {}
-    calls = _calls(admitted, speech.syntax, many=_many(settings)) if admitted else None
-    if calls is not None:
-        rules |= _call_rules(calls, speech)
+    lines: dict[str, str] = {}
+    calls = None
+    if admitted:
+        calls = _calls(admitted, speech.syntax, rules, many=_many(settings))
+        lines |= _call_rules(calls, speech)
     answer: Literal["text", "json"] | None = None
+    written: Followed | None = None
     if not (admitted and choice.mode == "required"):
         answer = "text" if form.type == "text" else "json"
+        written = _written(form, rules) if answer == "json" else None
         if answer == "json" or offered or speech.syntax.says:
-            rules |= _answer_rules(form, speech)
-    if not rules:
+            lines |= _answer_rules(written, speech)
+    if not lines:
         return Constraint(speech=speech)
     return Constraint(
-        grammar=_grammar(rules, speech),
-        schema=_schema(calls, answer, form, speech.syntax),
+        grammar=_grammar(lines, speech),
+        schema=None if rules.guided else _schema(calls, written, speech.syntax),
         calls=calls,
         answer=answer,
+        written=written,
         speech=speech,
     )
 
@@ -160,13 +187,13 @@ def _many(settings: Settings) -> bool:
     return settings.parallel_tool_calls and not named
 
 
-def _calls(tools: Iterable[Tool], syntax: Syntax, *, many: bool) -> Calls:
+def _calls(tools: Iterable[Tool], syntax: Syntax, rules: Rules, *, many: bool) -> Calls:
     frames = {}
     for tool in tools:
         name = wire_name(tool.name or "", tool.namespace)
         head, tail = syntax.frame(name, custom=tool.type == "custom")
         # Of two tools with one name the last one counts.
-        frames[head] = Frame(tool=tool, head=head, tail=tail)
+        frames[head] = Frame(tool=tool, head=head, tail=tail, followed=_arguments(tool, rules))
     return Calls(
         frames=tuple(frames.values()),
         opens=syntax.opens,
@@ -183,7 +210,7 @@ def _call_rules(calls: Calls, speech: Speech) -> dict[str, str]:
     for at, frame in enumerate(calls.frames):
         head, tail = speech.literal(frame.head), speech.literal(frame.tail) if frame.tail else ""
         rules[names[at]] = f"{head} value_{at} {tail}".rstrip()
-        rules[f"value_{at}"] = _json_rule(_value_schema(frame.tool))
+        rules[f"value_{at}"] = frame.followed.rule
     more = ""
     if calls.between is not None:
         between = speech.literal(calls.between) + " " if calls.between else ""
@@ -197,19 +224,14 @@ def _call_rules(calls: Calls, speech: Speech) -> dict[str, str]:
     return rules
 
 
-def _answer_rules(form: Format, speech: Speech) -> dict[str, str]:
+def _answer_rules(written: Followed | None, speech: Speech) -> dict[str, str]:
     says = speech.literal(speech.syntax.says) + " " if speech.syntax.says else ""
-    if form.type != "text":
-        return {"answer": f"{says}json", "json": _json_rule(_answer_schema(form))}
+    if written is not None:
+        return {"answer": f"{says}json", "json": written.rule}
     begins = speech.syntax.begins
     text = TEXT if begins is None and not says else ANYTHING
     without = [*speech.told, *([begins] if begins else ())]
     return {"answer": f"{says}TEXT", "TEXT": _lacking(text, without)}
-
-
-def _answer_schema(form: Format) -> dict[str, Any]:
-    schema = read_schema(form.schema) if form.schema else {"type": "object"}
-    return bounded(schema, strict=form.strict is True, param="text.format.schema")
 
 
 def _grammar(rules: dict[str, str], speech: Speech) -> str:
@@ -240,28 +262,43 @@ def _grammar(rules: dict[str, str], speech: Speech) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _schema(calls: Calls | None, answer: str | None, form: Format, syntax: Syntax) -> str | None:
+def _schema(calls: Calls | None, written: Followed | None, syntax: Syntax) -> str | None:
     """The constraint as a JSON schema, where the answer is one JSON value."""
     bare = not (syntax.says or syntax.thought or syntax.opens or syntax.may_open or syntax.begins)
-    if not bare or (calls is None) == (answer != "json"):
+    if not bare or (calls is None) == (written is None):
         return None
     if calls is not None:
-        return json.dumps({"anyOf": [_call_schema(frame) for frame in calls.frames]})
-    return json.dumps(_answer_schema(form))
+        found = [_call_schema(frame, at) for at, frame in enumerate(calls.frames)]
+        return json.dumps({"anyOf": found})
+    return json.dumps(written.schema if written is not None else {})
 
 
-def _call_schema(frame: Frame) -> dict[str, Any]:
-    """A call of one tool, all of it."""
+def _call_schema(frame: Frame, at: int) -> dict[str, Any]:
+    """A call of one tool, all of it: branch ``at`` of the whole."""
     name, member = json.loads(f"{frame.head}null{frame.tail}")
+    place = f"#/anyOf/{at}/properties/{member}"
     return {
         "type": "object",
         "properties": {
             name: {"const": wire_name(frame.tool.name or "", frame.tool.namespace)},
-            member: _value_schema(frame.tool),
+            member: _moved(frame.followed.schema, place),
         },
         "required": [name, member],
         "additionalProperties": False,
     }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema that stands in another one: its references point to where it is now."""
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(each, place) for name, each in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        moved["$ref"] = place + reference[1:]
+    return moved
 
 
 def _lacking(text: str, words: Iterable[str]) -> str:
@@ -278,16 +315,45 @@ def _pattern(text: str) -> str:
     return re.escape(text).replace("/", "\\/")
 
 
-def _json_rule(schema: dict[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": COMPACT})
-
-
-def _value_schema(tool: Tool) -> dict[str, Any]:
+def _arguments(tool: Tool, rules: Rules) -> Followed:
+    """The schema of a call's arguments, or of a custom tool's input."""
     if tool.type == "custom":
-        return SCALARS["string"]
-    # The schema of a function without parameters admits only an empty object.
-    schema = read_schema(tool.parameters) or {"type": "object", "additionalProperties": False}
-    name = wire_name(tool.name or "", tool.namespace)
-    return bounded(
-        {"type": "object", **schema}, strict=tool.strict is True, param=f"tools ('{name[:64]}')"
+        return followed(STRING, bounds=rules.bounds)
+    raw = tool.parameters if read_schema(tool.parameters) else NOTHING
+    if not rules.guided:
+        return Followed(schema={"type": "object", **read_schema(raw)})
+    name = wire_name(tool.name or "", tool.namespace)[:64]
+    strict, param = tool.strict is True, f"{tool.param}.parameters"
+    try:
+        found = followed(raw or NOTHING, strict=strict, bounds=rules.bounds, function=True)
+    except SchemaError as error:
+        code = "invalid_function_parameters"
+        raise _refused(code, f"function '{name}'", error, param) from None
+    return _telling(found, param)
+
+
+def _written(form: Format, rules: Rules) -> Followed:
+    """The schema of a text format."""
+    if not rules.guided:
+        return Followed(schema=read_schema(form.schema or OBJECT))
+    strict, param = form.strict is True, "text.format.schema"
+    try:
+        found = followed(form.schema or OBJECT, strict=strict, bounds=rules.bounds)
+    except SchemaError as error:
+        raise _refused("invalid_json_schema", "the text format", error, param) from None
+    return _telling(found, param)
+
+
+def _telling(found: Followed, param: str) -> Followed:
+    """The same; an operator hears of words that a schema has in vain."""
+    if found.told:
+        words = ", ".join(sorted(set(found.left_out)))
+        logger.info("%d words of a schema are passed over (%s): %s", found.told, param, words)
+    return found
+
+
+def _refused(code: str, what: str, error: SchemaError, param: str) -> EngineError:
+    at = error.at or "/"
+    return EngineError(
+        code, f"Invalid schema for {what}, at '{at[:256]}': {error.why}.", param=param
     )

@@ -9,11 +9,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from tieline.items import AdditionalTools
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.settings import Settings, Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.chat_template import ChatTemplate, Rendered, assemble
-from tieline_server.engines.chat_format.constrain import Constraint, constraint_of
+from tieline_server.engines.chat_format.constrain import Constraint, Rules, constraint_of
 
 INLINE_BYTES: Final = 64 * 1024
 """New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""
@@ -76,19 +77,37 @@ class Whole(Struct, frozen=True, kw_only=True):
 
 
 class PromptBuilder:
-    """Builds for one model with ``context`` tokens of prompt and answer together."""
+    """Builds for one model with ``context`` tokens of prompt and answer together.
 
-    def __init__(self, template: ChatTemplate, *, context: int) -> None:
+    ``rules`` say how what samples is held to schemas.
+    """
+
+    def __init__(self, template: ChatTemplate, *, context: int, rules: Rules | None = None) -> None:
         self.template: Final = template
+        self._rules = rules or Rules()
         self._context = context
         self._prefaces: OrderedDict[str, Preface] = OrderedDict()
 
     def new_bytes(self, prompt: Prompt) -> int:
         """Bytes of items and settings that :meth:`build` or :meth:`count` have to render."""
-        kept = self._prefaces.get(prompt.session)
         settings = prompt.settings
-        known = kept is not None and kept.made_of(settings)
-        return self.template.unrendered(prompt.tip) + (0 if known else _size(settings))
+        new = 0 if self._knows(prompt) else _size(settings)
+        return self.template.unrendered(prompt.tip) + new
+
+    def heavy(self, prompt: Prompt) -> bool:
+        """Whether these may take long: much is to be rendered, or a schema may be a new one."""
+        settings = prompt.settings
+        if not self._knows(prompt):
+            if settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
+                return True
+        elif any(isinstance(item.view, AdditionalTools) for item in prompt.tip.shown):
+            return True
+        return self.new_bytes(prompt) > INLINE_BYTES
+
+    def _knows(self, prompt: Prompt) -> bool:
+        """Whether the lane's settings are those that it had last."""
+        kept = self._prefaces.get(prompt.session)
+        return kept is not None and kept.made_of(prompt.settings)
 
     def count(self, prompt: Prompt) -> int:
         """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
@@ -169,7 +188,9 @@ class PromptBuilder:
             settings=settings,
             extra=chain.tools,
             ids=self.template.head(settings.instructions, offered),
-            constraint=constraint_of((*offered, *chain.tools), settings, self.template.speech),
+            constraint=constraint_of(
+                (*offered, *chain.tools), settings, self.template.speech, self._rules
+            ),
         )
 
 

@@ -1,8 +1,8 @@
 """Reads an answer as it is sampled: thoughts, text, JSON, and calls whose arguments stream.
 
 A call starts when its name is known, and ends as an item of its own when it is whole. What does
-not follow the schema that it was sampled under is an error, never a call: the runtime constrains
-nothing, without a word, when it cannot compile a schema (``bounded_schema``).
+not follow the schema that it was sampled under is an error, never a call. A value that follows it
+and yet has lost something (``guidance``) ends an item that says ``incomplete``.
 
 Readers are nested: what a thought, or a head that is always the same, leaves over goes to the
 next one. How the text is cut into pieces makes no difference to what is read.
@@ -24,6 +24,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.settings import Tool
+from tieline_server.engines.chat_format.guidance import Followed
 from tieline_server.engines.chat_format.json_scan import (
     JsonScan,
     StringText,
@@ -38,6 +39,8 @@ class Frame(Struct, frozen=True, kw_only=True):
     tool: Tool
     head: str
     tail: str
+    followed: Followed
+    """The schema of its arguments."""
 
 
 class Calls(Struct, frozen=True, kw_only=True):
@@ -100,9 +103,10 @@ class PlainReader:
 
 
 class JsonReader:
-    """Text that is one JSON value."""
+    """Text that is one JSON value, of a schema."""
 
-    def __init__(self) -> None:
+    def __init__(self, followed: Followed) -> None:
+        self._followed = followed
         self._scan = JsonScan()
         self._text: list[str] = []
         self._rest: str | None = None
@@ -118,8 +122,9 @@ class JsonReader:
     def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
         if reason == "length" and self._rest is None:
             return [], reason
-        check_json("".join(self._text))
-        return [], "stop"
+        check_json(text := "".join(self._text))
+        short = self._followed.falls_short(text)
+        return [ItemEnd(incomplete=True)] if short else [], "stop"
 
 
 class CallsReader:
@@ -136,6 +141,7 @@ class CallsReader:
         self._value: list[str] = []
         self._scan: JsonScan | None = None
         self._string = StringText()
+        self._short = False
         self._tokens = 0
 
     def feed(self, piece: Piece) -> list[Delta]:
@@ -205,7 +211,8 @@ class CallsReader:
             deltas.append(CallDelta(shown, tokens=self._take_tokens()))
         if rest is None:
             return False
-        check_json("".join(self._value))
+        check_json(value := "".join(self._value))
+        self._short = self._frame is not None and self._frame.followed.falls_short(value)
         self._scan, self._text = None, rest
         return True
 
@@ -213,7 +220,7 @@ class CallsReader:
         if self._text.startswith(frame.tail):
             self._text = self._text[len(frame.tail) :]
             self._frame = None
-            deltas.append(ItemEnd(tokens=self._take_tokens()))
+            deltas.append(ItemEnd(tokens=self._take_tokens(), incomplete=self._short))
             return True
         if not frame.tail.startswith(self._text):
             raise off_schema()

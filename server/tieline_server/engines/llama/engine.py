@@ -33,7 +33,9 @@ from tieline_server.core.effects import Prompt
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
-from tieline_server.engines.chat_format.prompt import INLINE_BYTES, PromptBuilder
+from tieline_server.engines.chat_format.constrain import Rules
+from tieline_server.engines.chat_format.json_schema import Bounds
+from tieline_server.engines.chat_format.prompt import PromptBuilder
 from tieline_server.engines.chat_format.sampled_ids import Sampled
 from tieline_server.engines.chat_format.sampled_text import Piece, Reader
 from tieline_server.engines.chat_format.tokens import Split
@@ -64,6 +66,9 @@ MAX_CONTEXT: Final = 8192
 
 RENDER_THREADS: Final = 4
 
+RAMBLING: Final = Bounds(string=256, items=8)
+"""For the packaged model, which does not stop inside a string or a list that may go on."""
+
 QUANTISATION: Final = re.compile(r"[.\-_](i?q\d\w*|b?f16|f32)$")
 
 FAILED: Final = "The model failed while it was sampling."
@@ -74,14 +79,23 @@ class LlamaEngine:
 
     Loading blocks for about a second. Raises :class:`~tieline_server.models.ModelError`, one
     line that says what to do, when the library or the model is missing or cannot be used.
-    ``slots`` answers run side by side, each with up to ``context`` tokens.
+    ``slots`` answers run side by side, each with up to ``context`` tokens. Strings and lists that
+    a schema leaves open end at ``longest_string`` and ``longest_list``: 0 for nowhere, and None
+    for what the model needs (the packaged one alone does not stop by itself).
     """
 
     name = "llama"
 
     def __init__(
-        self, path: Path | None = None, *, slots: int = SLOTS, context: int = MAX_CONTEXT
+        self,
+        path: Path | None = None,
+        *,
+        slots: int = SLOTS,
+        context: int = MAX_CONTEXT,
+        longest_string: int | None = None,
+        longest_list: int | None = None,
     ) -> None:
+        bounds = _bounds(longest_string, longest_list, packaged=path is None)
         path = find(path)
         metadata = gguf_metadata.read(path)
         context = min(context, metadata.context_length)
@@ -91,7 +105,7 @@ class LlamaEngine:
         except ModelError:
             self._runtime.close()
             raise
-        self._builder = PromptBuilder(template, context=context)
+        self._builder = PromptBuilder(template, context=context, rules=Rules(bounds=bounds))
         self._sampling = ThreadPoolExecutor(slots, "tieline-llama")
         self._slots = Slots(slots)
         self._waiting: dict[Want, _Job] = {}
@@ -201,7 +215,7 @@ class LlamaEngine:
         if self._closed:
             raise _unavailable()
         builder = self._builder
-        if builder.template.quick and builder.new_bytes(prompt) <= INLINE_BYTES:
+        if builder.template.quick and not builder.heavy(prompt):
             return render(prompt)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._rendering, render, prompt)
@@ -367,6 +381,15 @@ class _Answer(_Prefill):
         rest, reason = self._reader.end("stop" if end.reason == "stop" else "length")
         self._said.add((), rest)
         return [*rest, self._finish(end, reason, end.output_tokens)]
+
+
+def _bounds(string: int | None, items: int | None, *, packaged: bool) -> Bounds:
+    """The bounds of the settings, else of the model."""
+    needed = RAMBLING if packaged else Bounds()
+    return Bounds(
+        string=needed.string if string is None else string or None,
+        items=needed.items if items is None else items or None,
+    )
 
 
 def _microseconds(since: int) -> int:

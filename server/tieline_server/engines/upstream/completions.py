@@ -18,8 +18,8 @@ from tieline_server.core.history import Segment
 from tieline_server.core.settings import LOGPROBS, Settings
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
-from tieline_server.engines.chat_format.constrain import Constraint
-from tieline_server.engines.chat_format.prompt import INLINE_BYTES, PromptBuilder
+from tieline_server.engines.chat_format.constrain import Constraint, Rules
+from tieline_server.engines.chat_format.prompt import PromptBuilder
 from tieline_server.engines.upstream.completion_answer import CompletionAnswer
 from tieline_server.engines.upstream.faults import Failure
 from tieline_server.engines.upstream.items import Items
@@ -157,7 +157,7 @@ class CompletionsMode:
 
     def heavy(self, prompt: Prompt) -> bool:
         """Whether there is much to tokenise."""
-        return self._builder(prompt).new_bytes(prompt) > INLINE_BYTES
+        return self._builder(prompt).heavy(prompt)
 
     def build(self, prompt: Prompt) -> CompletionsRequest:
         """The request; raises :class:`EngineError` for what is no text, or does not fit."""
@@ -229,7 +229,10 @@ class CompletionsMode:
         builder = self._builders.get(prompt.model)
         if builder is None:
             context = self._contexts.get(prompt.model) or self._longest
-            builder = self._builders[prompt.model] = PromptBuilder(self._template, context=context)
+            # What samples by llguidance gets the schemas that it can follow, others the client's.
+            rules = Rules(guided=self._ways.grammar is not None)
+            builder = PromptBuilder(self._template, context=context, rules=rules)
+            self._builders[prompt.model] = builder
         return builder
 
 
