@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, guards, telemetry
-from tieline_server.config import MEMORY, OFF, Config, ConfigError
+from tieline_server.config import MEMORY, OFF, Config, ConfigError, flag
 from tieline_server.core.budget import Budget
 from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
@@ -83,6 +83,7 @@ async def serve(
     post = post or Post()
     signals = Signals(asyncio.get_running_loop(), post.signals)
     log = telemetry.open_log(config.log_format, config.log_level)
+    post.check(config)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(post.directed(signals))
         services, numbers = await stack.enter_async_context(opened(config, log, post))
@@ -96,8 +97,11 @@ async def serve(
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         try:
-            for name, door in doors.items():
-                for address in await _start(door):
+            bound = {name: await _start(name, door) for name, door in doors.items()}
+            post.caution(config, log)
+            # Not before all listen: what is announced is there.
+            for name, addresses in bound.items():
+                for address in addresses:
                     announce(f"{name} listening on {address}")
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
             post.ready()
@@ -380,8 +384,8 @@ def _open_http(services: Services, config: Config, home: Home, post: Post) -> Do
     )
 
 
-async def _start(door: Door) -> list[str]:
+async def _start(name: str, door: Door) -> list[str]:
     try:
         return await door.start()
     except OSError as error:
-        raise ConfigError(error.strerror or "cannot listen") from error
+        raise ConfigError(f"{flag(name)}: {error.strerror or 'cannot listen'}") from error

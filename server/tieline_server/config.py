@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -29,9 +29,14 @@ from tieline_server.tables import (
     GuardSettings,
     Mode,
     ModelSettings,
+    Origins,
+    Price,
     Seconds,
+    Store,
     Upstream,
     listed,
+    meant,
+    no_such,
 )
 
 PREFIX: Final = "TIELINE_"
@@ -85,42 +90,23 @@ def _address_or_off(value: str) -> str:
     return OFF if value in ("", OFF) else _address(value)
 
 
-def _origins(value: str | None) -> str | None:
-    for origin in listed(value or ""):
-        if not _ORIGIN.fullmatch(origin):
-            raise ValueError(f"'{origin}' is not an origin, such as https://example.com")
-    return value
-
-
-_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#,]+")
-
 MEMORY: Final = "memory"
 """The store that is gone when the process ends."""
-
-_STORES: Final = re.compile(
-    r"memory|sqlite:///[^?#]*[^?#/]|postgres(?:ql)?://[^/?#]*/[^/?#]+(?:\?.*)?"
-)
-
-
-def _store(value: str) -> str:
-    """What is wrong is not repeated: an address holds a password."""
-    if "\x00" in value or not _STORES.fullmatch(value):
-        raise ValueError(
-            "it is none of memory, sqlite:///PATH, postgresql://USER:PASSWORD@HOST/DATABASE"
-        )
-    return value.replace("postgres://", "postgresql://", 1)
-
 
 FLAGLESS: Final = frozenset({"guards", "models", "moderation_key", "upstream_key"})
 """Settings that no flag has: tables, and what a list of processes must not show."""
 
+OF_CLIENTS: Final = frozenset({"url", "api_key"})
+"""Variables of ours that a client reads, and no server."""
+
+_OF_KUBERNETES: Final = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT|_PORT$|_PORT_\d+_(TCP|UDP)")
+"""What it sets for a service whose name begins with ours."""
+
 UPSTREAM: Final = "upstream"
 """The engine that other servers are."""
 
-Store = Annotated[str, AfterValidator(_store)]
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
-Origins = Annotated[str | None, AfterValidator(_origins)]
 
 
 class Config(BaseSettings):
@@ -373,10 +359,15 @@ class Config(BaseSettings):
     @classmethod
     def load(cls, flags: Mapping[str, Any]) -> Self:
         """The settings with ``flags`` (by field name) on top; raises :class:`ConfigError`."""
+        for variable in unknown_variables():
+            if near := meant(variable.removeprefix(PREFIX).lower(), cls.model_fields):
+                raise ConfigError(
+                    f"{variable}: no setting has this name; did you mean {PREFIX}{near.upper()}?"
+                )
         try:
             return cls(**flags)
         except ValidationError as error:
-            raise ConfigError(_one_line(error)) from None
+            raise ConfigError(_one_line(error, Given.of(flags))) from None
 
     @property
     def loopback(self) -> bool:
@@ -436,6 +427,8 @@ class Config(BaseSettings):
                     f"{flag(name)} {address} can be reached from elsewhere and needs --api-keys; "
                     "without keys only loopback (127.0.0.1, [::1]) is served"
                 )
+        if self.grpc == self.http and not self.grpc.endswith(":0"):
+            raise ValueError(f"--grpc and --http are both {self.grpc}: each needs its own")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key come together")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -506,8 +499,10 @@ def _key(path: Path | None, key: str | None, variable: str) -> str | None:
     if path is not None:
         try:
             key = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(f"cannot read {path}: {type(error).__name__}") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeError:
+            key = ""
     if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
         raise ConfigError(
             f"{path or PREFIX + variable}: it holds no key, which is one line of ASCII"
@@ -547,19 +542,69 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     unknown = sorted(settings.keys() - Config.model_fields.keys())
     if unknown:
-        raise ConfigError(f"{path} has an unknown setting: {unknown[0]}")
+        raise ConfigError(f"{path}: {unknown[0]}: {no_such(unknown[0], Config.model_fields)}")
     return settings
 
 
-def _one_line(error: ValidationError) -> str:
+def unknown_variables() -> list[str]:
+    """Variables that begin as ours do and are none."""
+    known = {*Config.model_fields, *OF_CLIENTS}
+    return sorted(
+        name
+        for name, value in os.environ.items()
+        if name.startswith(PREFIX)
+        and value
+        and name.removeprefix(PREFIX).lower() not in known
+        and not _OF_KUBERNETES.search(name)
+    )
+
+
+class Given(NamedTuple):
+    """Where settings were given: what is wrong is blamed on that."""
+
+    flags: Mapping[str, Any]
+    file: Mapping[str, Any]
+    path: Path | None
+
+    @classmethod
+    def of(cls, flags: Mapping[str, Any]) -> Self:
+        """As they are now."""
+        path = flags.get("config") or os.environ.get(PREFIX + "CONFIG")
+        return cls(flags, _read_file(Path(path)) if path else {}, Path(path) if path else None)
+
+    def __call__(self, name: str, rest: str = "") -> str:
+        """A setting as it was given; one that was not given as its flag. ``rest``: of a table."""
+        if name in self.flags:
+            return (name if name in FLAGLESS else flag(name)) + rest
+        if os.environ.get(PREFIX + name.upper()):
+            return PREFIX + name.upper() + rest
+        if name in self.file:
+            return f"{self.path}: {name}{rest}"
+        return (name if name in FLAGLESS else flag(name)) + rest
+
+    def named(self, message: str) -> str:
+        """A message that speaks of flags, with each setting as it was given."""
+        return _FLAG.sub(lambda found: self._named(found[0]), message)
+
+    def _named(self, word: str) -> str:
+        name = word.removeprefix("--").replace("-", "_")
+        return self(name) if name in Config.model_fields else word
+
+
+_FLAG: Final = re.compile(r"--[a-z][a-z-]*[a-z]")
+_TABLES: Final = {"models": (ModelSettings, Price), "guards": (GuardSettings,)}
+
+
+def _one_line(error: ValidationError, given: Given) -> str:
     problems = []
     for each in error.errors(include_url=False, include_context=False):
         if each["type"] == "default_factory_not_called":
             continue  # It waits for another setting, whose own problem is in the list.
         message = each["msg"].removeprefix("Value error, ")
-        name = str(each["loc"][0]) if each["loc"] else ""
-        if name in FLAGLESS:
-            problems.append(f"{'.'.join(map(str, each['loc']))}: {message}")
-            continue
-        problems.append(f"{flag(name)}: {message}" if name else message)
+        name, *rest = map(str, each["loc"] or [""])
+        if each["type"] == "extra_forbidden" and rest:
+            known = [field for table in _TABLES[name] for field in table.model_fields]
+            message = no_such(rest[-1], known)
+        where = given(name, "".join(f".{part}" for part in rest)) if name else ""
+        problems.append(f"{where}: {message}" if where else given.named(message))
     return "; ".join(problems)

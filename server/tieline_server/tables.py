@@ -1,6 +1,8 @@
-"""The tables of the file of ``--config``: what is said of one model, and of one guard."""
+"""The tables of the file of ``--config``, and the forms that values and names have to have."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -38,6 +40,44 @@ Upstream = Annotated[str | None, AfterValidator(_upstream)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Mode = Literal["auto", "chat", "completions", "responses"]
+
+
+def _origins(value: str | None) -> str | None:
+    for origin in listed(value or ""):
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"'{origin}' is not an origin, such as https://example.com")
+    return value
+
+
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#,]+")
+
+_STORES: Final = re.compile(
+    r"memory|sqlite:///[^?#]*[^?#/]|postgres(?:ql)?://[^/?#]*/[^/?#]+(?:\?.*)?"
+)
+
+
+def _store(value: str) -> str:
+    """What is wrong is not repeated: an address holds a password."""
+    if "\x00" in value or not _STORES.fullmatch(value):
+        raise ValueError(
+            "it is none of memory, sqlite:///PATH, postgresql://USER:PASSWORD@HOST/DATABASE"
+        )
+    return value.replace("postgres://", "postgresql://", 1)
+
+
+Store = Annotated[str, AfterValidator(_store)]
+Origins = Annotated[str | None, AfterValidator(_origins)]
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """The setting that a name which is none may stand for."""
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=0.8)), None)
+
+
+def no_such(name: str, known: Iterable[str]) -> str:
+    """What is said of a name that no setting has."""
+    near = meant(name, known)
+    return "no setting has this name" + (f"; did you mean {near}?" if near else "")
 
 
 class Price(BaseModel):

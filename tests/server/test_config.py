@@ -13,6 +13,7 @@ from tieline_server.config import (
     flag,
     is_loopback,
     split_address,
+    unknown_variables,
     urls_of,
 )
 from tieline_server.tables import GuardSettings
@@ -82,13 +83,66 @@ def test_settings_cannot_change_after_the_start() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("heartbeat = \n", "is not valid TOML"),
-        ("hartbeat = 3\n", "unknown setting: hartbeat"),
-        ('heartbeat = "soon"\n', "--heartbeat:"),
+        ("heartbeat = \n", " is not valid TOML"),
+        ("hartbeat = 3\n", ": hartbeat: no setting has this name; did you mean heartbeat?"),
+        ("anything = 3\n", ": anything: no setting has this name"),
+        ('heartbeat = "soon"\n', ": heartbeat: Input should be a valid number"),
+        ("engine = 3\n", ": engine: Input should be a valid string"),
+        ('grpc = "0.0.0.0:1"\n', ": grpc 0.0.0.0:1 can be reached from elsewhere and needs --api-"),
+        ('[models.a]\nupstrem = "x"\n', ": models.a.upstrem: no setting has this name; did you m"),
+        ("[models.a]\nprice = {inputs = 1}\n", "models.a.price.inputs: no setting has this name; "),
     ],
 )
-def test_a_bad_file_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
-    assert said in refusal(config=str(write(tmp_path, text)))
+def test_op_04_what_is_wrong_in_the_file_is_blamed_on_the_file_and_its_key(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, text)
+    message = refusal(config=str(path))
+    assert message.startswith(str(path))
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ENGIN", "scripted", "TIELINE_ENGIN: no setting has this name; did you mean TIELINE_ENG"),
+        ("HEARTBEATS", "1", "TIELINE_HEARTBEATS: no setting has this name; did you mean TIELINE_H"),
+        ("HEARTBEAT", "soon", "TIELINE_HEARTBEAT: Input should be a valid number"),
+        ("GRPC", "0.0.0.0:1", "TIELINE_GRPC 0.0.0.0:1 can be reached from elsewhere and needs"),
+        ("TLS_CERT", "c.pem", "TIELINE_TLS_CERT and --tls-key come together"),
+        ("UPSTREAM", "http://me:secret@a", "TIELINE_UPSTREAM: it is no URL"),
+    ],
+)
+def test_op_04_what_is_wrong_in_the_environment_is_blamed_on_the_variable(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PREFIX + name, value)
+    message = refusal()
+    assert message.startswith(said)
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    "name", ["URL", "API_KEY", "SERVICE_HOST", "GRPC_PORT", "PORT_8080_TCP_ADDR", "COLOUR"]
+)
+def test_op_04_variables_that_are_others_stop_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's, those that Kubernetes makes of a service's name, and what is like no setting."""
+    monkeypatch.setenv(PREFIX + name, "tcp://10.0.0.1")
+    Config.load({})
+    assert unknown_variables() == (["TIELINE_COLOUR"] if name == "COLOUR" else [])
+
+
+def test_op_04_a_flag_that_is_wrong_is_blamed_though_the_file_says_it_too(tmp_path: Path) -> None:
+    path = write(tmp_path, "heartbeat = 1\n")
+    assert refusal(config=str(path), heartbeat="soon").startswith("--heartbeat: ")
+
+
+def test_both_doors_need_addresses_of_their_own() -> None:
+    said = refusal(grpc="127.0.0.1:8080")
+    assert said == "--grpc and --http are both 127.0.0.1:8080: each needs its own"
+    assert Config.load({"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}).loopback
 
 
 def test_a_file_that_is_missing_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -257,16 +311,19 @@ class TestUpstreams:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("[models.a]\nprize = 3", "models.a.prize: Extra inputs are not permitted"),
+            (
+                "[models.a]\nprize = 3",
+                "models.a.prize: no setting has this name; did you mean price?",
+            ),
             ("[models.a]\nprice = 3", "models.a.price: "),
             ("[models.a]\nprice = {input = 1}", "models.a.price.output: Field required"),
             ("[models.a]\nprice = {input = -1, output = 1}", "models.a.price.input: "),
             ('[models.a]\nupstream_mode = "x"', "models.a.upstream_mode: "),
             ("[models.a]\nmax_output_tokens = 0", "models.a.max_output_tokens: "),
-            ("models = 3", "models: "),
-            ('[models.a]\nengine = "upstream"', "--engine upstream needs --upstream"),
-            ('upstream = "http://gpu/v1"', "--upstream needs --engine upstream"),
-            ('engine = "upstream"', "--engine upstream needs --upstream"),
+            ("models = 3", ": models: "),
+            ('[models.a]\nengine = "upstream"', "engine upstream needs --upstream"),
+            ('upstream = "http://gpu/v1"', ": upstream needs --engine upstream"),
+            ('engine = "upstream"', "engine upstream needs --upstream"),
             (
                 '[models.a]\nengine = "scripted"\nupstream_mode = "chat"',
                 "models.a.upstream_mode: the engine is scripted, no upstream",
@@ -285,12 +342,12 @@ class TestUpstreams:
             ),
             (
                 'upstream_model = "m"\n[models.a]\nupstream = "http://gpu/v1"',
-                "--upstream-model needs --upstream",
+                ": upstream_model needs --upstream",
             ),
-            ('upstream_mode = "chat"', "--upstream-mode needs --engine upstream"),
-            ("upstream_state = true", "--upstream-state needs --engine upstream"),
-            ("upstream_timeout = 3", "--upstream-timeout needs --engine upstream"),
-            ("upstream_requests = 3", "--upstream-requests needs --engine upstream"),
+            ('upstream_mode = "chat"', ": upstream_mode needs --engine upstream"),
+            ("upstream_state = true", ": upstream_state needs --engine upstream"),
+            ("upstream_timeout = 3", ": upstream_timeout needs --engine upstream"),
+            ("upstream_requests = 3", ": upstream_requests needs --engine upstream"),
         ],
     )
     def test_what_is_wrong_with_a_model_is_one_line(
@@ -300,7 +357,7 @@ class TestUpstreams:
 
     def test_tables_have_no_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TIELINE_MODELS", '{"a":{}}')
-        assert "models: " in refusal()
+        assert "TIELINE_MODELS: " in refusal()
 
     def test_the_key_is_in_a_file_or_a_variable(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -412,7 +469,7 @@ class TestGuards:
             ),
             (
                 '[guards.g]\nkind = "pattern"\npatterns = ["a"]\nsize = 1',
-                "guards.g.size: Extra inputs are not permitted",
+                "guards.g.size: no setting has this name",
             ),
             ('[models.m]\nguards = ["g"]', "models.m.guards: there is no guard 'g'"),
             (

@@ -127,10 +127,19 @@ class TestRefusals:
     ) -> None:
         assert said in refusal(*arguments, TIELINE_ENGINE="scripted", TIELINE_GRPC="127.0.0.1:0")
 
-    def test_a_port_that_is_taken_is_said_in_one_line(self) -> None:
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    @pytest.mark.parametrize("name", ["--grpc", "--http"])
+    def test_op_05_a_port_that_is_taken_is_said_by_its_setting_and_nothing_is_announced(
+        self, name: str, workers: str, tmp_path: Path
+    ) -> None:
+        other = "--http" if name == "--grpc" else "--grpc"
+        shared = ("--workers", workers, "--store", f"sqlite:///{tmp_path}/tieline.db")
+        several = shared if workers != "1" else ()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            assert address in refusal("--engine", "scripted", "--grpc", address)
+            flags = ("--engine", "scripted", name, address, other, "127.0.0.1:0")
+            said = refusal(*flags, *several)
+        assert said == f"{name}: cannot listen on {address}: Address already in use"
 
     def test_a_certificate_that_is_none_is_said_in_one_line(self, tmp_path: Path) -> None:
         path = tmp_path / "rubbish.pem"
@@ -139,6 +148,10 @@ class TestRefusals:
         said = refusal("--engine", "scripted", "--grpc", "127.0.0.1:0", *files)
         assert str(path) in said
         assert "PEM" in said
+
+    def test_op_04_a_variable_that_is_none_is_told_with_the_nearest(self) -> None:
+        said = refusal(TIELINE_ENGIN="scripted")
+        assert said == "TIELINE_ENGIN: no setting has this name; did you mean TIELINE_ENGINE?"
 
     def test_a_missing_model_is_said_with_what_to_do(self) -> None:
         said = refusal("--model", "/no/such.gguf", "--grpc", "127.0.0.1:0")

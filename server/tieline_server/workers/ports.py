@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from tieline_server.config import ConfigError, split_address
+from tieline_server.config import ConfigError, flag, split_address
 
 
 @contextmanager
@@ -19,10 +19,10 @@ def reserved(addresses: Mapping[str, str]) -> Iterator[dict[str, str]]:
     Raises :class:`ConfigError` where one cannot be had.
     """
     with ExitStack() as stack:
-        yield {name: _reserve(address, stack) for name, address in addresses.items()}
+        yield {name: _reserve(name, address, stack) for name, address in addresses.items()}
 
 
-def _reserve(address: str, stack: ExitStack) -> str:
+def _reserve(name: str, address: str, stack: ExitStack) -> str:
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -30,7 +30,7 @@ def _reserve(address: str, stack: ExitStack) -> str:
             bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             port = _bind(bound, (*where[:1], port, *where[2:]))
     except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
+        raise ConfigError(f"{flag(name)}: cannot listen on {address}: {error.strerror}") from None
     return f"{address.rpartition(':')[0]}:{port}"
 
 

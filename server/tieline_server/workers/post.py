@@ -9,9 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from structlog.typing import FilteringBoundLogger
+
+from tieline_server.config import Config
 from tieline_server.homes import Alone, Home, Homes
 from tieline_server.places import Places
 from tieline_server.workers.board import Board, BoardPlaces
+from tieline_server.workers.cautions import caution, check_files
 from tieline_server.workers.control import TO_WORKER, Drain, Serve, Serving
 from tieline_server.workers.frames import Torn, pack
 from tieline_server.workers.neighbourhood import Neighbourhood, socket_path
@@ -56,6 +60,14 @@ class Post:
     def homes(self) -> Homes:
         """The other processes of its server."""
         return Alone()
+
+    def check(self, config: Config) -> None:
+        """Raises :class:`ConfigError` for files that cannot be read."""
+        check_files(config)
+
+    def caution(self, config: Config, log: FilteringBoundLogger) -> None:
+        """Says what may not be meant in the settings: of each server once."""
+        caution(config, log)
 
     def ready(self) -> None:
         """It listens on every address."""
@@ -102,6 +114,9 @@ class WorkerPost(Post):
     def places(self, cap: str, most: int) -> Places:
         """Counted over all workers."""
         return BoardPlaces(self._board, row=self._row, cap=cap, most=most)
+
+    def caution(self, config: Config, log: FilteringBoundLogger) -> None:
+        """The supervisor has said it."""
 
     @property
     def homes(self) -> Homes:

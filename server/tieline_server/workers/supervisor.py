@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline_server.config import Config, ConfigError
 from tieline_server.workers.board import Board
+from tieline_server.workers.cautions import caution, check_files
 from tieline_server.workers.child import NotServing
 from tieline_server.workers.fleet import Fleet, Settings, Shared
 from tieline_server.workers.nursery import Nursery
@@ -53,12 +54,14 @@ async def supervise(
     """
     config = load()
     signals = Signals(asyncio.get_running_loop())
+    check_files(config)
     with reserved(config.addresses) as addresses:
         # Ports and the number of workers stay as they were at the start.
         fixed = {**addresses, "workers": config.workers}
         async with _fleet(config, settings_of(config, fixed), command, log) as fleet:
             if not await _started(fleet, signals):
                 return
+            caution(config, log)
             for name, address in addresses.items():
                 announce(f"{name} listening on {address}")
             log.info(STARTED, pid=os.getpid(), workers=config.workers)

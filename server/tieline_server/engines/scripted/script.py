@@ -177,7 +177,7 @@ def load(path: Path) -> Script:
         data = path.read_bytes()
     except OSError as error:
         raise ScriptError(f"cannot read {path}: {error.strerror}") from None
-    return parse(data, source=path.name)
+    return parse(data, source=str(path))
 
 
 def parse(data: bytes, *, source: str = "script") -> Script:

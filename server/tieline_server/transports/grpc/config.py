@@ -46,7 +46,7 @@ class Tls(Struct, frozen=True, kw_only=True):
             key=key.read_bytes(),
             client_ca=client_ca.read_bytes() if client_ca else None,
         )
-        _check(certificate, lambda context: context.load_cert_chain(certificate, key))
+        _check(certificate, lambda context: context.load_cert_chain(certificate, key, ""))
         if client_ca is not None:
             _check(client_ca, lambda context: context.load_verify_locations(client_ca))
         return tls

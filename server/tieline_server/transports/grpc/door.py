@@ -8,6 +8,7 @@ modules beside this one; here is what listens, and how it says goodbye.
 import asyncio
 import errno
 import logging
+import socket
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
 from tieline.v1 import line_pb2, models_pb2
+from tieline_server.config import split_address
 from tieline_server.places import Places, Share
 from tieline_server.runtime import Services
 from tieline_server.transports.calls import FAREWELL, LiveCalls
@@ -44,6 +46,21 @@ _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 _log: Final = logging.getLogger(__name__)
+
+
+def _why(address: str) -> str:
+    """What is in the way of listening: the library does not say."""
+    with suppress(ValueError):
+        host, port = split_address(address)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for family, _, _, _, where in found:
+                with socket.socket(family, socket.SOCK_STREAM) as tried:
+                    tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    tried.bind(where)
+        except OSError as error:
+            return error.strerror or type(error).__name__
+    return "is it taken?"
 
 
 class _Health(health.aio.HealthServicer):
@@ -144,7 +161,9 @@ class GrpcDoor:
             else:
                 port = server.add_secure_port(address, tls.credentials())
         except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}: is it taken?") from error
+            raise OSError(
+                errno.EADDRINUSE, f"cannot listen on {address}: {_why(address)}"
+            ) from error
         host, colon, _ = address.rpartition(":")
         return f"{host}:{port}" if colon and not address.startswith("unix:") else address
 

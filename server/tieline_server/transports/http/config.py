@@ -65,7 +65,7 @@ def tls_context(certificate: Path, key: Path, client_ca: Path | None = None) -> 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
-    _load(certificate, lambda: context.load_cert_chain(certificate, key))
+    _load(certificate, lambda: context.load_cert_chain(certificate, key, ""))
     if client_ca is not None:
         _load(client_ca, lambda: context.load_verify_locations(client_ca))
         context.verify_mode = ssl.CERT_REQUIRED

@@ -23,7 +23,7 @@ def listen(address: str, *, reuse_port: bool = False) -> list[socket.socket]:
     except OSError as error:
         for made in sockets:
             made.close()
-        raise OSError(error.errno, f"cannot listen on {address}") from error
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
     return sockets
 
 
