@@ -33,7 +33,7 @@ from tieline_server.core.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.homes import Home
 from tieline_server.journals import JOURNALS
 from tieline_server.journals.base import Journal
-from tieline_server.keys import Keys
+from tieline_server.keys import Keys, Refusals
 from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
@@ -175,6 +175,9 @@ async def opened(
             clock=time.monotonic,
             warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
         )
+        refusals = Refusals(
+            clock=time.monotonic, count=observer.key_refused, say=observer.say_refused
+        )
         readiness = Readiness()
         outages = Outages(log, readiness)
         storage = await open_store(config, stack, told=outages)
@@ -204,6 +207,7 @@ async def opened(
             profile=PROFILES[config.profile],
             compaction=config.compaction,
             keys=keys,
+            refused=refusals.answer,
             homes=post.homes,
         )
         running.always(heed_cancels(services))

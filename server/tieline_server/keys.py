@@ -10,7 +10,9 @@ The file holds hashes only. It is TOML::
 and is read again within a second of a change, so that a key can be revoked under open lines.
 """
 
+import asyncio
 import hashlib
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -27,12 +29,107 @@ from tieline_server.core.effects import Principal
 RECHECK: Final = 1.0
 """Seconds between two looks at the file."""
 
+FREE: Final = 5
+"""Wrong keys of an address that are answered at once."""
+
+EACH: Final = 1.0
+"""Seconds that each further one takes, one after the other."""
+
+SLOWEST: Final = 5.0
+"""Seconds that one may have to wait for its refusal."""
+
+ADDRESSES: Final = 4096
+"""Addresses that are remembered; past it the one that was refused longest ago is forgotten."""
+
+WAITING: Final = 1024
+"""Refusals that wait at once; further ones are answered at once, as they hold what waits."""
+
+SAID: Final = 10.0
+"""Seconds between two log lines about an address that goes on."""
+
 _HASH: Final = re.compile(r"sha256:[0-9a-fA-F]{64}\Z")
 _LOCAL: Final = Principal()
 
 
 class KeyFileError(TielineError):
     """The key file cannot be used; the message is one line, written for who runs the server."""
+
+
+class Refused(Struct):
+    """What is remembered of an address that was refused."""
+
+    at_rest: float
+    """When it is as good as never refused."""
+    count: int = 0
+    said_at: float = float("-inf")
+
+
+class Refusals:
+    """Slows down who guesses keys, by address. A right key never waits here.
+
+    ``clock`` gives seconds. ``count`` is called for each refusal with its transport, ``say`` for
+    those that the log shows, with transport, address, and how often that was refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        count: Callable[[str], None],
+        say: Callable[[str, str, int], None],
+    ) -> None:
+        self._clock = clock
+        self._count = count
+        self._say = say
+        self._waiting = 0
+        self._addresses: dict[str, Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    async def answer(self, error: ApiError, address: str, transport: str) -> None:
+        """Returns when a call may be told that it failed so; only wrong keys wait."""
+        if error.code != "invalid_api_key":
+            return
+        seconds = self.refuse(address, transport)
+        if seconds > 0 and self._waiting < WAITING:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self._waiting -= 1
+
+    def refuse(self, address: str, transport: str) -> float:
+        """Counts a refusal; returns the seconds that it has to wait."""
+        now, place = self._clock(), _place(address)
+        found = self._addresses.pop(place, None)
+        if found is None or found.at_rest <= now:
+            found = Refused(at_rest=now)
+        self._addresses[place] = found
+        if len(self._addresses) > ADDRESSES:
+            del self._addresses[next(iter(self._addresses))]
+        found.count += 1
+        found.at_rest = min(found.at_rest + EACH, now + FREE * EACH + SLOWEST)
+        self._count(transport)
+        if found.count <= FREE or now - found.said_at >= SAID:
+            found.said_at = now
+            self._say(transport, address, found.count)
+        return max(0.0, found.at_rest - now - FREE * EACH)
+
+
+def _place(address: str) -> str:
+    """What counts as one address: of IPv6 a network, which is what one client has.
+
+    >>> _place("2001:db8::1") == _place("2001:db8::2")
+    True
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    if found.version == 4:
+        return address
+    return str(ipaddress.ip_network((found, 64), strict=False))
 
 
 class _Key(Struct, frozen=True, forbid_unknown_fields=True):

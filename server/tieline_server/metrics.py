@@ -78,6 +78,8 @@ class Numbers:
         """By transport, model, outcome, error."""
         self.guards = Counts()
         """What guards read."""
+        self.refusals: Counter[Labels] = Counter()
+        """Wrong keys by transport."""
 
     def observe(self, record: TurnRecord, transport: str) -> None:
         """A turn ended."""
@@ -162,6 +164,13 @@ class Numbers:
                 "Tokens used.",
                 self.tokens().items(),
                 ("gen_ai_request_model", "gen_ai_token_type"),
+            ),
+            *_sum(
+                "tieline_server_keys_refused_total",
+                "counter",
+                "Calls whose API key is missing or wrong.",
+                list(self.refusals.items()),
+                ("tieline_transport",),
             ),
             *_guard("checks", "Pieces that guards have read.", self.guards.checks),
             *_guard("hits", "Pieces that guards have flagged.", self.guards.hits),

@@ -31,6 +31,7 @@ STARTED: Final = "started"
 DRAINING: Final = "draining"
 INTERRUPTED: Final = "interrupted"
 STOPPED: Final = "stopped"
+KEY_REFUSED: Final = "key_refused"
 KEYS_KEPT: Final = "keys_kept"
 DATABASE_AWAY: Final = "database_away"
 DATABASE_BACK: Final = "database_back"
@@ -44,6 +45,7 @@ LINES: Final = "tieline.server.lines.active"
 EVENTS: Final = "tieline.server.events"
 RESPONSES: Final = "tieline.server.responses"
 TOKENS: Final = "tieline.server.tokens"
+KEYS_REFUSED: Final = "tieline.server.keys.refused"
 GUARD_CHECKS: Final = "tieline.server.guard.checks"
 GUARD_HITS: Final = "tieline.server.guard.hits"
 GUARD_FAILURES: Final = "tieline.server.guard.failures"
@@ -191,6 +193,14 @@ class Telemetry:
             ended_at = self._now() - (self._clock() - record.times.ended_at)
             self._signals.observe(record, transport, ended_at=ended_at)
 
+    def key_refused(self, transport: str) -> None:
+        """A call had no key, or a wrong one."""
+        self.numbers.refusals[(transport,)] += 1
+
+    def say_refused(self, transport: str, address: str, count: int) -> None:
+        """The same for the log, which is spared most of what one address does."""
+        self.log.warning(KEY_REFUSED, transport=transport, address=address, count=count)
+
     def close(self, timeout: float) -> None:
         """Exports what is left, within ``timeout`` seconds. Blocks."""
         if self._signals is not None:
@@ -303,6 +313,10 @@ class Signals:
         meter.create_observable_counter(RESPONSES, [responses], "{response}", "Responses ended.")
         tokens = self._read(self.numbers.tokens, REQUEST_MODEL, TOKEN_TYPE)
         meter.create_observable_counter(TOKENS, [tokens], "{token}", "Tokens used.")
+        refusals = self._read(self.numbers.refusals.copy, TRANSPORT)
+        meter.create_observable_counter(
+            KEYS_REFUSED, [refusals], "{call}", "Calls whose API key is missing or wrong."
+        )
         self._instrument_guards(meter)
         self._duration = meter.create_histogram(
             DURATION, "s", "Create to end.", explicit_bucket_boundaries_advisory=BUCKETS

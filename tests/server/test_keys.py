@@ -1,5 +1,6 @@
 """API keys: who is let in, as whom, and what happens when the file changes."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from tieline.errors import ApiError
 from tieline_server.core.effects import Principal
-from tieline_server.keys import KeyFileError, Keys, read
+from tieline_server.keys import ADDRESSES, KeyFileError, Keys, Refusals, read
 
 
 class Clock:
@@ -183,3 +184,72 @@ def test_a_bad_entry_is_refused_at_the_start_by_its_place(
 def test_a_missing_file_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"cannot read .*none\.toml"):
         read(tmp_path / "none.toml")
+
+
+class Told:
+    """What was counted, and what was said."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.counted: list[str] = []
+        self.said: list[tuple[str, str, int]] = []
+        self.refusals = Refusals(
+            clock=clock,
+            count=self.counted.append,
+            say=lambda transport, address, count: self.said.append((transport, address, count)),
+        )
+
+
+@pytest.fixture
+def told(clock: Clock) -> Told:
+    return Told(clock)
+
+
+def test_op_01_five_wrong_keys_are_answered_at_once_counted_and_said(told: Told) -> None:
+    waits = [told.refusals.refuse("192.0.2.1", "grpc") for _ in range(5)]
+    assert waits == [0.0] * 5
+    assert told.counted == ["grpc"] * 5
+    assert told.said == [("grpc", "192.0.2.1", number) for number in range(1, 6)]
+
+
+def test_op_01_further_ones_come_after_each_other_up_to_a_bound(told: Told, clock: Clock) -> None:
+    waits = [told.refusals.refuse("192.0.2.1", "http") for _ in range(20)]
+    assert waits == [0.0] * 5 + [1.0, 2.0, 3.0, 4.0] + [5.0] * 11
+    clock.now += 3.0
+    assert told.refusals.refuse("192.0.2.1", "http") == 3.0
+    clock.now += 100.0
+    assert told.refusals.refuse("192.0.2.1", "http") == 0.0
+
+
+def test_op_01_one_address_that_goes_on_is_said_now_and_then(told: Told, clock: Clock) -> None:
+    for _ in range(30):
+        told.refusals.refuse("192.0.2.1", "http")
+        clock.now += 0.5
+    assert [count for _, _, count in told.said] == [1, 2, 3, 4, 5, 25]
+    assert len(told.counted) == 30
+
+
+def test_op_01_other_addresses_wait_for_none(told: Told) -> None:
+    for _ in range(9):
+        told.refusals.refuse("192.0.2.1", "http")
+    assert told.refusals.refuse("192.0.2.2", "http") == 0.0
+
+
+def test_op_01_of_ipv6_a_network_is_one_address(told: Told) -> None:
+    waits = [told.refusals.refuse(f"2001:db8::{number}", "http") for number in range(1, 8)]
+    assert waits == [0.0] * 5 + [1.0, 2.0]
+    assert told.refusals.refuse("2001:db8:0:1::1", "http") == 0.0
+
+
+def test_op_01_what_is_remembered_of_addresses_is_bounded(told: Told) -> None:
+    for number in range(ADDRESSES + 100):
+        told.refusals.refuse(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "http")
+    assert len(told.refusals) == ADDRESSES
+
+
+def test_op_01_only_wrong_keys_wait(told: Told, clock: Clock) -> None:
+    async def main() -> None:
+        for _ in range(100):
+            await told.refusals.answer(ApiError.of("model_not_found", "no"), "192.0.2.1", "http")
+
+    asyncio.run(main())
+    assert told.counted == []

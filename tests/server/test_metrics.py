@@ -89,7 +89,7 @@ def test_every_metric_says_its_kind_and_its_meaning() -> None:
     text = Numbers().text(lines=0).decode()
     names = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
     assert names == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
-    assert len(names) == 12
+    assert len(names) == 13
 
 
 def test_what_guards_did_is_told_by_guard_and_stage() -> None:

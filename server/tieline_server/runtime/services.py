@@ -1,11 +1,12 @@
 """What lines need of the process."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tieline.errors import ApiError
 from tieline.ids import IdSource
 from tieline_server.core.booking import booking_of
 from tieline_server.core.budget import Budget
@@ -27,6 +28,10 @@ SERVER_ERROR: Final = "The server had an error while processing your request."
 
 INTERNAL: Final = "internal"
 """The transport of lines that nobody is connected to: what runs on them is no one's response."""
+
+
+async def _at_once(_error: ApiError, _address: str, _transport: str) -> None:
+    """No refusal waits."""
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -58,6 +63,8 @@ class Services(Struct, frozen=True, kw_only=True):
     readiness: Readiness = field(default_factory=Readiness)
     check_storage: Callable[[], None] = lambda: None
     """Raises :class:`ApiError` while what would be stored could not be."""
+    refused: Callable[[ApiError, str, str], Awaitable[None]] = _at_once
+    """Returns when a call from an address, over a transport, may be told that it failed so."""
     keys: Any = None
     """The door's: ``keys.authenticate(header) -> Principal``, ``keys.caller(header)``."""
 

@@ -230,8 +230,7 @@ class Walk:
             if word == "propertyNames" and schema[word] in (True, {}, {"type": "string"}):
                 continue
             why = (
-                f"the model cannot be held to '{word[:64]}'; "
-                "remove it, or do not ask for 'strict'"
+                f"the model cannot be held to '{word[:64]}'; remove it, or do not ask for 'strict'"
             )
             self._leave_out(word, f"{place.at}/{escaped(word)}", why)
         nested = place.at and isinstance(schema.get("$id"), str) and "$ref" not in schema

@@ -27,6 +27,7 @@ from tieline_server.transports.grpc.admission import late
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
     REQUEST_ID,
+    TRANSPORT,
     Call,
     Context,
     abort,
@@ -40,10 +41,6 @@ from tieline_server.transports.grpc.stream import (
 
 M = TypeVar("M", bound=Message)
 C = TypeVar("C", bound="CreateRequest")
-
-TRANSPORT: Final = "grpc"
-"""What this door is called in logs and metrics."""
-
 
 CreateRequest = (
     line_pb2.StreamResponseRequest

@@ -201,7 +201,7 @@ class GrpcDoor:
         return grpc.stream_stream_rpc_method_handler(self._guard(behaviour))
 
     def _guard(self, behaviour: Behaviour) -> Any:
-        return guarded(behaviour, self._services.ids)
+        return guarded(behaviour, self._services)
 
 
 def _reflections() -> tuple[grpc.GenericRpcHandler, ...]:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 from msgspec import Struct
@@ -15,11 +16,15 @@ from msgspec import Struct
 from tieline.codecs.proto import error_status
 from tieline.errors import ApiError
 from tieline.ids import IdSource
+from tieline_server.runtime import Services
 from tieline_server.transports.answers import internal_error
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Behaviour = Callable[[Any, Context, "Call"], Awaitable[bytes | None]]
 Handler = Callable[[Any, Context], Awaitable[bytes | None]]
+
+TRANSPORT: Final = "grpc"
+"""What this door is called in logs and metrics."""
 
 REQUEST_ID: Final = "x-request-id"
 
@@ -60,7 +65,7 @@ def open_call(context: Context, ids: IdSource) -> Call:
     )
 
 
-def guarded(behaviour: Behaviour, ids: IdSource) -> Handler:
+def guarded(behaviour: Behaviour, services: Services) -> Handler:
     """A handler for the library: however ``behaviour`` ends, the caller sees a typed status.
 
     ``behaviour`` raises :class:`ApiError` for what the caller should know. Anything else that it
@@ -69,7 +74,8 @@ def guarded(behaviour: Behaviour, ids: IdSource) -> Handler:
 
     async def handle(request: Any, context: Context) -> bytes | None:
         try:
-            return await _behave(behaviour, request, context, open_call(context, ids))
+            call = open_call(context, services.ids)
+            return await _behave(behaviour, request, context, call, services)
         except grpc.aio.AbortError as error:
             # The library keeps it with the call. All that its frames hold, the request among it,
             # would be in a circle, and stay until garbage is looked for.
@@ -80,7 +86,9 @@ def guarded(behaviour: Behaviour, ids: IdSource) -> Handler:
     return handle
 
 
-async def _behave(behaviour: Behaviour, request: Any, context: Context, call: Call) -> bytes | None:
+async def _behave(
+    behaviour: Behaviour, request: Any, context: Context, call: Call, services: Services
+) -> bytes | None:
     try:
         return await behaviour(request, context, call)
     except grpc.aio.AbortError:
@@ -89,10 +97,21 @@ async def _behave(behaviour: Behaviour, request: Any, context: Context, call: Ca
         # A batch that failed because the peer is gone; the library has no better name.
         raise asyncio.CancelledError from error
     except ApiError as error:
+        await services.refused(error, address_of(context.peer()), TRANSPORT)
         await abort(context, error, call.request_id)
     except Exception:
         _log.exception("rpc failed, request %s", call.request_id)
         await abort(context, internal_error(), call.request_id)
+
+
+def address_of(peer: str) -> str:
+    """The address in the library's name for a peer, without its port.
+
+    >>> address_of("ipv4:127.0.0.1:50051"), address_of("ipv6:%5B::1%5D:50051")
+    ('127.0.0.1', '::1')
+    """
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else kind
 
 
 async def abort(context: Context, error: ApiError, request_id: str) -> NoReturn:

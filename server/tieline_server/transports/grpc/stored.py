@@ -11,14 +11,13 @@ from tieline_server import runtime
 from tieline_server.core.effects import Principal
 from tieline_server.runtime import Services
 from tieline_server.transports.grpc.creates import (
-    TRANSPORT,
     fitting,
     parsed,
     read_create,
     receives,
     whole,
 )
-from tieline_server.transports.grpc.status import Call, Context
+from tieline_server.transports.grpc.status import TRANSPORT, Call, Context
 from tieline_server.transports.stored import (
     PAGE,
     Page,

@@ -48,6 +48,9 @@ class Upgrade(Protocol):
         ...
 
 
+TRANSPORT: Final = "http"
+"""What refusals at this door are counted as."""
+
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
 COMPACT: Final = "/v1/responses/compact"
@@ -193,6 +196,7 @@ class HttpDoor:
         try:
             response = await self._answer(call, connection, template)
         except ApiError as error:
+            await services.refused(error, request.remote or "", TRANSPORT)
             response = error_response(error)
         except Exception:
             _log.exception("http request failed, request %s", call.request_id)

@@ -107,6 +107,7 @@ class WebSocketEndpoint:
                 finally:
                     incoming.close()
         except ApiError as error:
+            await self._services.refused(error, request.remote or "", TRANSPORT)
             return refusal(error, request_id)
 
     def _incoming(self, owner: str, request: web.Request) -> IncomingMessages:
