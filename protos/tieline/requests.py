@@ -65,6 +65,7 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     service_tier: str | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     user: str | None = None
     client_metadata: Raw = ABSENT
     generate: bool | None = None

@@ -59,6 +59,33 @@ def test_items_of_tools_that_ran_there_are_output_items_and_stay_in_the_chain(wi
     run(case())
 
 
+def test_up_01_the_phase_of_a_message_is_kept_both_ways(wire: Wire) -> None:
+    parts = [
+        added("message", role="assistant", phase="commentary", content=[]),
+        text("one"),
+        item("message", phase="commentary", content=[{"type": "output_text", "text": "one"}]),
+        text("two"),
+        ended(),
+    ]
+
+    async def case() -> None:
+        async with before(parts) as (server, served), wire(served) as peer:
+            made = response(await ask(peer, model=MODEL, input="one", store=True))
+            assert [each.get("phase") for each in made["output"]] == ["commentary", None]
+            again = [{"role": "user", "content": "one"}, *made["output"]]
+            for message in again:
+                message.pop("id", None)
+            for members in (
+                {"previous_response_id": made["id"], "input": "go on"},
+                {"input": again},
+            ):
+                await ask(peer, model=MODEL, **members)
+                told = server.bodies[-1]["input"]
+                assert [each.get("phase") for each in told[:3]] == [None, "commentary", None]
+
+    run(case())
+
+
 @pytest.mark.parametrize("second", ["\ude00b", "b"])
 def test_up_03_an_emoji_in_two_chunks_is_one_and_half_of_one_is_u_fffd(
     wire: Wire, second: str

@@ -41,6 +41,7 @@ class TurnSettings(TypedDict, total=False):
     service_tier: str | None
     safety_identifier: str | None
     prompt_cache_key: str | None
+    prompt_cache_retention: str | None
     user: str | None
     client_metadata: Mapping[str, str] | None
     generate: bool | None

@@ -69,6 +69,13 @@ class CallDelta(Struct, frozen=True, gc=False):
     tokens: int = 1
 
 
+class Phase(Struct, frozen=True, gc=False):
+    """What the open message is for, or the next one: ``commentary`` or ``final_answer``."""
+
+    name: str
+    tokens: int = 0
+
+
 class Annotation(Struct, frozen=True, gc=False):
     """A note on the text of the open message, as it is on the wire."""
 
@@ -113,6 +120,7 @@ Delta = (
     | SummaryDelta
     | CallStart
     | CallDelta
+    | Phase
     | Annotation
     | WholeItem
     | ItemEnd

@@ -54,6 +54,7 @@ _MEMBERS: Final = (
     "previous_response_id",
     "prompt",
     "prompt_cache_key",
+    "prompt_cache_retention",
     "reasoning",
     "service_tier",
     "text",

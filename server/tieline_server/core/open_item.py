@@ -16,6 +16,7 @@ class _Message(Struct, kw_only=True, gc=False):
     type: str
     status: str
     role: str = "assistant"
+    phase: str | UnsetType = UNSET
     content: list[Raw]
 
 
@@ -56,6 +57,7 @@ class Open:
         "logprobs",
         "make",
         "part",
+        "phase",
         "pieces",
         "summary",
     )
@@ -73,6 +75,8 @@ class Open:
         self.annotations: list[Raw] = []
         self.content: list[Raw] = []
         self.summary: list[Raw] = []
+        self.phase: str | None = None
+        """Of a message, what it is for."""
         self.call: deltas.CallStart | None = None
         self.call_id: str | None = None
         self.make: Make
@@ -82,7 +86,8 @@ class Open:
         """The item as it stands; its JSON has its members."""
         id, kind = self.id, self.kind
         if kind == "message":
-            return _Message(id=id, type=kind, status=status, content=self.content)
+            phase = UNSET if self.phase is None else self.phase
+            return _Message(id=id, type=kind, status=status, phase=phase, content=self.content)
         if kind == "reasoning":
             summary, content = self.summary, self.content
             return _Reasoning(id=id, type=kind, status=status, summary=summary, content=content)

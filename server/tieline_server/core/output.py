@@ -70,7 +70,18 @@ _logprobs_of: Final = attrgetter("logprobs")
 class Output:
     """The output of one response, across all its samplings. ``new_id(prefix)`` makes ids."""
 
-    __slots__ = ("_new_id", "_outbox", "calls", "done", "foreign", "kept", "open", "raws", "seal")
+    __slots__ = (
+        "_new_id",
+        "_outbox",
+        "calls",
+        "done",
+        "foreign",
+        "kept",
+        "open",
+        "phase",
+        "raws",
+        "seal",
+    )
 
     def __init__(self, outbox: Outbox, new_id: Callable[[str], str]) -> None:
         self._outbox = outbox
@@ -82,6 +93,8 @@ class Output:
         """Their JSON, as a snapshot carries it."""
         self.kept: list[Item] = []
         """Items that go into the chain with the next link."""
+        self.phase: str | None = None
+        """What the next message is for, where that is known."""
         self.calls = 0
         """Tool calls so far."""
         self.foreign = True
@@ -215,6 +228,13 @@ class Output:
             item.pieces += texts
             self._outbox.extend(item.make, texts)
 
+    def _on_phase(self, run: list[deltas.Phase]) -> None:
+        item, phase = self.open, run[-1].name
+        if item is not None and item.kind == "message":
+            item.phase = phase
+        else:
+            self.phase = phase
+
     def _on_annotation(self, run: list[deltas.Annotation]) -> None:
         item, box = self._in_part("message", "output_text"), self._outbox
         for delta in run:
@@ -266,6 +286,8 @@ class Output:
         call_id = None if call is None else self._new_id(ids.CALL)
         item = self.open = Open(kind, self._new_id(prefix), len(self.done))
         item.call, item.call_id = call, call_id
+        if kind == "message":
+            item.phase, self.phase = self.phase, None
         self._say_added(item.index, Raw(_encode(item.shape("in_progress"))))
         return item
 
@@ -450,6 +472,7 @@ HANDLERS: Final[dict[type, Callable[[Output, Any], None]]] = {
     deltas.SummaryDelta: Output._on_summary,
     deltas.CallStart: Output._on_call_start,
     deltas.CallDelta: Output._on_call_delta,
+    deltas.Phase: Output._on_phase,
     deltas.Annotation: Output._on_annotation,
     deltas.WholeItem: Output._on_whole_item,
     deltas.ItemEnd: Output._on_item_end,

@@ -114,6 +114,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     echoed: int = 0
     """Bytes of JSON that they take in each snapshot."""
     compaction: Compacting | None = None
+    passed_on: dict[str, Any] = {}
+    """Members that mean something to an upstream alone, as they were said."""
+    verbosity: str | None = None
 
     def following(self) -> "Settings":
         """The same settings for a response that continues another by itself."""
@@ -298,7 +301,12 @@ class _Text(Struct, frozen=True):
     verbosity: str | None = None
 
 
+class _Verbosity(Struct, frozen=True):
+    verbosity: str | None = None
+
+
 _text: Final = msgspec.json.Decoder(_Text | None)
+_verbosity: Final = msgspec.json.Decoder(_Verbosity)
 
 
 def parse_text(data: bytes) -> tuple[Format, Raw]:
@@ -448,7 +456,18 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
         blank=Response(**echo),
         echoed=len(msgspec.json.encode(echo)),
         compaction=managed,
+        passed_on={name: said for name in _PASSED_ON if (said := getattr(create, name))},
+        verbosity=_verbosity.decode(text_echo).verbosity,
     )
+
+
+_PASSED_ON: Final = (
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "user",
+)
 
 
 def _reasoning_of(create: Create, recall: Recall, default: str | None) -> tuple[str | None, Raw]:

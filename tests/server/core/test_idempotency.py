@@ -49,6 +49,7 @@ MATTER: dict[str, Any] = {
     "previous_response_id": "resp_1",
     "prompt": Raw(b'{"id":"p"}'),
     "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
     "reasoning": Raw(b'{"effort":"low"}'),
     "resumable": True,
     "safety_identifier": "s",

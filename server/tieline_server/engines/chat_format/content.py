@@ -11,7 +11,7 @@ from tieline_server.engines.base import EngineError
 class ContentPart(Struct, frozen=True):
     """The members of a content part that decide whether it can be read."""
 
-    type: str = ""
+    type: str | None = None
     text: str | None = None
     refusal: str | None = None
 
@@ -29,9 +29,10 @@ def text_of(content: str | list[Raw]) -> str:
 def _text_of_part(part: ContentPart) -> str:
     text = part.text if part.text is not None else part.refusal
     if text is None:
+        kind = (part.type or "")[:64]
         raise EngineError(
             "unsupported_value",
-            f"This model reads text only: content of type '{part.type[:64]}' is not supported.",
+            f"This model reads text only: content of type '{kind}' is not supported.",
             param="input",
         )
     return text

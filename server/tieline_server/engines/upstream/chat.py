@@ -161,7 +161,9 @@ def _options(settings: Settings) -> dict[str, Any]:
         "presence_penalty": echo.get("presence_penalty") or None,
         "frequency_penalty": echo.get("frequency_penalty") or None,
         "reasoning_effort": settings.reasoning_effort,
+        "verbosity": settings.verbosity,
         "response_format": _response_format(settings),
+        **settings.passed_on,
     }
     if LOGPROBS in settings.include:
         options |= {"logprobs": True, "top_logprobs": settings.top_logprobs or None}

@@ -243,7 +243,7 @@ class UpstreamEngine:
         """
         if len(self._replicas.all) == 1:
             return ""
-        key = prompt.settings.echo.get("prompt_cache_key")
+        key = prompt.settings.passed_on.get("prompt_cache_key")
         if isinstance(key, str):
             return key
         return prompt.tip.derive(AFFINITY, "", lambda before, _: before or prompt.session)

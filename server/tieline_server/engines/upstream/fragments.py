@@ -113,7 +113,7 @@ class _Image(Struct, frozen=True):
 class _Part(Struct, frozen=True):
     """What is read of a content part; further members of ours have no place upstream."""
 
-    type: str = ""
+    type: str | None = None
     text: str | None = None
     refusal: str | None = None
     image_url: str | _Image | None = None
@@ -317,6 +317,6 @@ def _part(part: _Part) -> dict[str, Any]:
 def _unsupported(part: _Part) -> EngineError:
     return EngineError(
         "unsupported_value",
-        f"Content of type '{part.type[:64]}' cannot be passed to this model.",
+        f"Content of type '{(part.type or '')[:64]}' cannot be passed to this model.",
         param="input",
     )

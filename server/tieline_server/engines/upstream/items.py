@@ -4,13 +4,14 @@ As in ``fragments``, the JSON of a chain stands in one buffer that grows with it
 remembers its own part: all of it is one copy of bytes, what came after a link as well.
 
 An item is written with the members that every server takes: ids are those of the upstream's own
-responses there, and a client's mean nothing to it. What the assistant said is plain text, since
-its parts want ids. Reasoning is sent where its text is known; what is sealed is sealed for us.
-Items that have no class in ``tieline.items`` are left out.
+responses there, and a client's mean nothing to it. What the assistant said is plain text, but for
+what has annotations, as not every server takes its parts without ids. Reasoning is sent where its
+text is known; what is sealed is sealed for us. Items that have no class in ``tieline.items`` are
+left out.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -104,10 +105,11 @@ def items_of(
 class _Part(Struct, frozen=True):
     text: str | None = None
     refusal: str | None = None
+    annotations: list[Raw] | None = None
 
 
 class _Thought(Struct, frozen=True):
-    id: str = ""
+    id: str | None = None
     summary: Raw = Raw(b"[]")
     content: list[Raw] | None = None
 
@@ -121,9 +123,25 @@ def _on_message(raw: bytes, *, custom: bool) -> bytes:
     message = views.MESSAGE.decode(raw)
     content = bytes(message.content)
     if message.role == "assistant" and content[:1] != b'"':
-        parts = _parts.decode(content)
-        content = _encode("".join(part.text or part.refusal or "" for part in parts))
-    return b',{"type":"message","role":%b,"content":%b}' % (_encode(message.role), content)
+        content = _encode(_said(_parts.decode(content)))
+    phase = b"" if message.phase is None else b',"phase":' + _encode(message.phase)
+    return b',{"type":"message","role":%b%b,"content":%b}' % (
+        _encode(message.role),
+        phase,
+        content,
+    )
+
+
+def _said(parts: list[_Part]) -> str | list[dict[str, Any]]:
+    """What the assistant said: text, and parts only where they say more than that."""
+    if not any(part.annotations for part in parts):
+        return "".join(part.text or part.refusal or "" for part in parts)
+    return [
+        {"type": "output_text", "text": part.text, "annotations": part.annotations or []}
+        if part.text is not None
+        else {"type": "refusal", "refusal": part.refusal or ""}
+        for part in parts
+    ]
 
 
 def _on_call(raw: bytes, *, custom: bool) -> bytes:
@@ -173,7 +191,7 @@ def _on_reasoning(raw: bytes, *, custom: bool) -> bytes:
     if not thought.content:
         return b""
     return b',{"type":"reasoning","id":%b,"summary":%b,"content":%b}' % (
-        _encode(thought.id),
+        _encode(thought.id or ""),
         bytes(thought.summary),
         _encode(thought.content),
     )

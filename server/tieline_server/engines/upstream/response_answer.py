@@ -23,6 +23,7 @@ from tieline_server.core.deltas import (
     Finish,
     FinishReason,
     ItemEnd,
+    Phase,
     ReasoningDelta,
     RefusalDelta,
     SummaryDelta,
@@ -59,6 +60,7 @@ class _Item(Struct, frozen=True):
     status: str | None = None
     name: str | None = None
     namespace: str | None = None
+    phase: Any = None
     arguments: Any = None
     input: Any = None
     content: list[_Part] | None = None
@@ -132,6 +134,7 @@ class ResponseAnswer:
         "_logprobs",
         "_mender",
         "_notes",
+        "_phase",
         "_remember",
         "_response",
         "_said",
@@ -157,6 +160,8 @@ class ResponseAnswer:
         """Type of the open item, as far as it said something."""
         self._said = False
         """Whether something of the open item was passed on."""
+        self._phase: list[Delta] = []
+        """What the message that has begun is for; its first piece says so."""
         self._notes: list[Raw] = []
         """Annotations of the open message; they follow its text."""
         self._kinds: list[str] = []
@@ -234,26 +239,28 @@ class ResponseAnswer:
 
     def _on_added(self, event: _Event, deltas: list[Delta]) -> None:
         self._close(_Item(), deltas)
-        self._open(_item_in(event.item), deltas)
+        item = _item_in(event.item)
+        self._open(item, deltas)
+        self._phase = _phase_of(item)
 
     def _on_annotation(self, event: _Event, deltas: list[Delta]) -> None:
         self._notes.append(event.annotation)
 
     def _on_text(self, event: _Event, deltas: list[Delta]) -> None:
-        text = self._says("message", event)
+        text = self._says("message", event, deltas)
         logprobs = event.logprobs if self._logprobs else None
         deltas.append(TextDelta(text, tokens_of(text), given(logprobs) if logprobs else ()))
 
     def _on_refusal(self, event: _Event, deltas: list[Delta]) -> None:
-        text = self._says("message", event)
+        text = self._says("message", event, deltas)
         deltas.append(RefusalDelta(text, tokens_of(text)))
 
     def _on_reasoning(self, event: _Event, deltas: list[Delta]) -> None:
-        text = self._says("reasoning", event)
+        text = self._says("reasoning", event, deltas)
         deltas.append(ReasoningDelta(text, tokens_of(text)))
 
     def _on_summary(self, event: _Event, deltas: list[Delta]) -> None:
-        deltas.append(SummaryDelta(self._says("reasoning", event)))
+        deltas.append(SummaryDelta(self._says("reasoning", event, deltas)))
 
     def _on_call(self, event: _Event, deltas: list[Delta]) -> None:
         call = self._call
@@ -294,9 +301,12 @@ class ResponseAnswer:
 
     # What they come to.
 
-    def _says(self, kind: str, event: _Event) -> str:
+    def _says(self, kind: str, event: _Event, deltas: list[Delta]) -> str:
         if not isinstance(event.delta, str) or self._call is not None:
             raise malformed()
+        if self._phase:
+            deltas += self._phase
+            self._phase = []
         self._said = True
         self._kind = kind
         return event.delta
@@ -336,6 +346,7 @@ class ResponseAnswer:
         else:
             return
         if len(deltas) > before:
+            deltas[before:before] = _phase_of(item)
             self._said, self._kind = True, item.type
 
     def _close(self, item: _Item, deltas: list[Delta]) -> None:
@@ -346,6 +357,7 @@ class ResponseAnswer:
         elif not self._said:
             return
         elif self._kind == "message":
+            deltas += _phase_of(item)
             parts = [part.annotations or [] for part in item.content or ()]
             notes = [note for each in parts for note in each] or self._notes
             deltas += [Annotation(_checked(note)) for note in notes if bytes(note)[:1] == b"{"]
@@ -414,6 +426,12 @@ _HANDLERS: Final[dict[str, Callable[[ResponseAnswer, _Event, list[Delta]], None]
     "response.failed": ResponseAnswer._on_end,
 }
 """Type of event -> who reads it; any other says nothing that we pass on."""
+
+
+def _phase_of(item: _Item) -> list[Delta]:
+    """What a message is for, where that is said."""
+    said = item.type == "message" and isinstance(item.phase, str)
+    return [Phase(item.phase)] if said else []
 
 
 def _response_in(raw: Raw) -> _Response:

@@ -255,7 +255,7 @@ def _options(settings: Settings) -> dict[str, Any]:
         "reasoning": _said(echo["reasoning"], b'{"effort":null,"summary":null}'),
         "text": _said(echo["text"], b'{"format":{"type":"text"}}'),
         "truncation": "auto" if settings.truncation == "auto" else None,
-        "prompt_cache_key": echo.get("prompt_cache_key"),
+        **settings.passed_on,
         "include": [LOGPROBS] if logprobs else None,
         "top_logprobs": settings.top_logprobs if logprobs else None,
     }

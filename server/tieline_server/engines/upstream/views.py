@@ -11,6 +11,7 @@ class Message(Struct, frozen=True):
 
     role: str
     content: Raw = Raw(b'""')
+    phase: str | None = None
 
 
 class Call(Struct, frozen=True):

@@ -226,3 +226,84 @@ def test_an_item_of_a_foreign_tool_with_a_number_that_is_none_is_passed_on_witho
     deltas = run(answer(RESPONSES, odd, RESPONSES.text("fine"), *RESPONSES.stop))
     whole = next(delta for delta in deltas if hasattr(delta, "item"))
     assert json.loads(whole.item.raw) == {"type": "web_search_call", "id": "ws_1", "score": None}
+
+
+PASSED: list[tuple[str, Any]] = [
+    ("service_tier", "flex"),
+    ("service_tier", "auto"),
+    ("safety_identifier", "someone"),
+    ("prompt_cache_key", "key"),
+    ("prompt_cache_retention", "24h"),
+    ("user", "someone"),
+]
+
+
+@pytest.mark.parametrize("shape", [CHAT, RESPONSES], ids=str)
+@pytest.mark.parametrize(("name", "value"), PASSED)
+def test_up_01_settings_that_mean_something_upstream_alone_go_as_they_are(
+    shape: Shape, name: str, value: Any
+) -> None:
+    assert run(asked(shape, **{name: value}))[name] == value
+    assert name not in run(asked(shape))
+
+
+@pytest.mark.parametrize("shape", [CHAT, RESPONSES], ids=str)
+def test_up_01_so_does_verbosity_where_each_api_has_it(shape: Shape) -> None:
+    body = run(asked(shape, text={"verbosity": "low"}))
+    said = body["verbosity"] if shape is CHAT else body["text"]["verbosity"]
+    assert said == "low"
+    assert "verbosity" not in run(asked(shape, text={"format": {"type": "text"}}))
+
+
+async def asked(shape: Shape, content: Any = "hello", **members: Any) -> dict[str, Any]:
+    """The body that an upstream gets for this."""
+    async with upstream() as server, opened(shape, server) as engine:
+        server.plans.append(shape.good)
+        await deltas_of(engine, ask(content, **members))
+        return server.bodies[-1]
+
+
+NOTE = {"type": "url_citation", "url": "http://a/", "title": "A", "start_index": 0, "end_index": 4}
+
+
+def test_up_01_phases_and_annotations_are_said_again_upstream() -> None:
+    part = {"type": "output_text", "text": "fine", "annotations": [NOTE], "logprobs": []}
+    plain = {**part, "annotations": []}
+    content = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "phase": "commentary", "content": [plain]},
+        {"role": "assistant", "phase": "final_answer", "content": [part]},
+        {"role": "assistant", "phase": None, "content": [plain]},
+        {"role": "user", "content": "go on"},
+    ]
+    told = run(asked(RESPONSES, content))["input"]
+    message = {"type": "message", "role": "assistant"}
+    noted = {"type": "output_text", "text": "fine", "annotations": [NOTE]}
+    assert told[1:4] == [
+        {**message, "phase": "commentary", "content": "fine"},
+        {**message, "phase": "final_answer", "content": [noted]},
+        {**message, "content": "fine"},
+    ]
+
+
+NULLS: list[dict[str, Any]] = [
+    {"type": "reasoning", "id": None, "summary": []},
+    {"type": "reasoning", "id": None, "summary": [], "content": None, "encrypted_content": None},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+    {"type": "message", "role": "assistant", "id": None, "phase": None, "content": "fine"},
+]
+
+
+@in_each_mode
+@pytest.mark.parametrize("given", NULLS)
+def test_up_02_null_is_as_if_absent(shape: Shape, given: dict[str, Any]) -> None:
+    def without_null(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without_null(each) for name, each in value.items() if each is not None}
+        return [*map(without_null, value)] if isinstance(value, list) else value
+
+    last = {"role": "user", "content": "go on"}
+    bodies = [run(asked(shape, [each, last])) for each in (given, without_null(given))]
+    for body in bodies:
+        body.pop("cache_salt", None)
+    assert bodies[0] == bodies[1]
