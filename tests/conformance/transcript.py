@@ -25,7 +25,7 @@ RENAMED: Final = {
 }
 """The open-responses profile's names for two events -> OpenAI's."""
 
-_ID: Final = re.compile(r"\b(?:resp|msg|fc|call|ctc|rs|req|steer|item)_[0-9a-f]{32}\b")
+_ID: Final = re.compile(r"\b(?:resp|msg|fc|call|ctc|tsc|rs|req|steer|item)_[0-9a-f]{32}\b")
 _OWN: Final = ("created_at", "completed_at", "store")
 
 

@@ -1,9 +1,9 @@
 """What survives when history is folded away, and how a turn goes on behind it.
 
-In any case: system and developer messages, tools that came with the input, calls that wait for
-their outputs, the last user message, and what has come since the model last spoke together with
-the calls that it answers. Then, newest first, user messages, and after them whatever else there
-is room for; an output never stays without its call. Sizes are bytes of JSON.
+In any case: system and developer messages, tools that came with the input or were found, calls
+that wait for their outputs, the last user message, and what has come since the model last spoke
+together with the calls that it answers. Then, newest first, user messages, and after them
+whatever else there is room for; an output never stays without its call. Sizes are bytes of JSON.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +14,7 @@ from msgspec import Struct
 from tieline import ids, items
 from tieline.items import AdditionalTools, Item, Message, Opened
 from tieline_server.core import sealed
+from tieline_server.core.client_tools import BRINGING
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.history import Segment
 from tieline_server.core.sealed import is_user
@@ -156,8 +157,9 @@ def _fixed(context: Sequence[Item]) -> set[int]:
     since = len(context)
     while since and _is_from_client(context[since - 1]):
         since -= 1
-    answered = {item.answers for item in context[since:]} - {None}
-    fixed = _open_calls(context) | set(range(since, len(context)))
+    bringing = {at for at, item in enumerate(context) if item.type in BRINGING}
+    answered = {context[at].answers for at in {*bringing, *range(since, len(context))}} - {None}
+    fixed = _open_calls(context) | bringing | set(range(since, len(context)))
     last_said = -1
     for at, item in enumerate(context):
         if _is_instruction(item) or (item.opens is not None and item.opens in answered):

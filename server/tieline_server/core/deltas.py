@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from tieline.items import Item
 
-CallKind = Literal["function_call", "custom_tool_call"]
+CallKind = Literal["function_call", "custom_tool_call", "tool_search_call"]
 FinishReason = Literal["stop", "length", "content_filter"]
 
 

@@ -1,5 +1,8 @@
 """An output item while it is being written, and the shapes that it has as JSON."""
 
+from typing import Any, Final
+
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline_server.core import deltas
@@ -7,6 +10,9 @@ from tieline_server.core.outbox import Make
 
 Text = deltas.TextDelta | deltas.RefusalDelta | deltas.ReasoningDelta | deltas.SummaryDelta
 """A delta that says a piece of a part."""
+
+
+_members: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Message(Struct, kw_only=True, gc=False):
@@ -40,6 +46,15 @@ class _Call(Struct, kw_only=True, gc=False):
     """Of a function."""
     input: str | UnsetType = UNSET
     """Of a custom tool."""
+
+
+class _ToolSearch(Struct, kw_only=True, gc=False):
+    id: str
+    type: str
+    status: str
+    call_id: str | None
+    execution: str = "client"
+    arguments: Raw
 
 
 class Open:
@@ -94,6 +109,11 @@ class Open:
         call = self.call
         assert call is not None, "a call began with its start"
         said, custom = "".join(self.pieces), kind == "custom_tool_call"
+        if kind == "tool_search_call":
+            call_id, arguments = self.call_id, _object(said)
+            return _ToolSearch(
+                id=id, type=kind, status=status, call_id=call_id, arguments=arguments
+            )
         return _Call(
             id=id,
             type=kind,
@@ -104,3 +124,12 @@ class Open:
             arguments=UNSET if custom else said,
             input=said if custom else UNSET,
         )
+
+
+def _object(text: str) -> Raw:
+    """Arguments that are an object on the wire; an empty one for those that are not whole."""
+    try:
+        _members.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return Raw(b"{}")
+    return Raw(text.encode())

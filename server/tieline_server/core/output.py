@@ -62,7 +62,14 @@ _CALL_DELTAS: Final[dict[str, type[events.Event]]] = {
     "function_call": events.FunctionCallArgumentsDelta,
     "custom_tool_call": events.CustomToolCallInputDelta,
 }
-"""What grows -> the event of its next piece."""
+"""What grows -> the event of its next piece. A search for tools is told whole, at its end."""
+
+_PREFIXES: Final[dict[str, str]] = {
+    "function_call": ids.FUNCTION_CALL,
+    "custom_tool_call": ids.CUSTOM_TOOL_CALL,
+    "tool_search_call": ids.TOOL_SEARCH_CALL,
+}
+"""Kind of a call -> prefix of its id."""
 
 _logprobs_of: Final = attrgetter("logprobs")
 
@@ -138,7 +145,7 @@ class Output:
         if item is None:
             return
         self._end_part(item)
-        if item.kind in ("function_call", "custom_tool_call"):
+        if item.kind in _CALL_DELTAS:
             self._end_call(item)
         shape = item.shape(status)
         if item.kind == "reasoning" and status == "completed" and self.seal is not None:
@@ -213,20 +220,19 @@ class Output:
     def _on_call_start(self, run: list[deltas.CallStart]) -> None:
         for delta in run:
             self.close("completed")
-            prefix = ids.FUNCTION_CALL if delta.kind == "function_call" else ids.CUSTOM_TOOL_CALL
-            item = self._begin(delta.kind, prefix, delta)
-            item.make = self._outbox.call_maker(
-                _CALL_DELTAS[delta.kind], item_id=item.id, output_index=item.index
-            )
-            item.grows = deltas.CallDelta
+            item = self._begin(delta.kind, _PREFIXES[delta.kind], delta)
             self.calls += 1
+            if (grows := _CALL_DELTAS.get(delta.kind)) is not None:
+                item.make = self._outbox.call_maker(grows, item_id=item.id, output_index=item.index)
+                item.grows = deltas.CallDelta
 
     def _on_call_delta(self, run: list[deltas.CallDelta]) -> None:
         item = self.open
         assert item is not None, "a call delta follows its call start"
         if texts := [delta.text for delta in run if delta.text]:
             item.pieces += texts
-            self._outbox.extend(item.make, texts)
+            if item.grows is not None:
+                self._outbox.extend(item.make, texts)
 
     def _on_phase(self, run: list[deltas.Phase]) -> None:
         item, phase = self.open, run[-1].name

@@ -19,9 +19,26 @@ from tieline.errors import ApiError
 from tieline.items import too_long
 from tieline.requests import Create
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
+from tieline_server.core.deltas import CallKind
 from tieline_server.core.effects import Defaults, Work
 
 T = TypeVar("T")
+
+TOOL_SEARCH: Final = "tool_search"
+"""The type of the tool that finds others, and its name where the client runs it."""
+
+_CALL_KINDS: Final[dict[str, CallKind]] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    TOOL_SEARCH: "tool_search_call",
+}
+"""Type of a tool that a client may run -> type of its calls."""
+
+_SEARCH_PARAMETERS: Final = (
+    b'{"type":"object","properties":{"paths":{"type":"array","items":{"type":"string"}}},'
+    b'"required":["paths"],"additionalProperties":false}'
+)
+"""Of a search whose client says none: the names of what it is to load, as OpenAI's has them."""
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The member of ``include`` that asks for log probabilities."""
@@ -44,6 +61,18 @@ class Tool(Struct, frozen=True, kw_only=True):
     """Raw JSON of a custom tool's input format (a grammar), where it has one."""
     param: str = "tools"
     """Where it stands in the create."""
+    deferred: bool = False
+    """Whether it is offered only once a search has found it (``core.client_tools``)."""
+
+    @property
+    def client_run(self) -> bool:
+        """Whether the client runs it; a search without a name is the server's."""
+        return self.type in _CALL_KINDS and self.name is not None
+
+    @property
+    def call_kind(self) -> CallKind:
+        """The type of the item that is a call of it."""
+        return _CALL_KINDS[self.type]
 
 
 class Tools(Struct, frozen=True):
@@ -67,7 +96,9 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
         """Whether this choice leaves ``tool`` open to the model."""
         if self.mode == "none":
             return False
-        return self.allowed is None or (tool.type, tool.name) in self.allowed
+        if self.allowed is None or (tool.type, tool.name) in self.allowed:
+            return True
+        return tool.type == TOOL_SEARCH and (tool.type, None) in self.allowed
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -181,6 +212,8 @@ class _ToolView(Struct, frozen=True):
     strict: bool | None = None
     format: Raw = NULL
     tools: list[Raw] | None = None
+    execution: str | None = None
+    defer_loading: bool | None = None
 
 
 _tools: Final = msgspec.json.Decoder(list[Raw] | None)
@@ -216,17 +249,22 @@ def _read_tool(
         for index, entry in enumerate(view.tools or ()):
             _read_tool(entry, f"{param}.tools[{index}]", offered, namespace=view.name)
         return raw
-    parameters = _schema(view.parameters, param) if view.type == "function" else None
+    name, parameters = view.name, None
+    if view.type == "function":
+        parameters = _schema(view.parameters, param)
+    elif view.type == TOOL_SEARCH and view.execution == "client":
+        name, parameters = TOOL_SEARCH, _schema(view.parameters, param) or _SEARCH_PARAMETERS
     offered.append(
         Tool(
             type=view.type,
-            name=view.name,
+            name=name,
             namespace=namespace,
             description=view.description,
             parameters=parameters,
             strict=view.strict,
             format=_present(view.format),
             param=param,
+            deferred=view.defer_loading is True,
         )
     )
     if view.type != "function":

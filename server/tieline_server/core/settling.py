@@ -58,7 +58,8 @@ def _settings(turn: "Turn", resolved: Resolved) -> Settings:
     profile = turn.host.profile
     profile.check(turn.request)
     settings = settle(turn.request, turn.recall, model=resolved.model, defaults=resolved.defaults)
-    if not profile.custom_tools and any(tool.type == "custom" for tool in settings.tools.offered):
+    others = (tool for tool in settings.tools.offered if tool.type != "function")
+    if not profile.custom_tools and any(tool.client_run for tool in others):
         raise unsupported("tools")
     return settings
 

@@ -102,7 +102,7 @@ class Gate:
     def _between(self, delta: Delta, out: list[Delta]) -> None:
         self._end_part(out)
         if not self.hit and type(delta) is CallStart:
-            self._escaped = delta.kind == "function_call"
+            self._escaped = delta.kind != "custom_tool_call"
         if not self.hit and (text := self._asked.read_of(delta)):
             self._begin_part(type(delta))
             self._watch(text, out, last=True)

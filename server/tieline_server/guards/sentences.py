@@ -172,7 +172,7 @@ class Sentences:
             elif kind is not Accepted:
                 self._end_part()
                 if type(delta) is CallStart:
-                    self._escaped = delta.kind == "function_call"
+                    self._escaped = delta.kind != "custom_tool_call"
                 self._begin_mark(delta)
                 self._queue.append(bare_mark(delta))
 

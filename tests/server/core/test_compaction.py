@@ -53,6 +53,13 @@ class TestPlan:
         tools = item({"type": "additional_tools", "tools": []})
         assert kept(tools, asks("a"), says("b"), asks("c")) == ["additional_tools", "user: c"]
 
+    def test_up_07_so_do_those_that_a_search_has_found(self) -> None:
+        members = {"call_id": "s1", "execution": "client"}
+        search = item({"type": "tool_search_call", "arguments": {}, **members})
+        found = item({"type": "tool_search_output", "tools": [], **members})
+        chosen = plan((asks("a"), search, found, says("b"), asks("c")), room=0, users=0)
+        assert chosen.kept == (search, found, asks("c"))
+
     def test_a_call_that_waits_for_its_output_stays(self) -> None:
         context = (asks("a"), calls("1"), answers("1"), calls("2", "open"), says("b"))
         assert kept(*context) == ["user: a", "call open"]

@@ -15,6 +15,7 @@ from tieline_server.core.deltas import (
     CallStart,
     Delta,
     ItemEnd,
+    Phase,
     ReasoningDelta,
     RefusalDelta,
     SummaryDelta,
@@ -83,6 +84,40 @@ def test_where_the_union_of_items_is_closed_one_that_comes_whole_is_left_out() -
     written.output.feed([WholeItem(SEARCH), TextDelta("b")])
     assert [item["type"] for item in written.end().items] == ["message", "message"]
     assert len(written.output.take_kept()) == 2
+
+
+SEARCHING = CallStart(kind="tool_search_call", name="tool_search")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "arguments"),
+    [(['{"query":', '"a"}'], {"query": "a"}), (["[1]"], {}), (["{"], {}), ([], {})],
+)
+def test_up_07_a_search_for_tools_is_told_whole_at_its_end_with_an_object(
+    pieces: list[str], arguments: dict[str, Any]
+) -> None:
+    written = Written(SEARCHING, *map(CallDelta, pieces), ItemEnd()).end()
+    (added,), (done,) = written.only(events.OutputItemAdded), written.only(events.OutputItemDone)
+    first, last = (msgspec.json.decode(each.item) for each in (added, done))
+    assert first == {**last, "status": "in_progress", "arguments": {}}
+    assert last.pop("id").startswith("tsc_")
+    assert last == {
+        "type": "tool_search_call",
+        "status": "completed",
+        "call_id": written.output.kept[0].opens,
+        "execution": "client",
+        "arguments": arguments,
+    }
+    assert written.output.has_open_calls
+
+
+def test_up_01_a_message_has_the_phase_that_was_told_before_its_text_or_with_its_end() -> None:
+    deltas = (Phase("commentary"), TextDelta("a"), ItemEnd(), TextDelta("b"))
+    written = Written(*deltas, Phase("final_answer"), ItemEnd(), TextDelta("c")).end()
+    added = [msgspec.json.decode(each.item) for each in written.only(events.OutputItemAdded)]
+    assert [each.get("phase") for each in added] == ["commentary", None, None]
+    phases = [each.get("phase") for each in written.items]
+    assert phases == ["commentary", "final_answer", None]
 
 
 def test_an_item_that_comes_whole_begins_one_of_its_own() -> None:

@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NoReturn
 
-import msgspec
 from msgspec import Struct
 
-from tieline.errors import ApiError
 from tieline.items import (
     AdditionalTools,
     CustomToolCall,
@@ -30,10 +28,12 @@ from tieline.items import (
     FunctionCallOutput,
     Item,
     Message,
+    encode,
 )
+from tieline_server.core.client_tools import as_functions, brought_by
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Tool, parse_tools
+from tieline_server.core.settings import Tool
 from tieline_server.engines.chat_format.constrain import Speech
 from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.gguf_metadata import Metadata
@@ -65,8 +65,6 @@ class Rendered(Struct, frozen=True, kw_only=True):
     before: "Rendered | None" = None
     total: int = 0
     """Tokens of the whole chain."""
-    tools: tuple[Tool, ...] = ()
-    """Tools that came with the input."""
     answers: bool = False
     """Whether the last link has outputs of calls that are in one before it."""
 
@@ -162,7 +160,6 @@ class ChatTemplate:
                 ids=ids,
                 before=before,
                 total=before.total + len(ids),
-                tools=before.tools + _tools_of(link),
                 answers=any(item.answers and item.answers not in own for item in link.shown),
             )
 
@@ -185,13 +182,13 @@ class ChatTemplate:
 
     def parts_of(self, link: Segment) -> Iterator[list[str]]:
         """The messages that show ``link`` to the model, each in parts."""
+        calls = [*(link.parent.open_calls.values() if link.parent else ()), *link.shown]
         names = {
             item.opens: _name(item.view)
-            for items in ((link.parent.open_calls.values() if link.parent else ()), link.shown)
-            for item in items
+            for item in as_functions(calls, describe)
             if isinstance(item.view, Call)
         }
-        for kind, run in groupby(link.shown, _kind):
+        for kind, run in groupby(as_functions(link.shown, describe), _kind):
             items: list[Any] = [item.view for item in run]
             if kind is Call:
                 yield self._calls(items)
@@ -204,7 +201,7 @@ class ChatTemplate:
                         yield self._message(
                             ROLES.get(view.role, view.role), [text_of(view.content)]
                         )
-                    elif isinstance(view, AdditionalTools) and (tools := describe(_offered(view))):
+                    elif isinstance(view, AdditionalTools) and (tools := _offered(view)):
                         yield self._message("system", [tools])
 
     def _message(self, role: str, text: Sequence[str]) -> list[str]:
@@ -291,19 +288,6 @@ def _name(call: Any) -> str:
     return wire_name(call.name, call.namespace)
 
 
-def _tools_of(link: Segment) -> tuple[Tool, ...]:
-    views = [item.view for item in link.shown]
-    return tuple(
-        tool
-        for index, view in enumerate(views)
-        if isinstance(view, AdditionalTools)
-        for tool in _offered(view, f"input[{index}].tools")
-    )
-
-
-def _offered(view: AdditionalTools, param: str = "tools") -> tuple[Tool, ...]:
-    try:
-        return parse_tools(msgspec.json.encode(view.tools), param).offered
-    except ApiError:
-        # Whether the input is right is not for an engine to say; these tools are no tools.
-        return ()
+def _offered(view: AdditionalTools) -> str:
+    """Tools that came with the input, but for those that are to be searched for."""
+    return describe(tool for tool in brought_by(encode(view)) if not tool.deferred)

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tieline.items import AdditionalTools
+from tieline_server.core.client_tools import BRINGING, brought_tools, callable_tools
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.settings import Settings, Tool
 from tieline_server.engines.base import EngineError
@@ -34,12 +34,12 @@ class Preface(Struct, frozen=True, kw_only=True):
     ids: list[int]
     constraint: Constraint
 
-    def serves(self, settings: Settings, chain: Rendered) -> bool:
+    def serves(self, settings: Settings, extra: tuple[Tool, ...]) -> bool:
         """Whether it would come out the same for these.
 
         A lane that sends the same bytes again gets the same objects (``settings.Recall``).
         """
-        return self.made_of(settings) and self.extra is chain.tools
+        return self.made_of(settings) and self.extra is extra
 
     def made_of(self, settings: Settings) -> bool:
         """Whether it was made of these very settings."""
@@ -100,7 +100,7 @@ class PromptBuilder:
         if not self._knows(prompt):
             if settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
                 return True
-        elif any(isinstance(item.view, AdditionalTools) for item in prompt.tip.shown):
+        elif any(item.type in BRINGING for item in prompt.tip.shown):
             return True
         return self.new_bytes(prompt) > INLINE_BYTES
 
@@ -112,7 +112,7 @@ class PromptBuilder:
     def count(self, prompt: Prompt) -> int:
         """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
         chain = self.template.chain(prompt.tip, prompt.work)
-        head = self._preface(prompt, chain).ids
+        head = self._preface(prompt).ids
         return len(head) + chain.total + len(self.template.opening)
 
     def build(self, prompt: Prompt) -> Ready:
@@ -123,7 +123,7 @@ class PromptBuilder:
         """
         settings = prompt.settings
         chain = self.template.chain(prompt.tip, prompt.work)
-        preface = self._preface(prompt, chain)
+        preface = self._preface(prompt)
         limit = prompt.max_output_tokens
         least = 1
         if settings.truncation == "auto":
@@ -148,7 +148,7 @@ class PromptBuilder:
         Raises :class:`EngineError` for what is no text.
         """
         chain = self.template.chain(prompt.tip, prompt.work)
-        preface = self._preface(prompt, chain)
+        preface = self._preface(prompt)
         size = len(preface.ids) + chain.total + len(self.template.opening)
         free, limit = self._context - size, prompt.max_output_tokens
         auto = prompt.settings.truncation == "auto"
@@ -170,27 +170,28 @@ class PromptBuilder:
             param="input",
         )
 
-    def _preface(self, prompt: Prompt, chain: Rendered) -> Preface:
+    def _preface(self, prompt: Prompt) -> Preface:
         kept = self._prefaces.get(prompt.session)
-        if kept is not None and kept.serves(prompt.settings, chain):
+        extra = brought_tools(prompt.tip)
+        if kept is not None and kept.serves(prompt.settings, extra):
             self._prefaces.move_to_end(prompt.session)
             return kept
-        made = self._prefaces[prompt.session] = self._make(prompt.settings, chain, prompt.work)
+        made = self._prefaces[prompt.session] = self._make(prompt.settings, extra, prompt.work)
         self._prefaces.move_to_end(prompt.session)
         if len(self._prefaces) > LANES:
             self._prefaces.popitem(last=False)
         return made
 
-    def _make(self, settings: Settings, chain: Rendered, work: Work) -> Preface:
-        offered = settings.tools.offered
+    def _make(self, settings: Settings, extra: tuple[Tool, ...], work: Work) -> Preface:
         work.render += _size(settings)
+        # What the chain has brought stands where it came; what stands before it stays the same.
+        ids = self.template.head(settings.instructions, callable_tools(settings))
+        offered = callable_tools(settings, extra)
         return Preface(
             settings=settings,
-            extra=chain.tools,
-            ids=self.template.head(settings.instructions, offered),
-            constraint=constraint_of(
-                (*offered, *chain.tools), settings, self.template.speech, self._rules
-            ),
+            extra=extra,
+            ids=ids,
+            constraint=constraint_of(offered, settings, self.template.speech, self._rules),
         )
 
 

@@ -14,9 +14,11 @@ from typing import Final
 from msgspec import Struct
 
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
+from tieline_server.core.client_tools import as_functions
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
 from tieline_server.core.history import Segment
 from tieline_server.engines.chat_format.content import text_of
+from tieline_server.engines.chat_format.tool_text import describe
 
 Kind = tuple[str, ...]
 """A message, or a call by its kind, name and namespace."""
@@ -83,7 +85,9 @@ class Sampled:
                 if not self._open or self._parts[-1].kind is not MESSAGE:
                     self._parts.append(Part(MESSAGE, []))
             case CallStart():
-                self._parts.append(Part((delta.kind, delta.name, delta.namespace or ""), []))
+                # A search for tools is a function to a model, and is read back as one.
+                kind = "custom_tool_call" if delta.kind == "custom_tool_call" else "function_call"
+                self._parts.append(Part((kind, delta.name, delta.namespace or ""), []))
                 text = ""
             case CallDelta(text):
                 pass
@@ -122,7 +126,7 @@ class Memory:
 def said_in(items: Iterable[Item]) -> list[tuple[Kind, str]] | None:
     """What a model said in ``items``, or None where something else is among them."""
     said: list[tuple[Kind, str]] = []
-    for item in items:
+    for item in as_functions(items, describe):
         match item.view:
             case Message(role="assistant", content=content):
                 said.append((MESSAGE, text_of(content)))

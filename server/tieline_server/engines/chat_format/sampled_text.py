@@ -191,7 +191,7 @@ class CallsReader:
         self._value, self._scan, self._string = [], JsonScan(), StringText()
         tool = frame.tool
         start = CallStart(
-            kind="custom_tool_call" if tool.type == "custom" else "function_call",
+            kind=tool.call_kind,
             name=tool.name or "",
             namespace=tool.namespace,
             tokens=self._take_tokens(),

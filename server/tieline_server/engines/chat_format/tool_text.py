@@ -10,7 +10,7 @@ import msgspec
 
 from tieline_server.core.settings import Tool
 
-CALLABLE: Final = ("function", "custom")
+CALLABLE: Final = ("function", "custom", "tool_search")
 """Types of tools that the model can call; hosted ones are passed over."""
 
 CHOICES: Final = 8

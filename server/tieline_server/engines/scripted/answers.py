@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from tieline_server.core.client_tools import callable_tools
 from tieline_server.core.deltas import (
     CallDelta,
     CallKind,
@@ -103,8 +104,8 @@ class Context:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Everything on offer: the request's tools, then those that came with the input."""
-        return self.prompt.settings.tools.offered + self.facts.tools
+        """Everything that can be called: the request's tools, then those that items brought."""
+        return callable_tools(self.prompt.settings, self.facts.tools)
 
 
 def holds(when: When, context: Context) -> bool:
@@ -229,9 +230,8 @@ class Author:
         if tool is None:
             text = f"You said: {context.user}" if context.user else "Nothing was said."
             return self._say(text, context.user, context)
-        kind: CallKind = "function_call" if tool.type == "function" else "custom_tool_call"
         pieces = self._cut(CallDelta, arguments_for(tool, context.user))
-        return _call(kind, tool.name or "", tool.namespace, pieces, None)
+        return _call(tool.call_kind, tool.name or "", tool.namespace, pieces, None)
 
     def _say(self, text: str, hint: str, context: Context) -> Runs:
         shaped = in_format(context.prompt.settings.format, text, hint)
@@ -283,11 +283,7 @@ _ASKS: Final = re.compile(r"\b(?:call|invoke|run|use)\b.{0,40}\btools?\b", re.IG
 def called_tool(context: Context) -> Tool | None:
     """The tool that the request, or the user's words, ask for; None when they ask for none."""
     choice = context.prompt.settings.tool_choice
-    tools = [
-        tool
-        for tool in context.tools
-        if tool.type in ("function", "custom") and tool.name and choice.admits(tool)
-    ]
+    tools = [tool for tool in context.tools if tool.name and choice.admits(tool)]
     if not tools:
         return None
     words = context.user[:HEARD]

@@ -10,10 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from tieline.errors import ApiError
 from tieline.items import (
     OUTPUT_KINDS,
-    AdditionalTools,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -23,8 +21,9 @@ from tieline.items import (
     Opaque,
     Reasoning,
 )
+from tieline_server.core.client_tools import brought_by
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Settings, Tool, parse_tools
+from tieline_server.core.settings import Settings, Tool
 
 Offer = tuple[str | None, ...]
 """(type, name) or (type, name, namespace) of a tool, as a rule names it."""
@@ -46,7 +45,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
     output: Item | None = None
     """The last tool output, of any kind."""
     tools: tuple[Tool, ...] = ()
-    """Tools that came with the input."""
+    """Tools that items have brought."""
     offers: frozenset[Offer] = frozenset()
 
 
@@ -84,8 +83,7 @@ class Reader:
                     user, self.said = item, text.removeprefix("user\n")
             elif last in OUTPUT_KINDS:
                 output, last = item, "tool_output"
-            elif isinstance(view, AdditionalTools):
-                tools += _tools_of(view)
+            tools += brought_by(item)
         return Facts(
             tokens=tokens,
             inherited=before.tokens,
@@ -110,14 +108,6 @@ def size_to_learn(chain: Segment) -> int:
         size += link.size
         link = link.base
     return size
-
-
-def _tools_of(view: AdditionalTools) -> tuple[Tool, ...]:
-    try:
-        return parse_tools(msgspec.json.encode(view.tools)).offered
-    except ApiError:
-        # Whether the input is right is not for an engine to say; these tools are no tools.
-        return ()
 
 
 def offers_of(tools: tuple[Tool, ...]) -> frozenset[Offer]:

@@ -144,7 +144,7 @@ class Calls:
             call.custom = tool is not None and tool.type == "custom"
             deltas.append(
                 CallStart(
-                    kind="custom_tool_call" if call.custom else "function_call",
+                    kind="function_call" if tool is None else tool.call_kind,
                     name=tool.name or call.name if tool is not None else call.name,
                     namespace=tool.namespace if tool is not None else None,
                 )

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from tieline_server.core.client_tools import brought_tools, callable_tools
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import LOGPROBS, Settings, Tool
 from tieline_server.engines.upstream.answer import ChatAnswer
@@ -94,7 +95,7 @@ class ChatMode:
         if room is None:
             room = room_of(prompt, self._contexts.get(prompt.model))
         chain = messages_of(prompt.tip, prompt.work, start=start_of(prompt, room))
-        return self._prefaces.of(prompt, chain.tools), chain
+        return self._prefaces.of(prompt, brought_tools(prompt.tip)), chain
 
 
 def _messages(preface: Preface, chain: Rendered) -> "list[bytes | memoryview]":
@@ -114,7 +115,7 @@ def _estimate(preface: Preface, chain: Rendered) -> int:
 
 def _make(prompt: Prompt, extra: tuple[Tool, ...]) -> Preface:
     settings = prompt.settings
-    named = by_name((*settings.tools.offered, *extra))
+    named = by_name(callable_tools(settings, extra))
     choice = settings.tool_choice
     offered = named
     if choice.allowed is not None:

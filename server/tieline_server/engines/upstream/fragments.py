@@ -16,14 +16,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from tieline.errors import ApiError
 from tieline.items import Item
+from tieline_server.core.client_tools import as_functions
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Tool, parse_tools
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import views
-from tieline_server.engines.upstream.tool_names import wire_name
+from tieline_server.engines.upstream.tool_names import found, wire_name
 from tieline_server.engines.upstream.truncation import derived_from
 
 KEY: Final = "upstream.messages"
@@ -63,8 +62,6 @@ class Rendered(Struct, frozen=True, kw_only=True):
     """Calls whose outputs have not come."""
     held: tuple[bytes, ...] = ()
     """Messages that wait for these outputs."""
-    tools: tuple[Tool, ...] = ()
-    """Tools that came with the input."""
 
     def pieces(self) -> list[bytes | memoryview]:
         """The messages in order, each with a comma before it. To be joined at once."""
@@ -96,7 +93,7 @@ def messages_of(tip: Segment, work: Work, *, start: Segment | None = None) -> Re
     def step(before: Rendered, link: Segment) -> Rendered:
         work.render += link.size
         writer = _Writer(before)
-        for item in link.shown:
+        for item in as_functions(link.shown, found):
             writer.add(item)
         return writer.rendered()
 
@@ -137,7 +134,6 @@ class _Writer:
         self._open = before.open
         self._waiting = set(before.waiting)
         self._held = list(before.held)
-        self._tools = before.tools
 
     def add(self, item: Item) -> None:
         """Writes one item, where it has a form."""
@@ -160,7 +156,6 @@ class _Writer:
             open=self._open,
             waiting=frozenset(self._waiting),
             held=tuple(self._held),
-            tools=self._tools,
         )
 
     # Kinds of items.
@@ -201,13 +196,6 @@ class _Writer:
         if shown:
             self._held.append(b',{"role":"user","content":%b}' % _encode(_content(shown)))
         self._release()
-
-    def _on_tools(self, raw: bytes) -> None:
-        try:
-            self._tools += parse_tools(bytes(views.TOOLS.decode(raw).tools)).offered
-        except ApiError:
-            # Whether the input is right is not for an engine to say; these tools are no tools.
-            return
 
     # What they come to.
 
@@ -258,7 +246,6 @@ _WRITERS: Final[dict[str, Callable[[_Writer, bytes], None]]] = {
     "function_call_output": _Writer._on_output,
     "custom_tool_call": _Writer._on_custom_call,
     "custom_tool_call_output": _Writer._on_output,
-    "additional_tools": _Writer._on_tools,
 }
 """Type of item -> who writes it."""
 

@@ -16,14 +16,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from tieline.errors import ApiError
 from tieline.items import Item
+from tieline_server.core.client_tools import as_functions
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Tool, parse_tools
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import views
-from tieline_server.engines.upstream.tool_names import wire_name
+from tieline_server.engines.upstream.tool_names import found, wire_name
 from tieline_server.engines.upstream.truncation import derived_from
 
 KEY: Final = "upstream.items"
@@ -40,8 +39,6 @@ class Items(Struct, frozen=True, kw_only=True):
     end: int = 0
     size: int = 0
     """Bytes up to here."""
-    tools: tuple[Tool, ...] = ()
-    """Tools that came with the input."""
 
     def pieces(self) -> Iterator[memoryview]:
         """The items in order, each with a comma before it. To be joined at once."""
@@ -52,7 +49,7 @@ class Items(Struct, frozen=True, kw_only=True):
             each = each.before
         return (memoryview(part.buffer)[: part.end] for part in reversed(shared))
 
-    def followed_by(self, new: bytes | bytearray, *, tools: tuple[Tool, ...] = ()) -> "Items":
+    def followed_by(self, new: bytes | bytearray) -> "Items":
         """With the items of one link more."""
         # Who came first writes on in the shared buffer; who comes after it is a fork.
         grows = len(self.buffer) == self.end
@@ -65,7 +62,6 @@ class Items(Struct, frozen=True, kw_only=True):
             begin=begin,
             end=len(buffer),
             size=self.size + len(new),
-            tools=tools,
         )
 
     @property
@@ -86,14 +82,11 @@ def items_of(
 
     def step(before: Items, link: Segment) -> Items:
         work.render += link.size
-        tools = before.tools
         new = bytearray()
-        for item in link.shown:
-            if item.type == "additional_tools":
-                tools += _offered(item.raw)
-            elif (write := _WRITERS.get(item.type)) is not None:
+        for item in as_functions(link.shown, found):
+            if (write := _WRITERS.get(item.type)) is not None:
                 new += _written(write, item, custom=custom)
-        return before.followed_by(new, tools=tools)
+        return before.followed_by(new)
 
     key = KEY if custom else f"{KEY}.functions"
     initial = Items(buffer=bytearray())
@@ -215,11 +208,3 @@ def _written(write: Callable[..., bytes], item: Item, *, custom: bool) -> bytes:
         raise EngineError(
             "invalid_value", "An item has a member of the wrong type.", param="input"
         ) from None
-
-
-def _offered(raw: bytes) -> tuple[Tool, ...]:
-    try:
-        return parse_tools(bytes(views.TOOLS.decode(raw).tools)).offered
-    except ApiError:
-        # Whether the input is right is not for an engine to say; these tools are no tools.
-        return ()

@@ -46,7 +46,7 @@ class Prefaces:
         self._kept: OrderedDict[str, Preface] = OrderedDict()
 
     def of(self, prompt: Prompt, extra: tuple[Tool, ...]) -> Preface:
-        """The preface of this lane; ``extra`` are the tools that came with the input."""
+        """The preface of this lane; ``extra`` are the tools that the chain has brought."""
         kept = self._kept.get(prompt.session)
         if kept is None or not self._serves(kept, prompt, extra):
             kept = self._kept[prompt.session] = self._make(prompt, extra)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from tieline.codecs.json import check
 from tieline.errors import ApiError
@@ -18,6 +18,7 @@ from tieline.items import OUTPUT_KINDS, VIEWS, decode
 from tieline_server.core.deltas import (
     Annotation,
     CallDelta,
+    CallKind,
     CallStart,
     Delta,
     Finish,
@@ -30,7 +31,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.settings import TOOL_SEARCH, Tool
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.calls import custom_input
 from tieline_server.engines.upstream.chunks import DONE
@@ -69,6 +70,7 @@ class _Item(Struct, frozen=True):
 
 class _Typed(Struct, frozen=True):
     type: str = ""
+    execution: Any = None
 
 
 class _Event(Struct, frozen=True):
@@ -239,7 +241,7 @@ class ResponseAnswer:
 
     def _on_added(self, event: _Event, deltas: list[Delta]) -> None:
         self._close(_Item(), deltas)
-        item = _item_in(event.item)
+        item = self._item_in(event.item)
         self._open(item, deltas)
         self._phase = _phase_of(item)
 
@@ -275,7 +277,7 @@ class ResponseAnswer:
 
     def _take(self, raw: Raw, deltas: list[Delta]) -> None:
         """An item is whole."""
-        item = _item_in(raw)
+        item = self._item_in(raw)
         if item.type not in _OURS:
             self._pass_on(item.type, raw, deltas)
             return
@@ -301,6 +303,16 @@ class ResponseAnswer:
 
     # What they come to.
 
+    def _item_in(self, raw: Raw) -> _Item:
+        """An item; of a type that is passed over, its type alone."""
+        typed = _typed.decode(raw)
+        if typed.type in _OURS:
+            return _item.decode(raw)
+        if typed.type == _SEARCH and typed.execution == "client" and TOOL_SEARCH in self._tools:
+            # The search is a function that we offered, whatever the upstream makes of its name.
+            return structs.replace(_item.decode(raw), type="function_call", name=TOOL_SEARCH)
+        return _Item(typed.type)
+
     def _says(self, kind: str, event: _Event, deltas: list[Delta]) -> str:
         if not isinstance(event.delta, str) or self._call is not None:
             raise malformed()
@@ -319,12 +331,11 @@ class ResponseAnswer:
         if not item.name:
             raise malformed()
         tool = self._tools.get(item.name)
-        self._call = call = _Call(item, tool)
-        custom = call.wrapped or item.type == "custom_tool_call"
-        self._kind = "custom_tool_call" if custom else "function_call"
+        self._call = _Call(item, tool)
+        self._kind = kind = _kind_of(item, tool)
         deltas.append(
             CallStart(
-                kind="custom_tool_call" if custom else "function_call",
+                kind=kind,
                 name=tool.name or item.name if tool is not None else item.name,
                 namespace=tool.namespace if tool is not None else item.namespace,
             )
@@ -405,6 +416,8 @@ _NO_OUTPUT: Final = frozenset({"", *VIEWS, *OUTPUT_KINDS})
 _OUTER: Final = 8
 """Levels of JSON that stand around an item, or around an annotation in it, at the most."""
 
+_SEARCH: Final = "tool_search_call"
+
 _CALLS: Final = ("function_call", "custom_tool_call")
 
 _OURS: Final = frozenset({*_CALLS, "message", "reasoning"})
@@ -428,6 +441,13 @@ _HANDLERS: Final[dict[str, Callable[[ResponseAnswer, _Event, list[Delta]], None]
 """Type of event -> who reads it; any other says nothing that we pass on."""
 
 
+def _kind_of(item: _Item, tool: Tool | None) -> CallKind:
+    """The type of a call as the client knows it."""
+    if item.type == "custom_tool_call":
+        return "custom_tool_call"
+    return "function_call" if tool is None else tool.call_kind
+
+
 def _phase_of(item: _Item) -> list[Delta]:
     """What a message is for, where that is said."""
     said = item.type == "message" and isinstance(item.phase, str)
@@ -444,12 +464,6 @@ def _response_in(raw: Raw) -> _Response:
         # It may be usage alone that is not of its form.
         usage = readable(response.get("usage"))
         return msgspec.convert({**response, "usage": usage}, _Response)
-
-
-def _item_in(raw: Raw) -> _Item:
-    """An item; of a type that is passed over, its type alone."""
-    kind = _typed.decode(raw).type
-    return _item.decode(raw) if kind in _OURS else _Item(kind)
 
 
 def _checked(raw: Raw) -> Raw:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tieline.items import Message
+from tieline_server.core.client_tools import brought_tools, callable_tools
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import LOGPROBS, Settings, Tool
@@ -176,7 +177,7 @@ class ResponsesMode:
         chain = items_of(prompt.tip, prompt.work, custom=self.custom, start=start)
         return ResponsesRequest(
             prompt=prompt,
-            preface=self._prefaces.of(prompt, chain.tools),
+            preface=self._prefaces.of(prompt, brought_tools(prompt.tip)),
             chain=chain,
             keeps=self._state,
             links=links or {},
@@ -186,7 +187,7 @@ class ResponsesMode:
 
     def _make(self, prompt: Prompt, extra: tuple[Tool, ...]) -> Preface:
         settings = prompt.settings
-        named = by_name((*settings.tools.offered, *extra))
+        named = by_name(callable_tools(settings, extra))
         choice = settings.tool_choice
         offered = named
         if choice.allowed is not None:
@@ -216,7 +217,7 @@ class ResponsesMode:
         tool_choice: Any = choice.mode
         if choice.mode == "required" and choice.allowed is not None and len(offered) == 1:
             ((name, tool),) = offered.items()
-            kind = tool.type if self.custom else "function"
+            kind = "custom" if tool.type == "custom" and self.custom else "function"
             tool_choice = {"type": kind, "name": name}
         return {
             "tools": [self._declared(name, tool) for name, tool in offered.items()],
@@ -231,7 +232,7 @@ class ResponsesMode:
             if tool.description:
                 entry["description"] = tool.description
             return entry if tool.format is None else {**entry, "format": Raw(tool.format)}
-        strict = {"strict": bool(tool.strict)} if tool.type == "function" else {}
+        strict = {} if tool.type == "custom" else {"strict": bool(tool.strict)}
         return {"type": "function", **declared(name, tool)["function"], **strict}
 
 

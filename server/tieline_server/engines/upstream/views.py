@@ -31,13 +31,6 @@ class Output(Struct, frozen=True):
     output: Raw
 
 
-class Tools(Struct, frozen=True):
-    """Tools that an item brings."""
-
-    tools: Raw = Raw(b"[]")
-
-
 MESSAGE: Final = msgspec.json.Decoder(Message)
 CALL: Final = msgspec.json.Decoder(Call)
 OUTPUT: Final = msgspec.json.Decoder(Output)
-TOOLS: Final = msgspec.json.Decoder(Tools)

@@ -129,13 +129,6 @@ def test_each_kind_of_item_is_shown_as_the_model_can_read_it() -> None:
     assert shown({"type": "additional_tools", "tools": [{}]}) == []
 
 
-def test_tools_that_came_with_the_input_are_known_of_the_chain() -> None:
-    tools = [{"type": "function", "name": "f"}, {"type": "web_search"}]
-    first = link([{"type": "additional_tools", "tools": tools}])
-    chain = packaged().chain(link("hi", first), Work())
-    assert [tool.name for tool in chain.tools] == ["f", None]
-
-
 @pytest.mark.parametrize("kind", ["input_image", "input_file"])
 def test_what_is_no_text_is_refused(kind: str) -> None:
     tip = link([{"role": "user", "content": [{"type": kind, "image_url": "x"}]}])

@@ -63,7 +63,7 @@ def fits(text: str, wanted: dict[str, Any]) -> bool:
         return False
 
 
-def ask(words: str, **members: Any) -> Prompt:
+def ask(words: Any, **members: Any) -> Prompt:
     return prompt(words, model="x", max_output_tokens=500, **members)
 
 
@@ -89,6 +89,45 @@ def test_every_forced_call_parses_and_fits_its_tools_schema(
         good += fits(arguments, tools[start.name]) and finish_of(deltas).reason == "stop"
     print(f"\nforced calls that fit: {good} of {tries}")
     assert good == tries
+
+
+def test_up_07_a_search_is_called_and_so_is_what_it_found(engine: LlamaEngine) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"query": {"type": "string", "maxLength": 12}},
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+    search = {"type": "tool_search", "execution": "client", "parameters": parameters}
+    later = {"type": "function", "name": "forecast", "parameters": parameters}
+    tools: list[Any] = [search, {**later, "defer_loading": True}]
+    members = {"call_id": "s1", "execution": "client"}
+    found = [
+        {"role": "user", "content": "Look for the weather."},
+        {"type": "tool_search_call", "arguments": {"query": "weather"}, **members},
+        {"type": "tool_search_output", "tools": [later], **members},
+    ]
+    for content, choice, kind in (
+        ("Look for the weather.", {"type": "tool_search"}, "tool_search_call"),
+        ("Look for the weather.", "required", "tool_search_call"),
+        (found, {"type": "function", "name": "forecast"}, "function_call"),
+    ):
+        deltas = asyncio.run(deltas_of(engine, ask(content, tools=tools, tool_choice=choice)))
+        starts = [delta.kind for delta in deltas if isinstance(delta, CallStart)]
+        assert starts[:1] == [kind]
+        texts = "".join(delta.text for delta in deltas if isinstance(delta, CallDelta))
+        assert fits(texts, parameters) or len(starts) > 1
+
+
+def test_up_06_the_output_of_a_shell_is_shown_to_the_model(engine: LlamaEngine) -> None:
+    call = {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}}
+    ran = [{"stdout": "total 7", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+    output = {"type": "shell_call_output", "call_id": "c1", "output": ran}
+    asked = {"role": "user", "content": "go"}
+    counts = [
+        asyncio.run(engine.count(ask(content))) for content in ([asked], [asked, call, output])
+    ]
+    assert counts[1] > counts[0] + 10
 
 
 def test_every_structured_output_parses_and_fits_its_schema(

@@ -201,10 +201,10 @@ def test_a_chain_shares_one_buffer_and_forks_share_what_is_before_them() -> None
     assert len(later.buffer) < len(first.buffer)
 
 
-def test_tools_that_come_with_the_input_are_offered() -> None:
+def test_tools_that_come_with_the_input_are_no_message() -> None:
     tools = [{"type": "function", "name": "read"}]
     tip = link([{"type": "additional_tools", "tools": tools}, user("a")])
-    assert [tool.name for tool in messages_of(tip, Work()).tools] == ["read"]
+    assert shown(tip) == [user("a")]
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,9 @@ def test_custom_tools_are_functions_where_the_upstream_does_not_know_them() -> N
     ]
 
 
-def test_tools_that_come_with_the_input_are_offered_and_not_sent() -> None:
+def test_tools_that_come_with_the_input_are_not_sent() -> None:
     tip = link([{"type": "additional_tools", "tools": [WEATHER]}, USER])
     assert sent(tip) == [USER]
-    assert [tool.name for tool in items_of(tip, Work()).tools] == ["get_weather"]
 
 
 def test_forks_share_what_is_before_them_and_write_on_in_buffers_of_their_own() -> None:
