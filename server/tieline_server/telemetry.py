@@ -7,6 +7,7 @@ environment variables of its exporters, only the log lines are left.
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -85,6 +86,8 @@ OPERATIONS: Final = {"turn": "chat", "prewarm": "prewarm", "compaction": "compac
 CLIP: Final = 256
 """Characters of a string that a client chose and we write down."""
 
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
 
 HEAD: Final = ("timestamp", "level", "event")
 """How every line begins."""
@@ -212,10 +215,14 @@ class Telemetry:
 
 def turn_line(record: TurnRecord, transport: str) -> dict[str, Any]:
     """The members of a turn's log line; what is None is left out."""
-    usage = record.usage
+    usage, caller = record.usage, record.caller
     members = {
         "response_id": record.response_id,
         "previous_response_id": _clip(record.previous_response_id),
+        "request_id": caller and caller.request_id,
+        "client_request_id": caller and caller.client_request_id,
+        "trace_id": _trace_id(record.trace_context),
+        "address": (caller and caller.address) or None,
         "owner": record.owner,
         "model": _clip(record.model),
         "lane": record.lane,
@@ -260,6 +267,12 @@ def span_attributes(record: TurnRecord, transport: str) -> dict[str, Any]:
     }
     attributes |= {PHASE + name: value for name, value in record.times.phases().items()}
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _trace_id(trace_context: Mapping[str, str] | None) -> str | None:
+    """The id in a W3C trace context; a header that is none has no id."""
+    found = _TRACEPARENT.match((trace_context or {}).get("traceparent", ""))
+    return None if found is None else found[1]
 
 
 def _first_token(record: TurnRecord) -> float | None:

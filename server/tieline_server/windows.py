@@ -178,6 +178,7 @@ class _Job:
                 phases=lambda: {"total": round((now - self._started) * 1e6)},
             ),
             trace_context=None,
+            caller=self._principal.caller,
             work=Work(),
             store=False,
             events=0,

@@ -56,11 +56,21 @@ class Work(Struct):
         )
 
 
+class Caller(Struct, frozen=True, kw_only=True):
+    """The call by which somebody asks, as a log names it; what it says decides nothing."""
+
+    request_id: str
+    client_request_id: str | None = None
+    """The client's own name of it."""
+    address: str = ""
+
+
 class Principal(Struct, frozen=True, kw_only=True):
     """Who asks: the owner of chains, and the models that the key may use (None: all)."""
 
     owner: str = "local"
     models: frozenset[str] | None = None
+    caller: Caller | None = None
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
@@ -275,6 +285,8 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     store: bool
     events: int
     """Events of the response, merged ones counted once."""
+    caller: Caller | None = None
+    """The call that asked for it."""
     settled: bool = True
     """Whether its model and settings were settled: its turn on the lane had come."""
 

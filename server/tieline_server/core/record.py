@@ -174,5 +174,6 @@ def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:
         work=host.work.since(turn.work_before),
         store=settings.store if settings else False,
         events=turn.outbox.count,
+        caller=turn.principal.caller,
     )
     return record if settings is not None else replace(record, settled=False)

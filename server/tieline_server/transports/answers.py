@@ -3,12 +3,17 @@
 A refusal before ``response.created`` is the call's own status, never an event of a stream.
 """
 
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
 from msgspec import Struct, structs
 
 from tieline import events
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response
+from tieline_server.core.effects import Caller, Principal
 from tieline_server.transports.calls import RETRY_AFTER, LiveLine
 
 
@@ -71,6 +76,40 @@ def _whole(response: Response) -> Response:
             retry_after=RETRY_AFTER if row is not None and row.status == 503 else None,
         )
     return response
+
+
+REQUEST_ID: Final = "x-request-id"
+CLIENT_REQUEST_ID: Final = "x-client-request-id"
+"""The header in which clients of OpenAI name a request themselves."""
+
+_ID: Final = re.compile(r"[A-Za-z0-9._:/+@-]{1,256}")
+"""What an id of somebody else may be, so that it is one word in any log."""
+
+
+def caller_of(
+    headers: Mapping[str, str], *, new_id: Callable[[str], str], address: str | None
+) -> Caller:
+    """A call by its headers: a request id that came with it, from a proxy perhaps, is kept."""
+    return Caller(
+        request_id=_id_in(headers, REQUEST_ID) or new_id("req_"),
+        client_request_id=_id_in(headers, CLIENT_REQUEST_ID),
+        address=address or "",
+    )
+
+
+def _id_in(headers: Mapping[str, str], name: str) -> str | None:
+    found = headers.get(name)
+    return found if found is not None and _ID.fullmatch(found) else None
+
+
+def known(authenticate: Callable[[], Principal], caller: Caller) -> Callable[[], Principal]:
+    """What tells who asks, with the call by which that is asked."""
+
+    def principal() -> Principal:
+        found = authenticate()
+        return Principal(owner=found.owner, models=found.models, caller=caller)
+
+    return principal
 
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:

@@ -20,13 +20,12 @@ from tieline.v1 import line_pb2
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
 from tieline_server.runtime import LAST, LineRuntime, Services
-from tieline_server.transports.answers import final_answer, traced
+from tieline_server.transports.answers import REQUEST_ID, final_answer, known, traced
 from tieline_server.transports.background import acknowledged, first_event, profile_for
 from tieline_server.transports.calls import LiveCalls, LiveLine
 from tieline_server.transports.grpc.admission import late
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
-    REQUEST_ID,
     TRANSPORT,
     Call,
     Context,
@@ -151,7 +150,7 @@ class CreateCalls:
             await abort(context, error, call.request_id)
 
     def _caller(self, call: Call) -> tuple[Principal, Callable[[], Principal]]:
-        authenticate = self._services.keys.caller(call.authorization)
+        authenticate = known(self._services.keys.caller(call.authorization), call.caller)
         return authenticate(), authenticate
 
     def _line(

@@ -16,8 +16,9 @@ from msgspec import Struct
 from tieline.codecs.proto import error_status
 from tieline.errors import ApiError
 from tieline.ids import IdSource
+from tieline_server.core.effects import Caller
 from tieline_server.runtime import Services
-from tieline_server.transports.answers import internal_error
+from tieline_server.transports.answers import REQUEST_ID, caller_of, internal_error
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Behaviour = Callable[[Any, Context, "Call"], Awaitable[bytes | None]]
@@ -25,8 +26,6 @@ Handler = Callable[[Any, Context], Awaitable[bytes | None]]
 
 TRANSPORT: Final = "grpc"
 """What this door is called in logs and metrics."""
-
-REQUEST_ID: Final = "x-request-id"
 
 TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
 """The W3C keys of a trace context that travel as metadata."""
@@ -45,21 +44,26 @@ _log: Final = logging.getLogger(__name__)
 class Call(Struct, frozen=True, kw_only=True):
     """One RPC: its id, and what its metadata says."""
 
-    request_id: str
+    caller: Caller
     authorization: str | None = None
     trace_context: dict[str, str] | None = None
+
+    @property
+    def request_id(self) -> str:
+        """Its id, in the metadata and in the log."""
+        return self.caller.request_id
 
 
 def open_call(context: Context, ids: IdSource) -> Call:
     """Reads the metadata of an RPC that begins, and puts its id into the trailing metadata."""
-    request_id = ids.new("req_")
-    context.set_trailing_metadata(((REQUEST_ID, request_id),))
     metadata = {
         key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)
     }
+    caller = caller_of(metadata, new_id=ids.new, address=address_of(context.peer()))
+    context.set_trailing_metadata(((REQUEST_ID, caller.request_id),))
     trace: dict[str, str] = {key: metadata[key] for key in TRACE_KEYS if key in metadata}
     return Call(
-        request_id=request_id,
+        caller=caller,
         authorization=metadata.get("authorization"),
         trace_context=trace if "traceparent" in trace else None,
     )
@@ -97,7 +101,7 @@ async def _behave(
         # A batch that failed because the peer is gone; the library has no better name.
         raise asyncio.CancelledError from error
     except ApiError as error:
-        await services.refused(error, address_of(context.peer()), TRANSPORT)
+        await services.refused(error, call.caller.address, TRANSPORT)
         await abort(context, error, call.request_id)
     except Exception:
         _log.exception("rpc failed, request %s", call.request_id)

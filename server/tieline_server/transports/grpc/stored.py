@@ -10,6 +10,7 @@ from tieline.v1 import items_pb2, line_pb2, models_pb2
 from tieline_server import runtime
 from tieline_server.core.effects import Principal
 from tieline_server.runtime import Services
+from tieline_server.transports.answers import known
 from tieline_server.transports.grpc.creates import (
     fitting,
     parsed,
@@ -103,8 +104,7 @@ class StoredCalls:
         return answer.SerializeToString()
 
     def _principal(self, call: Call) -> Principal:
-        principal: Principal = self._services.keys.authenticate(call.authorization)
-        return principal
+        return known(self._services.keys.caller(call.authorization), call.caller)()
 
 
 def named(response_id: str, listed: Sequence[Item]) -> list[tuple[str, items_pb2.Item]]:

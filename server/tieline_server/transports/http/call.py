@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct
 
+from tieline_server.core.effects import Caller
 from tieline_server.transports.http.errors import SERVER
 from tieline_server.transports.http.recollection import Recollection
 
@@ -20,7 +21,7 @@ class Call(Struct, frozen=True, kw_only=True):
     """A request, its id, and what every answer to it says."""
 
     request: web.Request
-    request_id: str
+    caller: Caller
     started: float
     """Monotonic seconds."""
     clock: Callable[[], float]
@@ -30,6 +31,11 @@ class Call(Struct, frozen=True, kw_only=True):
     """What its connection remembers."""
     name: str = ""
     """What the path names: a response's id, a model."""
+
+    @property
+    def request_id(self) -> str:
+        """Its id, in the answer and in the log."""
+        return self.caller.request_id
 
     @property
     def spent(self) -> float:

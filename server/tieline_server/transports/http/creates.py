@@ -14,7 +14,7 @@ from tieline.requests import Create, Resume, SessionStart
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import unsupported
 from tieline_server.runtime import LineRuntime, Services
-from tieline_server.transports.answers import final_answer, traced
+from tieline_server.transports.answers import final_answer, known, traced
 from tieline_server.transports.arrivals import Arrival
 from tieline_server.transports.background import acknowledged, first_event, profile_for
 from tieline_server.transports.calls import LiveCalls, LiveLine
@@ -67,7 +67,7 @@ class CreateCalls:
 
     async def create(self, call: Call) -> web.StreamResponse:
         """One turn. A caller that leaves ends it; what refuses it is the status."""
-        authenticate = self._services.keys.caller(call.authorization)
+        authenticate = known(self._services.keys.caller(call.authorization), call.caller)
         principal: Principal = authenticate()
         with self._calls.place(principal.owner):
             create, size = await read_create(
@@ -99,7 +99,7 @@ class CreateCalls:
 
     async def resume(self, call: Call, after: int | None) -> web.StreamResponse:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
-        authenticate = self._services.keys.caller(call.authorization)
+        authenticate = known(self._services.keys.caller(call.authorization), call.caller)
         principal: Principal = authenticate()
         with self._calls.place(principal.owner):
             line = LineRuntime(self._services, transport="sse", authenticate=authenticate)

@@ -18,7 +18,7 @@ from aiohttp.streams import StreamReader
 from tieline.errors import ApiError
 from tieline_server.places import Places, Share
 from tieline_server.runtime import Services
-from tieline_server.transports.answers import internal_error
+from tieline_server.transports.answers import caller_of, internal_error
 from tieline_server.transports.calls import FAREWELL, LiveCalls, draining
 from tieline_server.transports.http.call import Call, Handler
 from tieline_server.transports.http.config import HttpConfig
@@ -185,7 +185,7 @@ class HttpDoor:
         services = self._services
         call = Call(
             request=request,
-            request_id=services.ids.new("req_"),
+            caller=caller_of(request.headers, new_id=services.ids.new, address=request.remote),
             started=services.clock(),
             clock=services.clock,
             cors=self._safety.headers(request),

@@ -15,6 +15,7 @@ from tieline.responses import Response
 from tieline_server import runtime
 from tieline_server.core.effects import Principal
 from tieline_server.runtime import LAST, Services
+from tieline_server.transports.answers import known
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.creates import CreateCalls, read_create
@@ -137,8 +138,7 @@ class StoredCalls:
         )
 
     def _principal(self, call: Call) -> Principal:
-        principal: Principal = self._services.keys.authenticate(call.authorization)
-        return principal
+        return known(self._services.keys.caller(call.authorization), call.caller)()
 
 
 def _response(response: Response) -> web.Response:

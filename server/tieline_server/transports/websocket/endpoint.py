@@ -34,7 +34,7 @@ from tieline.errors import ApiError
 from tieline_server.core.effects import Principal
 from tieline_server.places import Share
 from tieline_server.runtime import LineRuntime, Services
-from tieline_server.transports.answers import internal_error
+from tieline_server.transports.answers import caller_of, internal_error, known
 from tieline_server.transports.calls import LiveCalls, LiveLine
 from tieline_server.transports.client_frames import Gated
 from tieline_server.transports.json_events import HEADER, EventJson, error_json
@@ -93,12 +93,13 @@ class WebSocketEndpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Upgrades and serves one connection to its end, or answers with an HTTP error."""
-        request_id = self._services.ids.new("req_")
+        caller = caller_of(request.headers, new_id=self._services.ids.new, address=request.remote)
+        request_id = caller.request_id
         try:
             if self._guard is not None:
                 self._guard(request)
             handshake = read_handshake(request)
-            authenticate = self._services.keys.caller(handshake.authorization)
+            authenticate = known(self._services.keys.caller(handshake.authorization), caller)
             owner = authenticate().owner
             with self.live.place(owner):
                 incoming = self._incoming(owner, request)
