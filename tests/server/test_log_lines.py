@@ -54,7 +54,7 @@ def over_grpc(server: ServerProcess, headers: Ids) -> str:
         create = line_pb2_grpc.ResponsesServiceStub(channel).CreateResponse
         metadata = tuple((name.lower(), value) for name, value in headers.items())
         _, call = create.with_call(asked, metadata=metadata)
-        return dict(call.trailing_metadata())["x-request-id"]
+        return str(dict(call.trailing_metadata())["x-request-id"])
 
 
 WAYS = {

@@ -28,7 +28,7 @@ async def turn(url: str, key: str) -> str:
     """How a turn ends, or the code of its refusal."""
     try:
         async with connect(url, api_key=key) as line:
-            return (await (await line.create(input="hi")).result()).response.status
+            return str((await (await line.create(input="hi")).result()).response.status)
     except ApiError as error:
         return error.code
 

@@ -51,12 +51,12 @@ def test_op_09_keys_that_cross_a_network_in_the_clear_are_told(keys: Path) -> No
 def test_op_09_a_file_of_keys_that_others_can_read_is_told(
     name: str, mode: int, keys: Path
 ) -> None:
-    flags = {
+    needed: dict[str, dict[str, object]] = {
         "upstream_key_file": {"engine": "upstream", "upstream": "http://a"},
         "tls_key": {"tls_cert": keys},
-    }.get(name, {})
+    }
     keys.chmod(mode)
-    (line,) = said(**flags, **{name: keys})
+    (line,) = said(**needed.get(name, {}), **{name: keys})
     assert line == {
         "event": "readable_by_others",
         "setting": name,
