@@ -6,8 +6,9 @@ served. Under --soak with the defaults, else with small numbers.
 """
 
 import hashlib
+import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -82,10 +83,15 @@ def serving(folder: Path, scale: Scale) -> Iterator[tuple[CountedServer, Config]
     ]
     keys = folder / "keys.toml"
     keys.write_text("\n".join(rows))
-    with counting(arenas=1, api_keys=str(keys), **scale.settings) as server:
-        serves(server)
-        server.state.rest()
-        yield server, Config.load({"engine": "scripted", **scale.settings})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    try:
+        with counting(arenas=1, api_keys=str(keys), **scale.settings) as server:
+            serves(server)
+            server.state.rest()
+            yield server, Config.load({"engine": "scripted", **scale.settings})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def serves(server: CountedServer) -> None:
@@ -107,13 +113,16 @@ def nine_tenths(size: int) -> int:
 def test_cn_21_http_and_websocket_messages_that_never_end_stay_within_their_bound(
     how: str, tmp_path: Path, scale: Scale
 ) -> None:
-    with serving(tmp_path, scale) as (server, config):
+    with serving(tmp_path, scale) as (server, config), ExitStack() as stack:
         before = server.state.memory
         largest = config.max_message_bytes
         if how.startswith("websocket"):
             largest = min(largest, 16 * MIB)
         size = nine_tenths(largest)
-        begun = [BEGINNINGS[how](server.http, GREEDY, size) for _ in range(scale.connections)]
+        begun: list[Unfinished] = []
+        for _ in range(scale.connections):
+            begun.append(BEGINNINGS[how](server.http, GREEDY, size))
+            stack.callback(begun[-1].close)
         server.state.rest()
         for each in begun:
             each.told()

@@ -31,6 +31,13 @@ def dial(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=TIMEOUT)
 
 
+def readable(connection: socket.socket) -> bool:
+    """Whether something has come on it."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Unfinished:
     """A connection with a message on it that does not end."""
 
@@ -54,7 +61,7 @@ class Unfinished:
 
     def told(self) -> bool:
         """Whether the server says something, which is read then."""
-        if select.select([self.connection], [], [], 0)[0]:
+        if readable(self.connection):
             self.answer += self.connection.recv(PIECE)
             return True
         return False
@@ -178,7 +185,7 @@ class UnfinishedCalls:
                 continue
             self._h2.send_data(stream, bytes(left[:room]))
             left = left[room:]
-            if select.select([self._connection], [], [], 0)[0]:
+            if readable(self._connection):
                 self._read()
             self._flush()
 

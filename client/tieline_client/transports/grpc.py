@@ -37,6 +37,9 @@ from tieline_client.errors import (
 )
 from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls, checked, proxy_of
 
+UNTOLD_LIMIT: Final = 4 * 1024 * 1024
+"""A larger message waits until the server has said what it takes: most servers take no more."""
+
 EXTENSIONS: Final = ("heartbeat", "limits", "timing")
 """What we ask for and can read (design: extensions)."""
 
@@ -244,9 +247,12 @@ class GrpcTransport:
     ) -> None:
         self._address = endpoint.address
         self._heartbeat = endpoint.options.heartbeat
+        self._connect_timeout = endpoint.options.connect_timeout
         self._channel = channel
         self._call = call
         self._limit = DEFAULT_LIMIT
+        self._told = asyncio.Event()
+        """Set when the server has said what it takes, and when it never will."""
         # They remember the settings that come again with every turn, and their echo.
         self._encoder = proto.RequestEncoder()
         self._decoder = proto.EventDecoder()
@@ -262,6 +268,11 @@ class GrpcTransport:
     async def send(self, request: Request) -> bool:
         """Hands a request to the writer; raises RequestTooLarge for one beyond the limit."""
         message = self._encoder.encode(request)
+        if len(message) > UNTOLD_LIMIT and not self._told.is_set():
+            # Past the server's limit its library would end the stream, and all that it remembers.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._connect_timeout):
+                    await self._told.wait()
         if len(message) > self._limit:
             raise ApiError.of(
                 "request_too_large",
@@ -275,17 +286,20 @@ class GrpcTransport:
             while self._violation is None:
                 message: Any = await self._call.read()
                 if message is grpc.aio.EOF:
+                    self._told.set()
                     return ()
                 events = self._decode(message)
                 if events:
                     return events
             raise self._violation
         except grpc.aio.AioRpcError as error:
+            self._told.set()
             raise _cause(error, self._address) from error
 
     def limit(self, send_bytes: int) -> None:
         """The server takes messages of at most this size."""
         self._limit = send_bytes
+        self._told.set()
 
     async def finish(self) -> None:
         """Says goodbye and half-closes."""

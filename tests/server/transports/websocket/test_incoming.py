@@ -1,0 +1,196 @@
+"""Messages that are still coming on a WebSocket: how many bytes of them, and how slowly."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.grpc_harness import run
+from tests.support.http_harness import Served, serve
+from tests.support.runtime import until
+from tests.support.websocket_client import PING, PONG, RawSocket, frame
+from tieline_server.places import Share
+from tieline_server.runtime import Services
+from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
+from tieline_server.transports.websocket.incoming import IncomingMessages
+
+CREATE = {"type": "response.create", "model": "tiny", "store": False, "input": "x"}
+
+
+def upgrade(**settings: Any) -> Any:
+    def endpoint(services: Services) -> WebSocketEndpoint:
+        return WebSocketEndpoint(services, WebSocketConfig(**{"merge": False, **settings}))
+
+    return endpoint
+
+
+def create(size: int) -> bytes:
+    """A create of so many bytes."""
+    text = json.dumps(CREATE)
+    return json.dumps({**CREATE, "input": "x" * (size - len(text) + 1)}).encode()
+
+
+def bounded(served: Served, *, each: int, total: int = 1 << 40) -> Share:
+    """Sets what may still be coming."""
+    share = served.services.incoming
+    share.each, share.total = each, total
+    return share
+
+
+def test_cn_21_a_message_past_the_owners_bound_is_answered_and_the_connection_lives() -> None:
+    async def main() -> None:
+        async with serve(upgrade=upgrade()) as served:
+            share = bounded(served, each=20_000)
+            large = frame(create(30_000))
+            async with RawSocket(served.port) as socket:
+                await socket.raw(large[:25_000])
+                error = await socket.event()
+                assert (error["status"], error["error"]["code"]) == (429, "memory_limit_exceeded")
+                assert (error["type"], error["sequence_number"]) == ("error", 0)
+                assert share.taken == 0
+                # What still comes of it is read, and dropped.
+                await socket.raw(large[25_000:] + frame(create(200)))
+                assert (await socket.until("response.completed"))[-1]
+                await socket.raw(frame(create(15_000))[:14_000])
+                await until(lambda: 0 < share.taken <= 14_014)
+            await until(lambda: share.taken == 0)
+
+    run(main())
+
+
+def test_cn_21_past_the_bound_of_all_it_is_503() -> None:
+    async def main() -> None:
+        async with serve(upgrade=upgrade()) as served, RawSocket(served.port) as socket:
+            bounded(served, each=20_000, total=10_000)
+            await socket.raw(frame(create(15_000))[:12_000])
+            error = await socket.event()
+            assert (error["status"], error["error"]["code"]) == (503, "server_is_overloaded")
+
+    run(main())
+
+
+def test_cn_21_a_message_that_was_cut_is_read_when_its_rest_has_come() -> None:
+    async def main() -> None:
+        async with serve(upgrade=upgrade()) as served, RawSocket(served.port) as socket:
+            share = bounded(served, each=20_000)
+            data = frame(create(15_000))
+            await socket.raw(data[:7000])
+            await until(lambda: share.taken == 7000)
+            await socket.raw(data[7000:])
+            await socket.until("response.completed")
+            assert share.taken == 0
+
+    run(main())
+
+
+def test_cn_21_a_ping_between_fragments_is_answered_at_once() -> None:
+    async def main() -> None:
+        async with serve(upgrade=upgrade()) as served, RawSocket(served.port) as socket:
+            data = create(5000)
+            await socket.raw(frame(data[:2000], fin=False) + frame(b"now", opcode=PING))
+            pong = await socket.frame()
+            assert (pong.opcode, pong.payload) == (PONG, b"now")
+            await socket.raw(frame(data[2000:], opcode=0))
+            await socket.until("response.completed")
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [frame(create(15_000))[:1], frame(create(15_000))[:9000], frame(b"{", fin=False)],
+    ids=["a header", "a frame", "a fragment"],
+)
+def test_cn_21_what_does_not_come_in_time_ends_the_connection(begun: bytes) -> None:
+    async def main() -> None:
+        async with serve(upgrade=upgrade(read_timeout=0.05)) as served:
+            async with RawSocket(served.port) as socket:
+                await socket.raw(begun)
+                error = await socket.event()
+                assert (error["status"], error["error"]["code"]) == (408, "idle_timeout")
+                assert await socket.closed() == (1008, "idle_timeout")
+            await until(lambda: served.services.incoming.taken == 0)
+
+    run(main())
+
+
+def test_cn_21_pings_do_not_keep_a_trickle_alive() -> None:
+    """A byte now and then is not silence, but slower than any message may be."""
+
+    async def main() -> None:
+        async with serve(upgrade=upgrade(read_timeout=0.2)) as served:
+            async with RawSocket(served.port) as socket:
+                await socket.raw(frame(create(15_000))[:50])
+                ended = asyncio.ensure_future(socket.until("error"))
+                data = frame(create(15_000))
+                at = 50
+                while not ended.done():
+                    await socket.raw(data[at : at + 1])
+                    at += 1
+                    await asyncio.sleep(0.01)
+                assert (await ended)[-1]["error"]["code"] == "idle_timeout"
+                assert at < 150
+
+    run(main())
+
+
+def test_an_idle_connection_is_not_waited_for() -> None:
+    async def main() -> None:
+        async with serve(upgrade=upgrade(read_timeout=0.05)) as served:
+            async with RawSocket(served.port) as socket:
+                await socket.raw(frame(create(200)))
+                await socket.until("response.completed")
+                await asyncio.sleep(0.2)
+                await socket.raw(frame(create(200)))
+                await socket.until("response.completed")
+
+    run(main())
+
+
+class Transport:
+    """Says whether this side reads."""
+
+    def __init__(self) -> None:
+        self.reads = False
+
+    def is_reading(self) -> bool:
+        return self.reads
+
+
+def test_a_message_is_not_late_while_this_side_does_not_read() -> None:
+    async def main() -> None:
+        given_up: list[str] = []
+        incoming = IncomingMessages(Share(), "a", most=1000, patience=0.01, deflate=False)
+        transport = Transport()
+        incoming.transport = transport  # type: ignore[assignment]
+        incoming.give_up = lambda error: given_up.append(error.code)
+        assert incoming.take(10)
+        incoming.wait()
+        await asyncio.sleep(0.1)
+        assert given_up == []
+        transport.reads = True
+        async with asyncio.timeout(10.0):
+            while not given_up:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert given_up == ["idle_timeout"]
+
+    run(main())
+
+
+def test_what_is_whole_counts_until_the_reader_takes_it() -> None:
+    async def main() -> None:
+        share = Share()
+        incoming = IncomingMessages(share, "a", most=1000, patience=30.0, deflate=False)
+        assert incoming.take(10)
+        incoming.complete(2)
+        assert incoming.take(100)
+        incoming.complete(3)
+        assert incoming.take(1000)
+        for left in (1110, 1100, 1000, 1000):
+            incoming.taken()
+            assert share.taken == left
+        incoming.close()
+        assert share.taken == 0
+
+    run(main())
