@@ -343,6 +343,8 @@ def limits_of(config: Config) -> Limits:
         held_timeout=config.held_timeout,
         resume_window=config.resume_window,
         message_bytes=config.max_message_bytes,
+        websocket_message_bytes=WebSocketConfig.of(config).max_message_bytes,
+        grpc_message_bytes=min(config.max_message_bytes, config.max_grpc_message_bytes),
         line_bytes=config.max_line_bytes,
     )
 

@@ -11,7 +11,14 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.support.server_process import serving
-from tieline_server.config import Config
+from tieline_server.config import KIB, MIB, Config
+from tieline_server.transports.arrivals import SLOWEST
+from tieline_server.transports.grpc.admission import KEYLESS, KEYLESS_OF_ADDRESS
+from tieline_server.transports.grpc.config import HEADROOM, GrpcConfig
+from tieline_server.transports.http.config import HttpConfig
+from tieline_server.transports.http.door import HEADER_BYTES
+from tieline_server.transports.http.framing import HEAD_BYTES
+from tieline_server.transports.websocket.config import WebSocketConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
 
@@ -116,3 +123,26 @@ def get(http: str, path: str, key: str | None = None) -> int:
     except HTTPError as refused:
         refused.close()
         return refused.code
+
+
+def test_cn_21_the_stated_bounds_are_those_of_the_defaults() -> None:
+    config = Config.load({"engine": "scripted"})
+    call = config.max_grpc_message_bytes + HEADROOM
+    for sentence in (
+        f"bytes counted as they come | {config.max_owner_incoming_bytes // MIB} MiB "
+        f"| {config.max_total_incoming_bytes // MIB} MiB |",
+        f"| {config.max_owner_calls} calls: {config.max_owner_calls * call // MIB} MiB "
+        f"| {config.max_calls} calls: {config.max_calls * call // MIB:,} MiB |",
+        f"| {config.max_owner_connections:,}: {config.max_owner_connections * 192 // KIB} MiB "
+        f"| {config.max_connections:,}: {config.max_connections * 192 // KIB} MiB |",
+        f"times ({config.max_grpc_message_bytes // MIB} MiB + {HEADROOM // KIB} KiB)",
+        f"due within {GrpcConfig().first_message_timeout:.0f} s,",
+        f"at most {KEYLESS_OF_ADDRESS} calls of one address, {KEYLESS} together, "
+        f"may wait for their message (together {KEYLESS * call // MIB} MiB)",
+        f"silent for {WebSocketConfig().read_timeout:.0f} s, or comes slower than "
+        f"{SLOWEST // KIB} kB/s",
+        f"The headers of a request may take {HEAD_BYTES // KIB} KiB together, one of them "
+        f"{HEADER_BYTES // KIB} KiB.",
+    ):
+        assert sentence in PAGE
+    assert WebSocketConfig().read_timeout == HttpConfig().read_timeout

@@ -35,7 +35,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     merge_from: int = 16
     """Unsent events on a lane from which on a delta joins the one before it."""
     message_bytes: int = 32 * 1024 * 1024
-    """Largest message that a client may send (HTTP and gRPC)."""
+    """Largest message that a client may send on the line's transport."""
+    websocket_message_bytes: int = 16 * 1024 * 1024
+    """The same on a WebSocket, as others are told."""
+    grpc_message_bytes: int = 4 * 1024 * 1024
+    """And on gRPC."""
     line_bytes: int = 256 * 1024 * 1024
     """Bytes of JSON of all items that a line may remember."""
     outbox: int = 512

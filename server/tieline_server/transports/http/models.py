@@ -81,6 +81,8 @@ class ModelCalls:
                     "held_timeout_ms": int(limits.held_timeout * 1000),
                     "resume_window_ms": int(limits.resume_window * 1000),
                     "max_message_bytes": limits.message_bytes,
+                    "max_websocket_message_bytes": limits.websocket_message_bytes,
+                    "max_grpc_message_bytes": limits.grpc_message_bytes,
                 },
                 "engines": [{"name": name, "models": each} for name, each in engines.items()],
             }
