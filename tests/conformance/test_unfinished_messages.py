@@ -120,9 +120,13 @@ def test_cn_21_http_and_websocket_messages_that_never_end_stay_within_their_boun
             largest = min(largest, 16 * MIB)
         size = nine_tenths(largest)
         begun: list[Unfinished] = []
-        for _ in range(scale.connections):
+        for number in range(scale.connections):
             begun.append(BEGINNINGS[how](server.http, GREEDY, size))
             stack.callback(begun[-1].close)
+            if number % 16 == 0:
+                for each in begun:
+                    if each.code is None:
+                        each.send(1)
         server.state.rest()
         for each in begun:
             each.told()

@@ -21,6 +21,9 @@ PIECE: Final = 64 * 1024
 TIMEOUT: Final = 120.0
 """Seconds after which a server that should have answered is given up."""
 
+LEFT: Final = 4096
+"""Bytes of each message that are announced and not sent; by some of them it is kept alive."""
+
 PATH: Final = "/v1/responses"
 SERVICE: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
 
@@ -72,27 +75,31 @@ class Unfinished:
 
 
 def http_body(address: str, key: str, size: int) -> Unfinished:
-    """A POST whose body has a byte more than ``size``, which are sent."""
+    """A POST whose body has more bytes than ``size``, which are sent."""
     head = request_bytes("POST", PATH, headers=_bearer(key))
-    length = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (size + 1)
+    length = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (size + LEFT)
     return _begun(address, head.removesuffix(b"\r\n") + length, size)
 
 
 def http_chunks(address: str, key: str, size: int) -> Unfinished:
     """The same in one chunk, of which nobody knows whether it is the last."""
     head = request_bytes("POST", PATH, headers=_bearer(key))
-    coding = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % size
+    coding = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n"
+    coding %= size + LEFT
     return _begun(address, head.removesuffix(b"\r\n") + coding, size)
 
 
 def websocket_frame(address: str, key: str, size: int) -> Unfinished:
-    """A text frame of a byte more than ``size``; refused at its upgrade, there is none."""
-    return _upgraded(address, key, size, b"\x81\xff" + (size + 1).to_bytes(8, "big") + bytes(4))
+    """A text frame of more bytes than ``size``; refused at its upgrade, there is none."""
+    return _upgraded(address, key, size, b"\x81", LEFT)
 
 
 def websocket_fragment(address: str, key: str, size: int) -> Unfinished:
-    """A whole first fragment of ``size`` bytes, after which none comes."""
-    return _upgraded(address, key, size, b"\x01\xff" + size.to_bytes(8, "big") + bytes(4))
+    """A whole first fragment of ``size`` bytes, and a second one that is cut."""
+    begun = _upgraded(address, key, size, b"\x01", 0)
+    if begun.code is None:
+        begun.connection.sendall(b"\x00\xff" + LEFT.to_bytes(8, "big") + bytes(4))
+    return begun
 
 
 BEGINNINGS: Final[dict[str, Callable[[str, str, int], Unfinished]]] = {
@@ -110,7 +117,7 @@ def _begun(address: str, head: bytes, size: int) -> Unfinished:
     return begun
 
 
-def _upgraded(address: str, key: str, size: int, header: bytes) -> Unfinished:
+def _upgraded(address: str, key: str, size: int, first: bytes, left: int) -> Unfinished:
     upgrade = {
         **_bearer(key),
         "Upgrade": "websocket",
@@ -123,7 +130,7 @@ def _upgraded(address: str, key: str, size: int, header: bytes) -> Unfinished:
     while b"\r\n\r\n" not in begun.answer:
         begun.answer += begun.connection.recv(PIECE)
     if begun.answer.startswith(b"HTTP/1.1 101 "):
-        begun.connection.sendall(header)
+        begun.connection.sendall(first + b"\xff" + (size + left).to_bytes(8, "big") + bytes(4))
         begun.send(size)
     elif b'"code"' not in begun.answer:
         begun.answer += begun.connection.recv(PIECE)
