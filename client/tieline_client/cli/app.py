@@ -27,6 +27,7 @@ INTERRUPTED: Final = 130
 app = typer.Typer(
     name="tieline",
     help="Talk to a Tieline server.",
+    epilog="Exit status: 0 done, 1 no answer, 2 wrong usage, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,6 +64,8 @@ _DOORS: Final[dict[TransportName, tuple[str, dict[str, str]]]] = {
 }
 """Transport -> where it listens by default; scheme of a URL at that port -> its own scheme."""
 
+_SECURE: Final = ("grpcs://", "wss://", "https://")
+
 Url = Annotated[
     str | None,
     typer.Option(
@@ -91,7 +94,7 @@ KeyFile = Annotated[Path | None, typer.Option("--key", help="PEM of its key.")]
 def run() -> int:
     """Runs the command; returns its exit status."""
     try:
-        result = app(standalone_mode=False)
+        result = app(prog_name="tieline", standalone_mode=False)
     except typer.Abort:
         return INTERRUPTED
     except typer.Exit as done:
@@ -138,8 +141,9 @@ def ask(
     text = sys.stdin.read() if prompt == "-" else prompt
 
     async def work() -> None:
-        tls = _tls(ca, cert, key)
-        async with connect_session(_url(url, transport), api_key=api_key, tls=tls) as session:
+        at = _url(url, transport)
+        tls = _tls(at, ca=ca, cert=cert, key=key)
+        async with connect_session(at, api_key=api_key, tls=tls) as session:
             await session.ready()
             agent = Agent(
                 session,
@@ -188,8 +192,9 @@ def agent(
     async def work() -> None:
         workspace = Workspace(folder, ask=confirm, read_hidden=yes)
         turns: list[Turn] = []
-        tls = _tls(ca, cert, key)
-        async with connect_session(_url(url, transport), api_key=api_key, tls=tls) as session:
+        at = _url(url, transport)
+        tls = _tls(at, ca=ca, cert=cert, key=key)
+        async with connect_session(at, api_key=api_key, tls=tls) as session:
             best = _best_shape(await session.ready())
             runner = Agent(
                 session,
@@ -244,7 +249,10 @@ def _url(url: str | None, transport: TransportName | None) -> str:
     return f"{schemes[scheme]}://{rest}"
 
 
-def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Tls:
+def _tls(url: str, *, ca: Path | None, cert: Path | None, key: Path | None) -> Tls:
+    """The files; raises :class:`UnsupportedUrl` where they would be of no use."""
+    if (ca or cert or key) and not url.lower().startswith(_SECURE):
+        raise UnsupportedUrl(f"--ca, --cert and --key go with {', '.join(_SECURE)} only")
     names = [None if path is None else str(path) for path in (ca, cert, key)]
     return Tls(ca=names[0], cert=names[1], key=names[2])
 

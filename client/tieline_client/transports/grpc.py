@@ -7,11 +7,8 @@ may cancel waits on the call itself: cancelling a read or a write would cancel t
 
 import asyncio
 import os
-import re
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -35,6 +32,7 @@ from tieline_client.errors import (
     ProtocolViolation,
     UnsupportedUrl,
 )
+from tieline_client.transports import causes, tls
 from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls, checked, proxy_of
 
 UNTOLD_LIMIT: Final = 4 * 1024 * 1024
@@ -70,51 +68,38 @@ async def open_plain(endpoint: Endpoint) -> "GrpcTransport":
 
 async def open_tls(endpoint: Endpoint) -> "GrpcTransport":
     """Opens a line over TLS, with a certificate of our own where ``endpoint.tls`` has one."""
-    tls = endpoint.tls or Tls()
+    given = endpoint.tls or Tls()
     options = [*_way(endpoint), *_options(endpoint.options)]
-    if tls.server_name is not None:
-        options.append(("grpc.ssl_target_name_override", tls.server_name))
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=_authorities() if tls.ca is None else _read(tls.ca),
-        private_key=_read(tls.key),
-        certificate_chain=_read(tls.cert),
-    )
-    channel = grpc.aio.secure_channel(endpoint.address, credentials, options=options)
+    if given.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", given.server_name))
+    channel = grpc.aio.secure_channel(endpoint.address, _credentials(given), options=options)
     return await _open(endpoint, channel)
 
 
 _OWN_ROOTS: Final = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 """The library's own variable, which it reads by itself."""
-_HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+")
-"""What OpenSSL looks up in a folder of authorities."""
-_CERTIFICATE: Final = re.compile(
-    b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL
-)
 
 
-def _authorities() -> bytes | None:
-    """Whom OpenSSL would trust, as the other transports do; None for the library's own list.
+def _credentials(given: Tls) -> grpc.ChannelCredentials:
+    """The TLS settings; raises OSError for a file that cannot be used.
 
-    The library knows neither ``SSL_CERT_FILE`` nor the system's authorities.
+    The library knows neither ``SSL_CERT_FILE`` nor the system's authorities, ignores a file of
+    authorities without any, and ends the process for a certificate without a key.
     """
-    if os.environ.get(_OWN_ROOTS):
-        return None
-    known = ssl.get_default_verify_paths()
-    file = Path(os.environ.get(known.openssl_cafile_env) or known.openssl_cafile)
-    folders = os.environ.get(known.openssl_capath_env) or known.openssl_capath
-    paths = [
-        path
-        for folder in map(Path, folders.split(os.pathsep))
-        if folder.is_dir()
-        for path in sorted(folder.iterdir())
-        if _HASHED.fullmatch(path.name)
-    ]
-    found: dict[bytes, None] = {}
-    for path in (file, *paths):
-        # One that cannot be read is passed over, as by OpenSSL.
-        with suppress(OSError):
-            found.update(dict.fromkeys(_CERTIFICATE.findall(path.read_bytes())))
-    return b"\n".join(found) or None
+    if given.ca or given.cert or given.key:
+        tls.context(given)
+    roots: bytes | None = None
+    if given.ca is not None:
+        roots = tls.read(given.ca)
+    elif not os.environ.get(_OWN_ROOTS):
+        roots = tls.authorities()
+    if given.cert is None:
+        return grpc.ssl_channel_credentials(root_certificates=roots)
+    return grpc.ssl_channel_credentials(
+        root_certificates=roots,
+        private_key=tls.read(given.key or given.cert),
+        certificate_chain=tls.read(given.cert),
+    )
 
 
 def _way(endpoint: Endpoint) -> list[tuple[str, Any]]:
@@ -126,10 +111,6 @@ def _way(endpoint: Endpoint) -> list[tuple[str, Any]]:
         raise UnsupportedUrl("gRPC reaches a proxy over http:// only")
     named = "" if proxy.user is None else f"{quote(proxy.user)}:{quote(proxy.password)}@"
     return [("grpc.http_proxy", f"http://{named}{proxy.address}")]
-
-
-def _read(path: str | None) -> bytes | None:
-    return Path(path).read_bytes() if path is not None else None
 
 
 def _options(options: Options) -> list[tuple[str, Any]]:
@@ -177,7 +158,7 @@ async def _open(endpoint: Endpoint, channel: grpc.aio.Channel) -> "GrpcTransport
         raise ConnectTimeout(f"no answer from {endpoint.address} within {waited}") from None
     except grpc.aio.AioRpcError as error:
         await channel.close()
-        raise _cause(error, endpoint.address, lost="cannot connect to") from error
+        raise _cause(error, endpoint, opening=True) from error
     except BaseException:
         await channel.close()
         raise
@@ -245,7 +226,7 @@ class GrpcTransport:
         channel: grpc.aio.Channel,
         call: "grpc.aio.StreamStreamCall[bytes, bytes]",
     ) -> None:
-        self._address = endpoint.address
+        self._endpoint = endpoint
         self._heartbeat = endpoint.options.heartbeat
         self._connect_timeout = endpoint.options.connect_timeout
         self._channel = channel
@@ -294,7 +275,7 @@ class GrpcTransport:
             raise self._violation
         except grpc.aio.AioRpcError as error:
             self._told.set()
-            raise _cause(error, self._address) from error
+            raise _cause(error, self._endpoint) from error
 
     def limit(self, send_bytes: int) -> None:
         """The server takes messages of at most this size."""
@@ -362,9 +343,7 @@ class GrpcTransport:
             return _HEARTBEAT
 
 
-def _cause(
-    error: grpc.aio.AioRpcError, address: str, *, lost: str = "lost the line to"
-) -> Exception:
+def _cause(error: grpc.aio.AioRpcError, endpoint: Endpoint, *, opening: bool = False) -> Exception:
     """Why a stream ended: what the server stated, else the loss of the connection."""
     stated = _status(error)
     if stated is not None and stated.details:
@@ -375,8 +354,15 @@ def _cause(
     if code in _STATED:
         return ApiError.of(BY_GRPC[code.value[0]], details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return ConnectionLost(f"{address} does not serve tieline.v1")
-    return ConnectionLost(f"{lost} {address}: {details or code.name}")
+        return ConnectionLost(f"{endpoint.address} does not serve tieline.v1")
+    if not opening:
+        return ConnectionLost(f"lost the line to {endpoint.address}: {details or code.name}")
+    silent = details.endswith(_UNANSWERED)
+    why = causes.unanswered(endpoint) if silent else causes.likely(details or code.name, endpoint)
+    return ConnectionLost(f"cannot connect to {endpoint.address}: {why}")
+
+
+_UNANSWERED: Final = ": Socket closed"
 
 
 def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:

@@ -186,6 +186,7 @@ class SseTransport:
         traffic: web.Traffic,
         requests: dict[str, Any],
     ) -> None:
+        self._endpoint = endpoint
         self._address = endpoint.address
         self._url = web.responses_url(endpoint)
         # A redirect is not followed: the key is for the host that the caller named.
@@ -208,7 +209,7 @@ class SseTransport:
                 async with asyncio.timeout(self._options.connect_timeout):
                     self._extensions = await self._capabilities()
             except (aiohttp.ClientError, OSError) as error:
-                loss = web.loss(error, self._address)
+                loss = web.loss(error, self._endpoint, heard=self._traffic.heard)
                 raise NotSent(str(loss)) from loss.__cause__
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 self._extensions = frozenset()
@@ -316,7 +317,7 @@ class SseTransport:
         except TielineError as error:
             self._lose(turn, error)
         except (aiohttp.ClientError, OSError) as error:
-            loss = web.loss(error, self._address)
+            loss = web.loss(error, self._endpoint, heard=self._traffic.heard)
             self._lose(turn, loss, sent=not web.never_sent(error))
         except Exception:
             self._lose(turn, ConnectionLost("the client failed"))

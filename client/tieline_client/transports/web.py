@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, cast
 
 import aiohttp
@@ -29,7 +28,8 @@ from tieline_client.errors import (
     NotSent,
     ProtocolViolation,
 )
-from tieline_client.transports.base import Endpoint, Proxy, Tls, checked
+from tieline_client.transports import causes, tls
+from tieline_client.transports.base import Endpoint, Proxy, checked
 
 EXTENSIONS: Final = "x-tieline-extensions"
 """The header that asks for events of ours, and by which a server says that it has them."""
@@ -74,26 +74,9 @@ def headers(endpoint: Endpoint) -> dict[str, str]:
 
 
 def secure(endpoint: Endpoint) -> ssl.SSLContext | bool:
-    """The TLS settings of an endpoint; raises OSError for a file that cannot be read."""
-    tls = endpoint.tls
-    if tls is None or endpoint.scheme not in ("wss", "https"):
-        return True
-    context = ssl.create_default_context(cadata=_authorities(tls))
-    if tls.cert is not None:
-        for path in (tls.cert, tls.key):
-            # OpenSSL's own complaint would not name the file.
-            _readable(path)
-        context.load_cert_chain(tls.cert, tls.key)
-    return context
-
-
-def _authorities(tls: Tls) -> str | None:
-    return None if tls.ca is None else Path(tls.ca).read_text()
-
-
-def _readable(path: str | None) -> None:
-    if path is not None:
-        Path(path).open("rb").close()
+    """The TLS settings of an endpoint; raises OSError for a file that cannot be used."""
+    given = endpoint.tls
+    return True if given is None or not _tunnels(endpoint) else tls.context(given)
 
 
 class Traffic:
@@ -102,6 +85,8 @@ class Traffic:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._open: set[asyncio.Transport] = set()
+        self.heard = False
+        """Whether any bytes came in."""
         self.at = self._loop.time()
         """When bytes came in last, by the loop's clock; also those of a frame not yet whole."""
 
@@ -118,6 +103,7 @@ class Traffic:
 
     def seen(self) -> None:
         """Bytes came in."""
+        self.heard = True
         self.at = self._loop.time()
 
     def gone(self, transport: asyncio.Transport) -> None:
@@ -252,33 +238,47 @@ def never_sent(error: BaseException) -> bool:
     )
 
 
-def loss(error: BaseException, address: str) -> TielineError:
-    """What a failure of the connection means to a caller, with its cause."""
-    found = _loss(error, address)
+def loss(error: BaseException, endpoint: Endpoint, *, heard: bool = True) -> TielineError:
+    """What a failure of the connection means to a caller, with its cause.
+
+    ``heard``: whether the server has ever said anything.
+    """
+    found = _opening(error, endpoint, heard=heard) or _ending(error, endpoint.address)
     # The library's error of a proxy that refused holds what we had said to it.
     found.__cause__ = None if isinstance(error, aiohttp.ClientHttpProxyError) else error
     found.__suppress_context__ = True
     return found
 
 
-def _loss(error: BaseException, address: str) -> TielineError:
+def _opening(error: BaseException, endpoint: Endpoint, *, heard: bool) -> TielineError | None:
+    """Why there is no connection to the API; None where there was one."""
+    address = endpoint.address
     match error:
         case aiohttp.ConnectionTimeoutError():
             return ConnectTimeout(f"no answer from {address}")
         case aiohttp.ClientHttpProxyError():
             return _proxy_refused(error.status, address)
         case aiohttp.ClientConnectorCertificateError():
-            return ConnectionLost(f"cannot connect to {address}: {error.certificate_error}")
+            why = causes.likely(str(error.certificate_error), endpoint)
         case aiohttp.ClientConnectorError():
-            reason = _reason(error.os_error)
+            why = causes.likely(_reason(error.os_error), endpoint)
             # The name of a proxy that cannot be found is an error like that of a server's.
-            if f"{error.port}" != address.rpartition(":")[2] or error.host not in address:
-                return NotSent(f"cannot connect to the proxy {error.host}:{error.port}: {reason}")
-            return ConnectionLost(f"cannot connect to {address}: {reason}")
-        case aiohttp.ServerTimeoutError():
-            return ConnectionLost(f"lost the line to {address}: the server is silent")
+            if (error.host, error.port) != (endpoint.host, endpoint.port):
+                return NotSent(f"cannot connect to the proxy {error.host}:{error.port}: {why}")
+        case aiohttp.ServerDisconnectedError() if not heard:
+            why = causes.unanswered(endpoint)
+        case aiohttp.ClientResponseError():
+            # What came is no HTTP.
+            why = causes.likely(error.message, endpoint)
         case _:
-            return ConnectionLost(f"lost the line to {address}: {error or type(error).__name__}")
+            return None
+    return ConnectionLost(f"cannot connect to {address}: {why}")
+
+
+def _ending(error: BaseException, address: str) -> ConnectionLost:
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        return ConnectionLost(f"lost the line to {address}: the server is silent")
+    return ConnectionLost(f"lost the line to {address}: {error or type(error).__name__}")
 
 
 def _proxy_refused(status: int, address: str) -> NotSent:
@@ -292,8 +292,8 @@ def _named(status: int) -> str:
 
 
 def _reason(error: OSError) -> str:
-    # Errors of name resolution have numbers of their own, below zero.
-    if error.errno is None or error.errno <= 0:
+    # Errors of name resolution have numbers of their own, below zero, and so do those of TLS.
+    if isinstance(error, ssl.SSLError) or error.errno is None or error.errno <= 0:
         return error.strerror or str(error)
     return os.strerror(error.errno)
 

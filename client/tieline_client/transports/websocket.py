@@ -74,7 +74,7 @@ async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
         raise ConnectionLost(f"{address} does not speak WebSocket: {error.message}") from error
     except (aiohttp.ClientError, OSError) as error:
         await session.close()
-        loss = web.loss(error, address)
+        loss = web.loss(error, endpoint, heard=traffic.heard)
         raise loss from loss.__cause__
     except BaseException:
         await session.close()
@@ -124,6 +124,7 @@ class WebSocketTransport:
         *,
         extended: bool = False,
     ) -> None:
+        self._endpoint = endpoint
         self._address = endpoint.address
         self._options = endpoint.options
         self._session = session
@@ -219,7 +220,7 @@ class WebSocketTransport:
             text = f"A frame of the server cannot be read: {cause}"
             return ApiError.of(code, text) if code else ProtocolViolation(text)
         if isinstance(cause, Exception):
-            return web.loss(cause, self._address)
+            return web.loss(cause, self._endpoint)
         return ConnectionLost(f"lost the line to {self._address}: the connection was closed")
 
     async def _keep_alive(self) -> None:

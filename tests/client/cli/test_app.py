@@ -187,6 +187,49 @@ def test_an_answer_that_was_cut_says_so(tieline: Command) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scheme", "door", "says"),
+    [
+        ("ws", "grpc", "it speaks HTTP/2 there, as gRPC does: use grpc://"),
+        ("http", "grpc", "it speaks HTTP/2 there, as gRPC does: use grpc://"),
+        ("grpc", "http", "it speaks HTTP/1 there, and not gRPC: use http://"),
+        ("wss", "http", "it does not speak TLS there: use ws://"),
+        ("grpcs", "grpc", "it does not speak TLS there: use grpc://"),
+    ],
+)
+def test_op_06_a_port_of_another_kind_is_one_line_with_the_likely_cause(
+    tieline: Command, server: ServerProcess, scheme: str, door: str, says: str
+) -> None:
+    address = server.address if door == "grpc" else server.http
+    assert tieline("ask", "hello", "--url", f"{scheme}://{address}") == 1
+    assert tieline.err == f"tieline: cannot connect to {address}: {says}\n"
+    assert tieline.out == ""
+
+
+@pytest.mark.parametrize("flag", ["--ca", "--cert", "--key"])
+@pytest.mark.parametrize("scheme", ["grpc", "ws", "HTTP"])
+def test_op_06_files_of_tls_are_not_taken_where_they_would_be_of_no_use(
+    tieline: Command, scheme: str, flag: str
+) -> None:
+    assert tieline("ask", "hello", "--url", f"{scheme}://127.0.0.1:1", flag, "file.pem") == 2
+    assert tieline.err == (
+        "tieline: --ca, --cert and --key go with grpcs://, wss://, https:// only\n"
+    )
+
+
+@pytest.mark.parametrize("command", [(), ("ask",), ("agent",), ("bench",), ("bench", "limits")])
+def test_each_command_has_its_help(tieline: Command, command: tuple[str, ...]) -> None:
+    assert tieline(*command, "--help") == 0
+    assert tieline.err == ""
+    assert "Usage: tieline" in tieline.out
+    assert "--help" in tieline.out
+
+
+def test_the_help_says_how_the_command_ends(tieline: Command) -> None:
+    assert tieline("--help") == 0
+    assert "Exit status: 0 done, 1 no answer, 2 wrong usage, 130 interrupted." in tieline.out
+
+
+@pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
         (("ask", "refuse"), 1, "tieline: Slow."),

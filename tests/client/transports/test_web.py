@@ -199,7 +199,7 @@ def test_tls_settings_are_for_tls_only() -> None:
     ],
 )
 def test_every_failure_of_the_connection_is_a_loss(error: BaseException, says: str) -> None:
-    found: Any = web.loss(error, "h:1")
+    found: Any = web.loss(error, endpoint("http", "h:1"))
     assert isinstance(found, ConnectionLost)
     assert not isinstance(found, ApiError)
     assert says in str(found)
