@@ -6,12 +6,12 @@ type that is not in the table is opaque: carried, echoed, never guessed at. Emit
 again emits its bytes, so a client gets back exactly what it sent.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from tieline.complaints import refusal
+from tieline.complaints import invalid_value, refusal
 from tieline.errors import ApiError
 
 
@@ -158,7 +158,7 @@ OUTPUT_KINDS: Final[dict[str, str]] = {output: call for call, output in CALL_KIN
 SEALABLE: Final = frozenset({"compaction", "reasoning"})
 """Types of items that may carry sealed text."""
 
-ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+ROLES: Final = ("assistant", "system", "developer", "user")
 
 
 class _Probe(Struct, frozen=True):
@@ -245,7 +245,9 @@ def _answers(view: Opaque) -> str | None:
         return None
     if view.type == "tool_search_output" and view.execution not in (None, "client"):
         return None
-    return view.approval_request_id or view.call_id
+    # OpenAI's types have a local shell's call in ``id``, its guide and its agents in ``call_id``.
+    own = view.id if view.type == "local_shell_call_output" else None
+    return view.approval_request_id or view.call_id or own
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -288,12 +290,7 @@ def decode(raw: bytes | Raw, *, param: str = "input") -> Item:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise refusal(error, at=param, what="item") from None
     if isinstance(view, Message) and view.role not in ROLES:
-        raise ApiError.of(
-            "invalid_value",
-            f"Invalid value: '{view.role[:64]}'. Supported values are: 'assistant', 'system', "
-            "'developer', and 'user'.",
-            param=f"{param}.role",
-        )
+        raise invalid_value(f"{param}.role", view.role, ROLES)
     return _item(data, view)
 
 
@@ -344,8 +341,14 @@ _items: Final = msgspec.json.Decoder(list[Raw])
 _string: Final = msgspec.json.Decoder(str)
 
 
-def decode_input(raw: bytes | Raw, *, param: str = "input") -> list[Item]:
+class _Decode(Protocol):
+    def __call__(self, raw: Raw, *, param: str) -> Item: ...
+
+
+def decode_input(raw: bytes | Raw, *, param: str = "input", item: _Decode = decode) -> list[Item]:
     """Reads ``input``: a string is one user message, a list is items in order.
+
+    ``item`` reads one of them.
 
     >>> [item.type for item in decode_input(b'"hello"')]
     ['message']
@@ -359,4 +362,4 @@ def decode_input(raw: bytes | Raw, *, param: str = "input") -> list[Item]:
         raise refusal(error, at=param, what="item") from None
     if len(entries) > MAX_ITEMS:
         raise too_long(param, len(entries), MAX_ITEMS)
-    return [decode(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)]
+    return [item(entry, param=f"{param}[{index}]") for index, entry in enumerate(entries)]

@@ -53,6 +53,10 @@ class Peer(Protocol):
         """Sends bytes that are no message of this transport."""
         ...
 
+    async def send_text(self, text: str) -> None:
+        """Sends this text as a client event, or as its part that is JSON."""
+        ...
+
     async def send_unknown(self, kind: str) -> None:
         """Sends a well-formed client event of a type that nobody knows."""
         ...
@@ -70,7 +74,10 @@ class Peer(Protocol):
         ...
 
     async def cancel(self, response_id: str) -> Json:
-        """Cancels a response by its id, beside whatever runs; returns it as it then stands."""
+        """Cancels a response by its id, beside whatever runs; returns it as it then stands.
+
+        Raises :class:`Refused`.
+        """
 
     async def read(self, response_id: str, after: int | None = None) -> list[Json]:
         """A response's events behind one, by its id; raises :class:`Refused`."""
@@ -104,6 +111,11 @@ class GrpcPeer:
     async def send_broken(self) -> None:
         """A length that runs past the end: no protobuf message."""
         await self._line.send(b"\x12\xff\x01{not proto")
+
+    async def send_text(self, text: str) -> None:
+        """An opaque arm that holds it."""
+        opaque = requests_pb2.OpaqueRequest(type="response.create", json=text)
+        await self._line.send(line_pb2.ConnectRequest(opaque=opaque))
 
     async def send_unknown(self, kind: str) -> None:
         """An opaque arm of this type."""
@@ -188,6 +200,10 @@ class WebSocketPeer:
         """A text frame that is no JSON."""
         await self._socket.send_str("{not json")
 
+    async def send_text(self, text: str) -> None:
+        """A text frame that is it."""
+        await self._socket.send_str(text)
+
     async def send_unknown(self, kind: str) -> None:
         """An object of this type."""
         await self.send({"type": kind})
@@ -251,6 +267,10 @@ class HttpPeer:
     async def send_broken(self) -> None:
         """A body that is no JSON."""
         await self._post(b"{not json")
+
+    async def send_text(self, text: str) -> None:
+        """A body that is it."""
+        await self._post(text.encode())
 
     async def send_unknown(self, kind: str) -> None:
         """A path that nobody knows."""
@@ -340,7 +360,8 @@ async def _get(session: ClientSession, url: str) -> Json:
 
 async def _cancel(session: ClientSession, url: str) -> Json:
     async with session.post(url, json={}) as answer:
-        assert answer.status == 200
+        if answer.status != 200:
+            raise Refused(answer.status, (await answer.json())["error"]["code"])
         members: Json = msgspec.json.decode(await answer.read())
         return members
 
@@ -404,6 +425,7 @@ class CheckedPeer:
         self._asked = set(types.asked)
         self.remembers = peer.remembers
         self.send_broken = peer.send_broken
+        self.send_text = peer.send_text
         self.send_unknown = peer.send_unknown
         self.send_untyped = peer.send_untyped
         self.abort = peer.abort

@@ -46,6 +46,8 @@ from tieline_client.transports.event_stream import EventStream
 T = TypeVar("T")
 
 _DONE: Final = b"[DONE]"
+_OVER: Final = "not_cancellable"
+"""The code of a cancel that came too late: the end of the response is on its way."""
 _LINGER: Final = 1.0
 """Seconds that a stream may take to close after its last event, so that its socket is kept."""
 _MARGIN: Final = 64 * 1024
@@ -435,14 +437,17 @@ class SseTransport:
             self._end(turn)
 
     async def _post_cancel(self, response_id: str) -> bool:
-        """Whether the server has cancelled it."""
+        """Whether the server has cancelled it, or says that it had ended before."""
         url = f"{self._url}/{quote(response_id, safe='')}/cancel"
         with suppress(aiohttp.ClientError, OSError):
             async with (
                 asyncio.timeout(self._options.close_timeout),
                 self._session.post(url, **self._how) as response,
             ):
-                return response.status == 200
+                if response.status == 200:
+                    return True
+                refused = await web.refusal(response, self._address)
+                return isinstance(refused, ApiError) and refused.code == _OVER
         return False
 
 

@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from tieline import events, requests
 from tieline.codecs.memory import MAX_BYTES, MAX_NAME, Memory
+from tieline.complaints import fault
 from tieline.errors import ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event
 from tieline.requests import ABSENT, Request
@@ -36,7 +37,7 @@ for seconds while they are read; a history of a million tokens has some fifty th
 """
 
 _LARGE: Final = 64 * 1024
-_MAX_DIGITS: Final = 308
+_SHORTEST: Final = len("1e309")
 _STRIDE: Final = 75
 _INFINITE: Final = (float("inf"), float("-inf"))
 _NOT_BRACKETS: Final = bytes(code for code in range(256) if code not in b"[]{}")
@@ -44,6 +45,8 @@ _STEPS: Final = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(code, 0) for code i
 """A bracket that opens -> 1, one that closes -> -1 (as a signed byte)."""
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NUMBERS: Final = re.compile(_STRINGS.pattern + rb"|-?\d[\d.eE+-]*")
+_BRACKETS: Final = re.compile(_STRINGS.pattern + rb"|[\[\]{}]")
+_DEEPER: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 _NOT_VALUES: Final = bytes(code for code in range(256) if code not in b",[{")
 _LONG_NUMBER: Final = re.compile(rb"\d{4}")
 
@@ -98,11 +101,12 @@ def _check_unusual(raw: bytes, param: str | None, outer: int) -> None:
     try:
         _parse(_any, raw)
     except msgspec.ValidationError:
+        _check_numbers(raw, param)
         raise invalid_json("a number is out of range", param) from None
     except RecursionError:
-        raise _too_deep(param) from None
-    except (msgspec.MsgspecError, ValueError):
-        raise invalid_json("the text cannot be parsed", param) from None
+        raise _too_deep(raw, param, MAX_DEPTH - outer) from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise invalid_json(fault(raw, error), param) from None
     if len(raw) > MAX_DEPTH - outer:
         _check_depth(raw, param, MAX_DEPTH - outer)
         _check_digits(raw, param)
@@ -145,8 +149,14 @@ def _without_strings(text: bytes) -> bytes | None:
     return b"".join(plain.split(b'"')[::2])
 
 
-def _too_deep(param: str | None) -> ApiError:
-    return invalid_json(f"it nests deeper than {MAX_DEPTH} levels", param)
+def _too_deep(raw: bytes | Raw, param: str | None, limit: int = MAX_DEPTH) -> ApiError:
+    depth, where = 0, ""
+    for match in _BRACKETS.finditer(bytes(raw)):
+        depth += _DEEPER.get(match[0], 0)
+        if depth > limit:
+            where = f" at byte {match.start()}"
+            break
+    return invalid_json(f"it nests deeper than {MAX_DEPTH} levels{where}", param)
 
 
 def _check_depth(raw: bytes, param: str | None, limit: int) -> None:
@@ -158,18 +168,21 @@ def _check_depth(raw: bytes, param: str | None, limit: int) -> None:
     assert bare is not None, "its values have been counted"
     steps = array("b", bare.translate(_STEPS, _NOT_BRACKETS))
     if max(accumulate(steps), default=0) > limit:
-        raise _too_deep(param)
+        raise _too_deep(raw, param, limit)
 
 
 def _check_digits(raw: bytes, param: str | None) -> None:
     # The decoder bounds floats but not integers. More than 308 digits in a row put a digit on
     # at least four neighbours of any sample of every 75th byte.
-    if _LONG_NUMBER.search(raw[::_STRIDE]) is None:
-        return
+    if _LONG_NUMBER.search(raw[::_STRIDE]) is not None:
+        _check_numbers(raw, param)
+
+
+def _check_numbers(raw: bytes, param: str | None) -> None:
     for match in _NUMBERS.finditer(raw):
         token = match[0]
-        if len(token) > _MAX_DIGITS and token[:1] != b'"' and float(token) in _INFINITE:
-            raise invalid_json("a number is out of range", param)
+        if len(token) >= _SHORTEST and token[:1] != b'"' and float(token) in _INFINITE:
+            raise invalid_json(f"a number beyond a double at byte {match.start()}", param)
 
 
 def members(raw: bytes | Raw) -> dict[str, Raw] | None:
@@ -182,9 +195,9 @@ def members(raw: bytes | Raw) -> dict[str, Raw] | None:
     except msgspec.ValidationError:
         return None
     except RecursionError:
-        raise _too_deep(None) from None
-    except (msgspec.MsgspecError, ValueError):
-        raise invalid_json("the text cannot be parsed") from None
+        raise _too_deep(raw, None) from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise invalid_json(fault(bytes(raw), error)) from None
 
 
 def join(pairs: Mapping[str, bytes | Raw]) -> bytes:
@@ -231,9 +244,9 @@ def decode_event(raw: bytes | Raw) -> Event:
     except msgspec.ValidationError:
         event = _unfit(raw)
     except RecursionError:
-        raise _too_deep(None) from None
-    except (msgspec.MsgspecError, ValueError):
-        raise invalid_json("the event cannot be parsed") from None
+        raise _too_deep(raw, None) from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise invalid_json(fault(bytes(raw), error)) from None
     name = _OBJECTS.get(type(event))
     if name is not None and not bytes(getattr(event, name)).startswith(b"{"):
         return _opaque(raw, event.type)
@@ -338,11 +351,14 @@ class RequestDecoder:
         create = self._at_once(raw, _creates)
         if create is not None:
             return create
-        given = members(raw)
-        if given is None:
-            check(bytes(raw))
-            raise invalid_event("A client event is a JSON object.")
-        return self._build(text_of(given.get("stream_id"))[:MAX_NAME], given)
+        try:
+            given = members(raw)
+            if given is None:
+                check(bytes(raw))
+                raise invalid_event("A client event is a JSON object.")
+            return self._build(text_of(given.get("stream_id"))[:MAX_NAME], given)
+        except ApiError as error:
+            raise _located(raw, error) from None
 
     def create(self, raw: bytes) -> requests.Create:
         """Reads the body of an HTTP create, which has no ``type``; raises as ``decode`` does.
@@ -354,11 +370,14 @@ class RequestDecoder:
         create = self._at_once(raw, _bodies)
         if create is not None:
             return create
-        given = members(raw)
-        if given is None:
-            check(raw)
-            raise ApiError.of("invalid_type", "The request body must be a JSON object.")
-        built = self._build("", {**given, "type": _CREATE})
+        try:
+            given = members(raw)
+            if given is None:
+                check(raw)
+                raise ApiError.of("invalid_type", "The request body must be a JSON object.")
+            built = self._build("", {**given, "type": _CREATE})
+        except ApiError as error:
+            raise _located(raw, error) from None
         assert isinstance(built, requests.Create)
         return built
 
@@ -422,6 +441,17 @@ class RequestDecoder:
         own = Raw(text)
         self._memory.keep(lane, name, own, own)
         return own
+
+
+def _located(raw: bytes | Raw, error: ApiError) -> ApiError:
+    """The refusal of a member that is no JSON, with the byte counted in the whole text."""
+    if error.code != "invalid_json":
+        return error
+    try:
+        check(bytes(raw), param=error.param)
+    except ApiError as whole:
+        return whole
+    return error
 
 
 _CREATE: Final = Raw(b'"response.create"')

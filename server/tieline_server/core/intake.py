@@ -2,17 +2,29 @@
 
 Only the new items are looked at. Pairing works for every kind of call that a client runs, not
 only functions; a double id or a double output is refused rather than merged (wire.md 4.2).
+
+Some agents name the response that they continue and send their whole history all the same,
+without ids. They show it by a call that the chain has. Then that call, its output, what the
+model said word for word, and what others said word for word before any of these are history, and
+are passed over. Only then is the chain walked.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
 
 from tieline.errors import ApiError
-from tieline.items import CALL_KINDS, OUTPUT_KINDS, Item
+from tieline.items import CALL_KINDS, OUTPUT_KINDS, Item, Message
 from tieline_server.core import sealed
 from tieline_server.core.history import Segment
 
 _WORDS: Final = {kind: kind.replace("_", " ") for kind in CALL_KINDS}
+
+SHOWN: Final = 128
+"""Characters of an id that an error repeats."""
 
 
 def check(new: Sequence[Item], before: Segment | None, *, unanswered: bool = False) -> None:
@@ -42,7 +54,7 @@ def check(new: Sequence[Item], before: Segment | None, *, unanswered: bool = Fal
     for call_id, call in pending.items() if not unanswered else ():
         raise ApiError.of(
             "tool_output_missing",
-            f"No tool output found for {_WORDS[call.type]} {call_id}.",
+            f"No tool output found for {_WORDS[call.type]} {call_id[:SHOWN]}.",
             param="input",
         )
 
@@ -59,7 +71,7 @@ def _check_id(item: Item, seen: set[str], before: Segment | None) -> None:
 def _duplicate(name: str) -> ApiError:
     return ApiError.of(
         "duplicate_item",
-        f"Duplicate item found with id {name}. Remove duplicate items from your input "
+        f"Duplicate item found with id {name[:SHOWN]}. Remove duplicate items from your input "
         "and try again.",
         param="input",
     )
@@ -77,12 +89,12 @@ def _check_output(item: Item, call_id: str, pending: Mapping[str, Item], answere
     if answered:
         raise ApiError.of(
             "duplicate_item",
-            f"The {kind} with call_id {call_id} already has an output.",
+            f"The {kind} with call_id {call_id[:SHOWN]} already has an output.",
             param="input",
         )
     raise ApiError.of(
         "tool_call_not_found",
-        f"No tool call found for {kind} output with call_id {call_id}.",
+        f"No tool call found for {kind} output with call_id {call_id[:SHOWN]}.",
         param="input",
     )
 
@@ -114,5 +126,145 @@ def dereference(
         elif (target := found.get(name)) is not None:
             result.append(target)
         else:
-            raise ApiError.of("item_not_found", f"Item with id '{name}' not found.", param="input")
+            message = f"Item with id '{name[:SHOWN]}' not found."
+            raise ApiError.of("item_not_found", message, param="input")
     return result
+
+
+def without_repeats(new: Sequence[Item], before: Segment | None) -> Sequence[Item]:
+    """The input without what a client that sends its history again repeats of it.
+
+    Raises :class:`ApiError` 400 ``duplicate_item`` for a call, or an output, that is another one
+    than the chain has.
+    """
+    if before is None:
+        return new
+    for item in new:
+        if item.opens is not None and _repeats(item, before):
+            return _Repeats(new, before).left()
+    return new
+
+
+def _repeats(item: Item, before: Segment) -> bool:
+    """Whether this call, said without an id, is one that the chain has."""
+    call_id = item.opens
+    if call_id is None or (item.id is not None and item.id != call_id):
+        return False
+    return call_id in before.open_calls or before.answered(call_id)
+
+
+class _Repeats:
+    """History that is sent again, beside the chain that has it."""
+
+    def __init__(self, new: Sequence[Item], before: Segment) -> None:
+        self._new = new
+        self._before = before
+        self._calls: dict[str, Item] = {}
+        self._outputs: dict[str, Item] = {}
+        self._said: Counter[Hashable] = Counter()
+        known: set[int] = set()
+        for item in chain(before.items_of_chain(), before.context()):
+            if id(item) in known:
+                continue
+            known.add(id(item))
+            if item.opens is not None:
+                self._calls[item.opens] = item
+            elif item.answers is not None:
+                self._outputs[item.answers] = item
+            else:
+                self._said[_words(item)] += 1
+
+    def left(self) -> list[Item]:
+        """What is new."""
+        passed: set[str] = set()
+        places: set[int] = set()
+        for place, item in enumerate(self._new):
+            if item.opens is not None and _repeats(item, self._before):
+                self._compare(item, self._calls.get(item.opens))
+                passed.add(item.opens)
+                places.add(place)
+            elif item.answers in passed and self._before.answered(item.answers):
+                self._compare(item, self._outputs.get(item.answers))
+                places.add(place)
+            elif _by_model(item) and self._is_said(item):
+                places.add(place)
+        last = max(places, default=0)
+        return [
+            item
+            for place, item in enumerate(self._new)
+            if place not in places and not (place < last and self._is_said(item))
+        ]
+
+    def _is_said(self, item: Item) -> bool:
+        """Whether the chain has these words once more than they were sent."""
+        if item.id is not None or item.opens is not None or item.answers is not None:
+            return False
+        words = _words(item)
+        self._said[words] -= 1
+        return self._said[words] >= 0
+
+    def _compare(self, item: Item, known: Item | None) -> None:
+        """Refuses what says other things than the chain has under its call id."""
+        said = _members(item)
+        had = {} if known is None else _members(known)
+        if (
+            known is None
+            or known.type != item.type
+            or any(had.get(name) != value for name, value in said.items())
+        ):
+            what = item.type.replace("_", " ")
+            call_id = item.opens or item.answers or ""
+            raise ApiError.of(
+                "duplicate_item",
+                f"The {what} with call_id {call_id[:SHOWN]} is not the one that the previous "
+                "response has. Send only what is new.",
+                param="input",
+            )
+
+
+def _by_model(item: Item) -> bool:
+    if item.type == "message":
+        view = item.view
+        return isinstance(view, Message) and view.role == "assistant"
+    return item.type == "reasoning"
+
+
+_json: Final = msgspec.json.Decoder()
+_OWN: Final = frozenset({"id", "status", "type"})
+"""Members that say nothing of what an item says."""
+
+
+def _members(item: Item) -> dict[str, Any]:
+    """What an item says, however it is written: JSON text by its value, parts by their words."""
+    said = {
+        name: value
+        for name, value in _json.decode(item.raw).items()
+        if value is not None and name not in _OWN
+    }
+    if "arguments" in said:
+        said["arguments"] = _value(said["arguments"])
+    for name in ("content", "output", "summary"):
+        if name in said:
+            said[name] = _spoken(said[name])
+    return said
+
+
+def _value(text: Any) -> Any:
+    """The value of JSON text; without arguments a call has the empty object."""
+    try:
+        return _json.decode(text) if text else {}
+    except (msgspec.MsgspecError, TypeError, RecursionError):
+        return text
+
+
+def _spoken(content: Any) -> Any:
+    """A string, or parts of text only, as their text; anything else as it is."""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    whole = [text for text in texts if isinstance(text, str)]
+    return "".join(whole) if len(whole) == len(texts) else content
+
+
+def _words(item: Item) -> Hashable:
+    return item.type, msgspec.json.encode(_members(item), order="deterministic")

@@ -6,21 +6,26 @@ a :class:`Recall`; where the bytes are equal, what was parsed, checked and built
 used again and nothing is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 
-from tieline.complaints import refusal
+from tieline.complaints import invalid_value, missing, refusal
 from tieline.errors import ApiError
-from tieline.items import too_long
+from tieline.items import Item, too_long
 from tieline.requests import Create
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
+from tieline_server.core import known_values, tool_choice
 from tieline_server.core.deltas import CallKind
 from tieline_server.core.effects import Defaults, Work
+from tieline_server.core.known_values import EFFORTS, SUMMARIES, VERBOSITIES
+from tieline_server.core.tool_choice import ToolChoice as ToolChoice
 
 T = TypeVar("T")
 
@@ -42,6 +47,10 @@ _SEARCH_PARAMETERS: Final = (
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The member of ``include`` that asks for log probabilities."""
+
+SERVED: Final = "default"
+"""The tier that serves here, whichever was asked for: there is one. So it is what the response
+says; an upstream that states a tier of its own is believed, where its answer is read."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -80,25 +89,6 @@ class Tools(Struct, frozen=True):
 
     offered: tuple[Tool, ...] = ()
     echo: Raw = EMPTY_LIST
-
-
-class ToolChoice(Struct, frozen=True, kw_only=True):
-    """Which tools the model may or must call.
-
-    ``mode`` is auto, none or required. ``allowed`` limits it to these (type, name) pairs; a
-    named tool is ``required`` with one pair.
-    """
-
-    mode: Literal["auto", "none", "required"] = "auto"
-    allowed: tuple[tuple[str, str | None], ...] | None = None
-
-    def admits(self, tool: Tool) -> bool:
-        """Whether this choice leaves ``tool`` open to the model."""
-        if self.mode == "none":
-            return False
-        if self.allowed is None or (tool.type, tool.name) in self.allowed:
-            return True
-        return tool.type == TOOL_SEARCH and (tool.type, None) in self.allowed
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -148,23 +138,39 @@ class Settings(Struct, frozen=True, kw_only=True):
     passed_on: dict[str, Any] = {}
     """Members that mean something to an upstream alone, as they were said."""
     verbosity: str | None = None
+    unmet: bool = False
+    """Whether the choice names a tool, or needs one, that only the input can bring."""
+
+    def meet(self, items: Iterable[Item]) -> None:
+        """Refuses a choice that neither ``tools`` nor these items meet; raises 400."""
+        offered = list(self.tools.offered)
+        for item in items:
+            if item.type in tool_choice.CARRIERS:
+                # What a release before this one took may not be right by this one's rules.
+                with suppress(ApiError):
+                    offered += parse_tools(tool_choice.tools_in(item.raw)).offered
+        tool_choice.check(self.tool_choice, offered)
 
     def following(self) -> "Settings":
         """The same settings for a response that continues another by itself."""
         return msgspec.structs.replace(self, generate=True, timeout_ms=None)
 
-    def choosing(self, tool_choice: Raw, recall: "Recall") -> "Settings":
-        """The same settings with another ``tool_choice``, where one is given.
+    def choosing(self, said: Raw, recall: "Recall") -> "Settings":
+        """The same settings with another ``tool_choice``, where one is ``said``.
 
-        Raises :class:`ApiError` 400 for a choice that the tools do not allow.
+        Raises :class:`ApiError` 400 for what is no choice.
         """
-        if bytes(tool_choice) == b"null":
+        if bytes(said) == b"null":
             return self
-        choice = recall.read("tool_choice", tool_choice, parse_tool_choice)
-        _check_choice(choice, self.tools)
-        echo = {**self.echo, "tool_choice": Raw(bytes(tool_choice))}
-        blank = Response(**echo)
-        return msgspec.structs.replace(self, echo=echo, blank=blank, tool_choice=choice)
+        choice = recall.read("tool_choice", said, tool_choice.parse)
+        echo = {**self.echo, "tool_choice": Raw(bytes(said))}
+        return msgspec.structs.replace(
+            self,
+            echo=echo,
+            blank=Response(**echo),
+            tool_choice=choice,
+            unmet=_unmet(choice, self.tools),
+        )
 
 
 class Recall:
@@ -204,9 +210,12 @@ class Recall:
         return value
 
 
+_Name = Annotated[str, Meta(min_length=1)]
+
+
 class _ToolView(Struct, frozen=True):
     type: str
-    name: str | None = None
+    name: _Name | None = None
     description: str | None = None
     parameters: Raw = NULL
     strict: bool | None = None
@@ -226,52 +235,93 @@ MAX_TOOLS: Final = 1024
 
 
 def parse_tools(data: bytes, param: str = "tools") -> Tools:
-    """Reads ``tools``; raises :class:`ApiError` 400 naming the tool that is wrong."""
+    """Reads ``tools``; raises :class:`ApiError` 400 naming the tool that is wrong.
+
+    Names are unique within a namespace; a tool may come again in another list.
+    """
     entries = _decode(_tools, data, param) or []
     if len(entries) > MAX_TOOLS:
         raise too_long(param, len(entries), MAX_TOOLS)
-    offered: list[Tool] = []
+    offered: dict[object, Tool] = {}
     echoes = [
         _read_tool(entry, f"{param}[{index}]", offered) for index, entry in enumerate(entries)
     ]
     echo = Raw(msgspec.json.encode(echoes)) if echoes else EMPTY_LIST
-    return Tools(tuple(offered), echo)
+    return Tools(tuple(offered.values()), echo)
 
 
 def _read_tool(
-    raw: Raw, param: str, offered: list[Tool], *, namespace: str | None = None
+    raw: Raw, param: str, offered: dict[object, Tool], *, namespace: str | None = None
 ) -> Raw | dict[str, Any]:
     """Adds what one entry offers to ``offered`` and returns its echo."""
     view = _decode(_tool, bytes(raw), param)
-    if view.type in ("function", "custom", "namespace") and not view.name:
-        raise _missing(f"{param}.name")
+    searches = view.type == TOOL_SEARCH and view.execution == "client"
+    if view.type in ("function", "custom", "namespace"):
+        if not view.name:
+            raise missing(f"{param}.name")
+    elif bytes(view.parameters) != b"null" and not searches:
+        # A function by all that it has, which no model would be offered.
+        raise invalid_value(f"{param}.type", view.type, ("function", "custom", "namespace"))
     if view.type == "namespace":
-        for index, entry in enumerate(view.tools or ()):
+        if view.tools is None:
+            raise missing(f"{param}.tools")
+        for index, entry in enumerate(view.tools):
             _read_tool(entry, f"{param}.tools[{index}]", offered, namespace=view.name)
         return raw
     name, parameters = view.name, None
     if view.type == "function":
         parameters = _schema(view.parameters, param)
-    elif view.type == TOOL_SEARCH and view.execution == "client":
+    elif searches:
         name, parameters = TOOL_SEARCH, _schema(view.parameters, param) or _SEARCH_PARAMETERS
-    offered.append(
-        Tool(
-            type=view.type,
-            name=name,
-            namespace=namespace,
-            description=view.description,
-            parameters=parameters,
-            strict=view.strict,
-            format=_present(view.format),
-            param=param,
-            deferred=view.defer_loading is True,
+    called = view.type in ("function", "custom") or searches
+    key = (namespace, name) if called else len(offered)
+    if key in offered:
+        raise ApiError.of(
+            "invalid_value",
+            f"Invalid '{param}.name': another tool has this name. Names have to be unique within "
+            "their namespace.",
+            param=f"{param}.name",
         )
+    offered[key] = Tool(
+        type=view.type,
+        name=name,
+        namespace=namespace,
+        description=view.description,
+        parameters=parameters,
+        strict=view.strict,
+        format=_input_format(view.format, param) if view.type == "custom" else None,
+        param=param,
+        deferred=view.defer_loading is True,
     )
     if view.type != "function":
         return raw
     # The echo of a function tool always has all four members (wire.md 6).
     empty = {"description": None, "parameters": None, "strict": None}
     return {**empty, **_members.decode(raw)}
+
+
+class _InputFormat(Struct, frozen=True):
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+_input_formats: Final = msgspec.json.Decoder(_InputFormat)
+_FORMATS: Final = {"type": ("text", "grammar"), "syntax": ("lark", "regex")}
+
+
+def _input_format(raw: Raw, param: str) -> bytes | None:
+    """The format of a custom tool's input, known to be one."""
+    data = _present(raw)
+    if data is None:
+        return None
+    where = f"{param}.format"
+    view = _decode(_input_formats, data, where, _FORMATS)
+    if view.type == "grammar":
+        for name in ("syntax", "definition"):
+            if getattr(view, name) is None:
+                raise missing(f"{where}.{name}")
+    return data
 
 
 def _present(raw: Raw) -> bytes | None:
@@ -290,45 +340,8 @@ def _schema(raw: Raw, param: str) -> bytes | None:
     return data
 
 
-class _Choice(Struct, frozen=True):
-    type: str
-    name: str | None = None
-    mode: str | None = None
-    tools: list["_Choice"] | None = None
-
-
-_choice: Final = msgspec.json.Decoder(str | _Choice | None)
-
-
-def parse_tool_choice(data: bytes) -> ToolChoice:
-    """Reads ``tool_choice``: a word, a named tool, ``allowed_tools``, or a hosted type."""
-    choice = _decode(_choice, data, "tool_choice")
-    if choice is None:
-        return ToolChoice()
-    if isinstance(choice, str):
-        if choice in ("auto", "none", "required"):
-            return ToolChoice(mode=choice)  # type: ignore[arg-type]
-        raise _bad_value("tool_choice", choice, "'none', 'auto', and 'required'")
-    if choice.type == "allowed_tools":
-        mode = choice.mode or "auto"
-        if mode not in ("auto", "required"):
-            raise _bad_value("tool_choice.mode", mode, "'auto' and 'required'")
-        allowed = tuple(
-            _named(tool, f"tool_choice.tools[{index}]")
-            for index, tool in enumerate(choice.tools or ())
-        )
-        return ToolChoice(mode=mode, allowed=allowed)  # type: ignore[arg-type]
-    return ToolChoice(mode="required", allowed=(_named(choice, "tool_choice"),))
-
-
-def _named(choice: _Choice, param: str) -> tuple[str, str | None]:
-    if choice.type in ("function", "custom") and not choice.name:
-        raise _missing(f"{param}.name")
-    return choice.type, choice.name
-
-
 class _FormatView(Struct, frozen=True):
-    type: str = "text"
+    type: str
     name: str | None = None
     schema: Raw = NULL
     strict: bool | None = None
@@ -350,17 +363,18 @@ _verbosity: Final = msgspec.json.Decoder(_Verbosity)
 def parse_text(data: bytes) -> tuple[Format, Raw]:
     """Reads ``text``; returns the format and the echo, which always names a format."""
     text = _decode(_text, data, "text")
+    if text is not None and text.verbosity not in (None, *VERBOSITIES):
+        raise invalid_value("text.verbosity", text.verbosity, VERBOSITIES)
     if text is None or text.format is None:
         members = _members.decode(data) if text else {}
         plain = {key: value for key, value in members.items() if bytes(value) != b"null"}
         return Format(), Raw(msgspec.json.encode({"format": {"type": "text"}, **plain}))
     view = text.format
     if view.type not in ("text", "json_object", "json_schema"):
-        known = "'text', 'json_object', and 'json_schema'"
-        raise _bad_value("text.format.type", view.type, known)
+        raise invalid_value("text.format.type", view.type, ("text", "json_object", "json_schema"))
     schema = _present(view.schema)
     if view.type == "json_schema" and (schema is None or not schema.lstrip().startswith(b"{")):
-        raise _missing("text.format.schema")
+        raise missing("text.format.schema")
     return Format(type=view.type, name=view.name, schema=schema, strict=view.strict), Raw(data)
 
 
@@ -371,9 +385,6 @@ class _ReasoningView(Struct, frozen=True):
 
 _reasoning: Final = msgspec.json.Decoder(_ReasoningView | None)
 
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""What OpenAI's API knows as ``reasoning.effort``."""
-
 
 def parse_reasoning(data: bytes, *, default: str | None = None) -> tuple[str | None, Raw]:
     """Reads ``reasoning``; returns the effort and the echo with both members present.
@@ -383,10 +394,13 @@ def parse_reasoning(data: bytes, *, default: str | None = None) -> tuple[str | N
     view = _decode(_reasoning, data, "reasoning") or _ReasoningView()
     effort = view.effort if view.effort is not None else default
     if effort not in (None, default, *EFFORTS):
-        known = ", ".join(f"'{each}'" for each in EFFORTS[:-1])
-        raise _bad_value("reasoning.effort", str(effort), f"{known}, and '{EFFORTS[-1]}'")
-    members = _members.decode(data) if data != b"null" else {}
+        raise invalid_value("reasoning.effort", str(effort), EFFORTS)
+    if view.summary not in (None, "none", *SUMMARIES):
+        raise invalid_value("reasoning.summary", view.summary, SUMMARIES)
+    members: dict[str, Any] = _members.decode(data) if data != b"null" else {}
     echo = {"effort": None, "summary": None, **members, **({"effort": effort} if effort else {})}
+    if view.summary == "none":
+        echo["summary"] = None
     return effort, Raw(msgspec.json.encode(echo))
 
 
@@ -403,7 +417,7 @@ def parse_context_management(data: bytes) -> Compacting | None:
     entries = _decode(_management, data, "context_management") or []
     for index, entry in enumerate(entries):
         if entry.type != "compaction":
-            raise _bad_value(f"context_management[{index}].type", entry.type, "'compaction'")
+            raise invalid_value(f"context_management[{index}].type", entry.type, ("compaction",))
     named = [each.compact_threshold for each in entries if each.compact_threshold is not None]
     return Compacting(min(named, default=None)) if entries else None
 
@@ -429,7 +443,7 @@ def settle(
     not read again.
     """
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
-        raise _missing("input")
+        raise missing("input")
     said = _members_of(create)
     settled = recall.settings(model, said)
     if settled is None:
@@ -461,14 +475,12 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
     if most is None:
         most = defaults.max_output_tokens
     tools = recall.read("tools", create.tools, parse_tools)
-    choice = recall.read("tool_choice", create.tool_choice, parse_tool_choice)
+    choice = recall.read("tool_choice", create.tool_choice, tool_choice.parse)
     form, text_echo = recall.read("text", create.text, parse_text)
     effort, reasoning_echo = _reasoning_of(create, recall, defaults.reasoning_effort)
     managed = recall.read("context_management", create.context_management, parse_context_management)
-    truncation = create.truncation or "disabled"
-    if truncation not in ("auto", "disabled"):
-        raise _bad_value("truncation", truncation, "'auto' and 'disabled'")
-    _check_choice(choice, tools)
+    truncation = "disabled" if create.truncation is None else create.truncation
+    known_values.check(create)
     echo = _echo(create, model, tools, text_echo, reasoning_echo, most)
     return Settings(
         model=model,
@@ -496,6 +508,7 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
         compaction=managed,
         passed_on={name: said for name in _PASSED_ON if (said := getattr(create, name))},
         verbosity=_verbosity.decode(text_echo).verbosity,
+        unmet=_unmet(choice, tools),
     )
 
 
@@ -506,6 +519,14 @@ _PASSED_ON: Final = (
     "service_tier",
     "user",
 )
+
+
+def _unmet(choice: ToolChoice, tools: Tools) -> bool:
+    try:
+        tool_choice.check(choice, tools.offered)
+    except ApiError:
+        return True
+    return False
 
 
 def _reasoning_of(create: Create, recall: Recall, default: str | None) -> tuple[str | None, Raw]:
@@ -524,26 +545,6 @@ def _refuse_unsupported(create: Create) -> None:
         )
 
 
-def _check_choice(choice: ToolChoice, tools: Tools) -> None:
-    """A choice that requires a tool needs one on offer."""
-    if choice.mode != "required":
-        return
-    if choice.allowed is None and not tools.offered:
-        raise ApiError.of(
-            "invalid_value",
-            "Tool choice 'required' must be specified with 'tools' parameter.",
-            param="tool_choice",
-        )
-    offered = {(tool.type, tool.name) for tool in tools.offered}
-    missing = [name for kind, name in choice.allowed or () if (kind, name) not in offered and name]
-    if missing:
-        raise ApiError.of(
-            "invalid_value",
-            f"Tool choice '{missing[0][:64]}' not found in 'tools' parameter.",
-            param="tool_choice",
-        )
-
-
 def _echo(
     create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw, most: int | None
 ) -> dict[str, Any]:
@@ -555,7 +556,7 @@ def _echo(
         "tools": tools.echo,
         "tool_choice": Raw(choice if choice != b"null" else b'"auto"'),
         "parallel_tool_calls": create.parallel_tool_calls is not False,
-        "truncation": create.truncation or "disabled",
+        "truncation": "disabled" if create.truncation is None else create.truncation,
         "text": text,
         "temperature": 1.0 if create.temperature is None else create.temperature,
         "top_p": 1.0 if create.top_p is None else create.top_p,
@@ -570,29 +571,21 @@ def _echo(
         "metadata": metadata,
         "safety_identifier": create.safety_identifier,
         "prompt_cache_key": create.prompt_cache_key,
-        "service_tier": "default" if create.service_tier in (None, "auto") else create.service_tier,
+        "service_tier": SERVED,
     }
 
 
-def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes, param: str) -> T:
+def _decode(
+    decoder: "msgspec.json.Decoder[T]",
+    data: bytes,
+    param: str,
+    known: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise refusal(error, at=param) from None
-
-
-def _missing(param: str) -> ApiError:
-    message = f"Missing required parameter: '{param}'."
-    return ApiError.of("missing_required_parameter", message, param=param)
+        raise refusal(error, at=param, known=known) from None
 
 
 def _unsupported(name: str) -> ApiError:
     return ApiError.of("unsupported_parameter", f"Unsupported parameter: '{name}'.", param=name)
-
-
-def _bad_value(param: str, value: str, known: str) -> ApiError:
-    return ApiError.of(
-        "invalid_value",
-        f"Invalid value: '{value[:64]}'. Supported values are: {known}.",
-        param=param,
-    )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET, Raw
 
 from tieline.errors import ApiError
-from tieline.items import SEALABLE, Item, decode_input
+from tieline.items import SEALABLE, Item
 from tieline.requests import Append
 from tieline_server.core import intake, sealed
 from tieline_server.core.effects import Catalog, Principal, Prompt, Resolved
 from tieline_server.core.history import Segment, Tip
+from tieline_server.core.input_items import read_input
 from tieline_server.core.profile import unsupported
 from tieline_server.core.settings import Settings, settle
 
@@ -105,24 +106,34 @@ def answer_of(turn: "Turn", append: Append) -> tuple[list[Item], Settings]:
         raise ApiError.of(
             "missing_required_parameter", "Missing required parameter: 'input'.", param="input"
         )
-    items = follow(turn, read(turn, append.input), turn.tip, {})
+    settings = turn.settings.choosing(append.tool_choice, turn.recall)
+    items = follow(turn, read(turn, append.input), turn.tip, {}, settings=settings)
     turn.host.memory.admit(turn.principal.owner, sum(len(item.raw) for item in items))
-    return items, turn.settings.choosing(append.tool_choice, turn.recall)
+    return items, settings
 
 
 def follow(
-    turn: "Turn", new: Sequence[Item], before: Segment | None, found: Mapping[str, Item]
+    turn: "Turn",
+    new: Sequence[Item],
+    before: Segment | None,
+    found: Mapping[str, Item],
+    *,
+    settings: Settings | None = None,
 ) -> list[Item]:
     """``new`` as it may follow ``before``: references resolved, what is sealed opened.
 
-    Raises :class:`ApiError` 400.
+    What the chain has already is left out. ``settings`` are those from here on, by default the
+    turn's. Raises :class:`ApiError` 400.
     """
     sealer, owner = turn.host.sealer, turn.principal.owner
-    named = intake.dereference(new, before, found)
+    named = intake.without_repeats(intake.dereference(new, before, found), before)
     opened = [
         sealed.opened(item, sealer, owner) if item.type in SEALABLE else item for item in named
     ]
     intake.check(opened, before, unanswered=turn.host.profile.unanswered)
+    settings = settings or turn.settings
+    if settings is not None and settings.unmet:
+        settings.meet([*(before.context() if before is not None else ()), *opened])
     return opened
 
 
@@ -135,7 +146,7 @@ def reveal(turn: "Turn", chain: Segment) -> None:
 
 def read(turn: "Turn", raw: Raw) -> list[Item]:
     """The items of some input, counted as work; raises :class:`ApiError` 400."""
-    items = decode_input(raw)
+    items = read_input(raw)
     turn.host.work.validate += sum([len(item.raw) for item in items])
     return items
 

@@ -13,8 +13,9 @@ from msgspec import UNSET, Raw
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline.items import CALL_KINDS, FunctionCall, Item, Message, decode_input
+from tieline.items import CALL_KINDS, FunctionCall, Item, Message
 from tieline.requests import Steer
+from tieline_server.core.input_items import read_input
 from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outbox
 
@@ -27,7 +28,7 @@ def read(steer: Steer) -> tuple[Item, ...]:
     if steer.input is UNSET:
         raise ApiError.of("invalid_input", "Missing required parameter: 'input'.", param="input")
     try:
-        items = decode_input(steer.input)
+        items = read_input(steer.input)
     except ApiError as error:
         raise ApiError.of("invalid_input", error.message, param=error.param) from None
     if not items or not all(_is_user(item) for item in items):

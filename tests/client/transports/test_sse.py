@@ -529,6 +529,37 @@ def test_a_cancel_goes_by_id_and_else_by_closing_the_stream(status: int) -> None
     assert log[1:] == ([] if status == 200 else ["closed"])
 
 
+def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server_tells() -> None:
+    """400 with this code says that the response has ended: its end is on its way."""
+    asked = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/cancel"):
+            asked.set()
+            error = {"message": "It has ended.", "code": "not_cancellable"}
+            return web.json_response({"error": error}, status=400)
+        peer = StreamPeer(request, await request.read())
+        speaker = Speaker(requests.Create())
+        opening = [speaker.created(), *speaker.open_text(), speaker.delta("whole")]
+        await peer.send(*opening)
+        await asked.wait()
+        await peer.send(*speaker.close_text("whole"), speaker.completed())
+        return peer.response
+
+    async def test(line: Line) -> None:
+        stream = await line.create(input="a")
+        async for _ in stream:
+            if stream.text == "whole":
+                break
+        await stream.cancel()
+        response = await stream.response()
+        assert (response.status, stream.text) == ("completed", "whole")
+        # Of a response that is no turn of this line, as of one that has ended: no error.
+        await line.cancel("resp_elsewhere")
+
+    handled(handle, test)
+
+
 def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
     async def script(peer: StreamPeer) -> None:
         if text_of(peer.create) == "good":

@@ -111,14 +111,6 @@ class TestDoubles:
         assert error.code == "duplicate_item"
         assert "fc_1" in error.message
 
-    def test_st_06_b_a_call_that_comes_again_without_its_item_id_is_still_a_double(self) -> None:
-        before = chain(item(type="function_call", id="fc_1", call_id="call_1", name="f"))
-        again = item(type="function_call", call_id="call_1", name="f", arguments="{}")
-        out = item(type="function_call_output", call_id="call_1", output="ok")
-        assert "call_1" in refusal([again, out], before).message
-        answered = Segment(before, (out,), turn=2)
-        assert refusal([again, out], answered).code == "duplicate_item"
-
     def test_an_id_twice_in_one_input_is_refused(self) -> None:
         twice = [item(role="user", content=text, id="msg_1") for text in ("a", "b")]
         assert "msg_1" in refusal(twice, None).message
@@ -131,6 +123,144 @@ class TestDoubles:
         root = chain(USER)
         Segment(root, (item(role="user", content="left", id="msg_1"),), turn=2)
         intake.check([item(role="user", content="right", id="msg_1")], root)
+
+
+class TestRepeats:
+    """What a client repeats that names what it continues and sends its whole history as well."""
+
+    call = item(
+        type="function_call",
+        id="fc_1",
+        status="completed",
+        call_id="call_1",
+        name="f",
+        arguments='{"a":1}',
+    )
+    again = item(type="function_call", call_id="call_1", name="f", arguments='{"a": 1}')
+    out = item(type="function_call_output", call_id="call_1", output="ok")
+    second = item(type="function_call", id="fc_2", call_id="call_2", name="g", arguments="")
+    second_again = item(type="function_call", call_id="call_2", name="g", arguments="{}")
+    second_out = item(type="function_call_output", call_id="call_2", output="fine")
+
+    def left(self, new: list[Item], before: Segment | None) -> list[Item]:
+        left = intake.without_repeats(new, before)
+        intake.check(left, before)
+        return list(left)
+
+    def test_in_06_an_open_call_is_passed_over_and_its_output_answers_it(self) -> None:
+        assert self.left([self.again, self.out], chain(USER, self.call)) == [self.out]
+
+    def test_in_06_the_whole_history_again_leaves_what_is_new(self) -> None:
+        """Turn after turn, as strands-agents sends it."""
+        before = chain(USER, self.call)
+        first = [USER, self.again, self.out]
+        assert self.left(first, before) == [self.out]
+        before = Segment(Segment(before, (self.out,), turn=2), (self.second,), turn=2)
+        new = [*first, self.second_again, self.second_out]
+        assert self.left(new, before) == [self.second_out]
+
+    @pytest.mark.parametrize("kind", CALL_KINDS)
+    def test_in_06_every_kind_of_call_is_passed_over(self, kind: str) -> None:
+        call = call_of(kind)
+        members = msgspec.json.decode(call.raw)
+        # The id of an approval request is what its answer names.
+        said = members if kind == "mcp_approval_request" else {**members, "id": None}
+        assert self.left([item(**said), output_of(kind)], chain(call)) == [output_of(kind)]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"arguments": '{"a":2}'},
+            {"name": "g"},
+            {"arguments": "not JSON"},
+            {"namespace": "n"},
+            {"type": "custom_tool_call", "input": "x"},
+        ],
+    )
+    def test_in_06_a_call_that_differs_is_refused(self, other: dict[str, str]) -> None:
+        members = {**msgspec.json.decode(self.again.raw), **other}
+        with pytest.raises(ApiError) as refused:
+            self.left([item(**members), self.out], chain(self.call))
+        assert (refused.value.code, refused.value.param) == ("duplicate_item", "input")
+        assert "call_1" in refused.value.message
+
+    def test_an_output_that_differs_from_the_one_that_answered_is_refused(self) -> None:
+        before = chain(self.call, self.out)
+        other = item(type="function_call_output", call_id="call_1", output="other")
+        with pytest.raises(ApiError) as refused:
+            self.left([self.again, other], before)
+        assert refused.value.code == "duplicate_item"
+        parts = [{"type": "input_text", "text": "ok"}]
+        same = item(type="function_call_output", call_id="call_1", output=parts)
+        assert self.left([self.again, same, USER], before) == [USER]
+
+    def test_a_repeated_id_is_refused_whatever_it_is(self) -> None:
+        """As OpenAI's API does: who keeps ids can leave out what has been sent."""
+        before = chain(USER, self.call)
+        assert "fc_1" in refusal(self.left_of([self.call, self.out], before), before).message
+        thought = item(type="reasoning", id="rs_1", summary=[])
+        before = chain(thought, self.call)
+        new = self.left_of([thought, self.again, self.out], before)
+        assert "rs_1" in refusal(new, before).message
+
+    def left_of(self, new: list[Item], before: Segment) -> list[Item]:
+        return list(intake.without_repeats(new, before))
+
+    def test_words_before_a_repeated_call_are_history_where_the_chain_has_them(self) -> None:
+        said = item(
+            role="assistant", id="msg_1", content=[{"type": "output_text", "text": "on it"}]
+        )
+        thought = item(type="reasoning", id="rs_1", summary=[{"type": "summary_text", "text": "t"}])
+        before = chain(USER, thought, said, self.call)
+        history = [
+            item(type="message", role="user", content=[{"type": "input_text", "text": "hi"}]),
+            item(type="reasoning", summary=[{"type": "summary_text", "text": "t"}]),
+            item(role="assistant", content="on it"),
+            self.again,
+        ]
+        assert self.left([*history, self.out, USER], before) == [self.out, USER]
+
+    def test_words_that_the_chain_does_not_have_stay(self) -> None:
+        other = item(role="user", content="something else")
+        image = [{"type": "input_image", "image_url": "data:,"}]
+        seen = item(role="user", content=image)
+        before = chain(USER, self.call)
+        new = [other, USER, USER, seen, self.again, self.out]
+        assert self.left(new, before) == [other, USER, seen, self.out]
+
+    def test_what_the_model_said_is_history_behind_the_calls_as_well(self) -> None:
+        said = item(role="assistant", id="msg_1", content=[{"type": "output_text", "text": "so"}])
+        before = chain(USER, self.call, self.out, said, USER)
+        new = [USER, self.again, self.out, item(role="assistant", content="so"), USER]
+        assert self.left(new, before) == [USER]
+        also = item(role="assistant", content="not so")
+        assert self.left([*new, also], before) == [USER, also]
+
+    def test_words_without_a_repeated_call_are_said_again(self) -> None:
+        assert self.left([USER, USER], chain(USER)) == [USER, USER]
+        assert self.left([USER, self.out], chain(USER, self.call)) == [USER, self.out]
+
+    def test_a_call_that_is_new_is_no_repeat(self) -> None:
+        new = [self.second_again, self.second_out]
+        assert self.left(new, chain(USER)) == new
+        assert self.left(new, None) == new
+
+    def test_a_call_twice_in_one_input_is_refused(self) -> None:
+        assert refusal([self.again, self.again, self.out], None).code == "duplicate_item"
+
+    def test_a_call_whose_history_was_folded_away_is_passed_over(self) -> None:
+        whole = item(type="compaction", id="cmp_1", encrypted_content="sealed")
+        folded = replace(whole, opened=Opened(items=(USER,), whole=True))
+        before = Segment(chain(USER, self.call, self.out), (folded,), turn=2)
+        new = [self.again, self.out, item(role="user", content="next")]
+        assert self.left(new, before) == new[2:]
+
+
+def test_a_long_id_is_not_repeated_whole() -> None:
+    call = item(type="function_call", call_id="c" * 5000, name="f", arguments="{}")
+    long = output_for("c" * 5000)
+    for new, before in (([USER], chain(call)), ([long], None), ([call, call], None)):
+        assert len(refusal(new, before).message) < 300
 
 
 class TestReferences:

@@ -65,6 +65,7 @@ class TestChains:
         (call_id,) = line.call(first)
         (item,) = line.turns[first].output.done
         again = {"type": "function_call", "id": item.id, "call_id": call_id, "name": "look"}
+        again["arguments"] = "{}"
         line.create([again, output(call_id)], previous_response_id=first)
         (refused,) = line.error_events
         assert (refused.status, refused.error.param) == (400, "input")

@@ -7,10 +7,12 @@ import pytest
 
 from tests.support.core import create_of, raw
 from tieline.errors import ApiError
+from tieline.items import decode
 from tieline.responses import Response
 from tieline_server.core.effects import Work
+from tieline_server.core.known_values import EFFORTS, INCLUDE
 from tieline_server.core.settings import (
-    EFFORTS,
+    LOGPROBS,
     MAX_TOOLS,
     Compacting,
     Recall,
@@ -39,6 +41,9 @@ def tool(name: str, kind: str = "function", **members: Any) -> dict[str, Any]:
     return {"type": kind, "name": name, **members}
 
 
+GRAMMAR = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
+
+
 def echoed(settings: Settings) -> dict[str, Any]:
     """The Response members that repeat the settings, as a client reads them."""
     whole: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(Response(**settings.echo)))
@@ -46,7 +51,7 @@ def echoed(settings: Settings) -> dict[str, Any]:
 
 
 def test_tools_have_a_longest_length() -> None:
-    most = [tool("f")] * MAX_TOOLS
+    most = [tool(f"f{at}") for at in range(MAX_TOOLS)]
     assert len(settled(tools=most).tools.offered) == MAX_TOOLS
     error = refusal(tools=[*most, tool("f")])
     assert (error.code, error.param) == ("array_above_max_length", "tools")
@@ -90,17 +95,14 @@ class TestRefusals:
             ({"tools": [{"name": "f"}]}, "missing_required_parameter", "tools[0].type"),
             ({"tools": [tool("f"), 7]}, "invalid_type", "tools[1]"),
             ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
-            ({"tools": [{"type": "custom", "name": ""}]}, "missing_required_parameter",
-             "tools[0].name"),
+            ({"tools": [{"type": "custom", "name": ""}]}, "empty_string", "tools[0].name"),
             ({"tools": [tool("f", strict="no")]}, "invalid_type", "tools[0].strict"),
             ({"tools": [tool("f", parameters=[])]}, "invalid_function_parameters",
              "tools[0].parameters"),
             ({"tools": [tool("n", "namespace", tools=[{"type": "function"}])]},
              "missing_required_parameter", "tools[0].tools[0].name"),
-            ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
             ({"tool_choice": {"type": "function"}}, "missing_required_parameter",
              "tool_choice.name"),
-            ({"tool_choice": tool("f")}, "invalid_value", "tool_choice"),
             ({"tool_choice": {"type": "allowed_tools", "mode": "never", "tools": []}},
              "invalid_value", "tool_choice.mode"),
             ({"tool_choice": {"type": "allowed_tools", "tools": [{"type": "function"}]}},
@@ -112,6 +114,27 @@ class TestRefusals:
             ({"reasoning": {"effort": 1}}, "invalid_type", "reasoning.effort"),
             ({"reasoning": {"effort": "huge"}}, "invalid_value", "reasoning.effort"),
             ({"reasoning": {"effort": ""}}, "invalid_value", "reasoning.effort"),
+            ({"reasoning": {"summary": "long"}}, "invalid_value", "reasoning.summary"),
+            ({"text": {"verbosity": "loud"}}, "invalid_value", "text.verbosity"),
+            ({"text": {"format": {}}}, "missing_required_parameter", "text.format.type"),
+            ({"tools": [tool("f", "funtion", parameters={})]}, "invalid_value", "tools[0].type"),
+            ({"tools": [tool("n", "namespace")]}, "missing_required_parameter", "tools[0].tools"),
+            ({"tools": [tool("c", "custom", format={"type": "bnf"})]}, "invalid_value",
+             "tools[0].format.type"),
+            ({"tools": [tool("c", "custom", format={**GRAMMAR, "syntax": "bnf"})]},
+             "invalid_value", "tools[0].format.syntax"),
+            ({"tools": [tool("c", "custom", format={"type": "grammar", "syntax": "lark"})]},
+             "missing_required_parameter", "tools[0].format.definition"),
+            ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}},
+             "missing_required_parameter", "tool_choice.tools"),
+            ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "empty_array",
+             "tool_choice.tools"),
+            ({"metadata": {"k": 1}}, "invalid_type", "metadata"),
+            ({"metadata": {"k": "v" * 513}}, "string_above_max_length", "metadata"),
+            ({"metadata": {"k" * 65: "v"}}, "string_above_max_length", "metadata"),
+            ({"metadata": {str(at): "v" for at in range(17)}}, "array_above_max_length",
+             "metadata"),
+            ({"idempotency_key": ""}, "empty_string", "idempotency_key"),
         ],
     )  # fmt: skip
     def test_a_wrong_member_inside_another_is_named_by_its_path(
@@ -167,7 +190,7 @@ class TestTools:
         offered = settled(
             tools=[
                 tool("f", parameters=schema, strict=True, description="d"),
-                tool("c", "custom", format={"type": "grammar"}),
+                tool("c", "custom", format=GRAMMAR),
                 tool("n", "namespace", tools=[tool("g", parameters=None)]),
                 {"type": "web_search"},
             ]
@@ -181,7 +204,7 @@ class TestTools:
                 strict=True,
                 param="tools[0]",
             ),
-            Tool(type="custom", name="c", format=b'{"type":"grammar"}', param="tools[1]"),
+            Tool(type="custom", name="c", format=msgspec.json.encode(GRAMMAR), param="tools[1]"),
             Tool(type="function", name="g", namespace="n", param="tools[2].tools[0]"),
             Tool(type="web_search", param="tools[3]"),
         )
@@ -201,6 +224,68 @@ class TestTools:
     def test_what_is_no_function_is_echoed_as_it_came(self) -> None:
         hosted = [{"type": "web_search", "size": "low"}, tool("n", "namespace", tools=[tool("g")])]
         assert echoed(settled(tools=hosted))["tools"] == hosted
+
+    @pytest.mark.parametrize(
+        ("tools", "param"),
+        [
+            ([tool("f"), tool("g"), tool("f", description="another")], "tools[2].name"),
+            ([tool("f"), tool("f")], "tools[1].name"),
+            ([tool("f"), tool("f", "custom")], "tools[1].name"),
+            ([tool("n", "namespace", tools=[tool("f"), tool("f")])], "tools[0].tools[1].name"),
+            (
+                [tool("n", "namespace", tools=[tool("f")])] * 2,
+                "tools[1].tools[0].name",
+            ),
+        ],
+    )
+    def test_in_03_two_tools_of_one_name_in_one_namespace_are_refused(
+        self, tools: list[dict[str, Any]], param: str
+    ) -> None:
+        error = refusal(tools=tools)
+        assert (error.code, error.param) == ("invalid_value", param)
+        assert "unique" in error.message
+
+    def test_in_03_one_name_in_two_namespaces_is_two_tools(self) -> None:
+        spaces = [tool(name, "namespace", tools=[tool("f")]) for name in "mn"]
+        offered = settled(tools=[tool("f"), *spaces]).tools.offered
+        assert [each.namespace for each in offered] == [None, "m", "n"]
+
+    def test_in_03_hosted_tools_have_no_names_to_be_unique(self) -> None:
+        servers = [{"type": "mcp", "server_label": name} for name in "ab"]
+        assert len(settled(tools=servers).tools.offered) == 2
+
+
+class TestInclude:
+    @pytest.mark.parametrize("name", INCLUDE)
+    def test_what_openai_has_is_taken(self, name: str) -> None:
+        assert settled(include=[name]).include == {name}
+
+    def test_ours_is_among_them(self) -> None:
+        assert LOGPROBS in INCLUDE
+
+    def test_in_03_an_unknown_one_is_refused_by_its_place(self) -> None:
+        error = refusal(include=[LOGPROBS, "bogus"])
+        assert (error.code, error.param) == ("invalid_value", "include[1]")
+        assert LOGPROBS in error.message
+
+    @pytest.mark.parametrize("include", [None, []])
+    def test_none_is_fine(self, include: list[str] | None) -> None:
+        assert settled(include=include).include == frozenset()
+
+
+class TestServiceTier:
+    @pytest.mark.parametrize("tier", [None, "auto", "default", "flex", "scale", "priority"])
+    def test_in_02_every_tier_of_openai_is_served_and_the_one_that_serves_is_told(
+        self, tier: str | None
+    ) -> None:
+        assert echoed(settled(service_tier=tier))["service_tier"] == "default"
+
+    @pytest.mark.parametrize("tier", ["bogus", "", "Flex", "sk-Secret0123456789"])
+    def test_in_02_a_tier_that_nobody_knows_is_refused(self, tier: str) -> None:
+        error = refusal(service_tier=tier)
+        assert (error.status, error.code, error.param) == (400, "invalid_value", "service_tier")
+        assert "'flex'" in error.message
+        assert "Secret" not in error.message
 
 
 class TestToolChoice:
@@ -233,6 +318,20 @@ class TestToolChoice:
         choice = self.choice(named)
         assert choice.mode == "auto"
         assert [choice.admits(each) for each in (self.function, self.other)] == [False, True]
+
+    def test_in_03_what_only_the_input_may_bring_is_left_to_it(self) -> None:
+        allowed = {"type": "allowed_tools", "mode": "auto", "tools": [tool("f"), tool("h")]}
+        settings = settled(tools=[tool("f")], tool_choice=allowed)
+        assert settings.unmet
+        brings = decode(raw({"type": "additional_tools", "tools": [tool("h")]}))
+        settings.meet([brings])
+        with pytest.raises(ApiError) as refused:
+            settings.meet([])
+        assert (refused.value.code, refused.value.param) == (
+            "invalid_value",
+            "tool_choice.tools[1]",
+        )
+        assert not settled(tools=[tool("f"), tool("h")], tool_choice=allowed).unmet
 
     def test_a_hosted_tool_is_chosen_by_its_type(self) -> None:
         choice = self.choice({"type": "web_search"})
@@ -278,7 +377,13 @@ class TestValues:
             "text": {"format": {"type": "json_object"}, "verbosity": "low"},
         }
         echo = echoed(settled(**asked))
-        assert {name: echo[name] for name in asked} == asked
+        # The tier that serves is told, not the one that was asked for.
+        assert {name: echo[name] for name in asked} == {**asked, "service_tier": "default"}
+
+    @pytest.mark.parametrize("summary", [None, "none"])
+    def test_no_summary_is_echoed_as_null_however_it_is_said(self, summary: str | None) -> None:
+        echo = echoed(settled(reasoning={"summary": summary, "effort": "low"}))
+        assert echo["reasoning"] == {"effort": "low", "summary": None}
 
     def test_a_schema_stays_the_bytes_that_came(self) -> None:
         schema = {"type": "object", "properties": {"a": {"const": 1.0}}}

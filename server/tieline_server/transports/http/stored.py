@@ -9,11 +9,13 @@ from msgspec import Raw
 
 from tieline import items, responses
 from tieline.codecs import json
+from tieline.complaints import invalid_value
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server import runtime
 from tieline_server.core.effects import Principal
+from tieline_server.core.known_values import INCLUDE
 from tieline_server.runtime import LAST, Services
 from tieline_server.transports.answers import known
 from tieline_server.transports.http.call import Call
@@ -33,19 +35,8 @@ from tieline_server.transports.stored import (
 )
 from tieline_server.windows import compact
 
-INCLUDE: Final = frozenset(
-    {
-        "file_search_call.results",
-        "web_search_call.results",
-        "web_search_call.action.sources",
-        "message.input_image.image_url",
-        "computer_call_output.output.image_url",
-        "code_interpreter_call.outputs",
-        "reasoning.encrypted_content",
-        "message.output_text.logprobs",
-    }
-)
-"""What ``include`` may name (wire.md 2.1). A response is stored with all that it has."""
+_ENDED: Final = frozenset({"completed", "failed", "incomplete"})
+"""How a response stands that ended, and not by a cancel."""
 
 _TEXT_TYPE: Final = {"assistant": "output_text"}
 """Role -> the type of its text parts, where it is not ``input_text``."""
@@ -80,7 +71,11 @@ class StoredCalls:
         return _json({"id": call.name, "object": "response", "deleted": True})
 
     async def cancel(self, call: Call) -> web.Response:
-        """Ends a turn of the caller, whichever line it runs on; one that has ended stays so."""
+        """Ends a turn of the caller, whichever line it runs on; one that has ended stays so.
+
+        In the background that is no error, as often as it is asked for. Elsewhere a response
+        that ended otherwise cannot be cancelled any more (wire.md 7).
+        """
         principal = self._principal(call)
         services = self._services
         if not services.profile.cancel_foreground:
@@ -88,7 +83,14 @@ class StoredCalls:
             if not response.background:
                 message = "Only a background response can be cancelled."
                 raise ApiError.of("invalid_request", message)
-        return _response(await cancelled(services, principal.owner, call.name))
+        response = await cancelled(services, principal.owner, call.name)
+        if not response.background and response.status in _ENDED:
+            raise ApiError.of(
+                "not_cancellable",
+                "The response has already ended. Once it has, only a background response takes a "
+                "cancel.",
+            )
+        return _response(response)
 
     async def input_items(self, call: Call) -> web.Response:
         """A page of what a response was asked with: its input, then what was appended."""
@@ -167,9 +169,7 @@ def _check_include(call: Call) -> None:
     query = call.request.query
     for name in (*query.getall("include", []), *query.getall("include[]", [])):
         if name not in INCLUDE:
-            raise ApiError.of(
-                "invalid_value", f"Invalid value: '{name[:64]}' in 'include'.", param="include"
-            )
+            raise invalid_value("include", name, INCLUDE)
 
 
 def _flag(call: Call, name: str) -> bool:

@@ -172,7 +172,7 @@ DEEP = "[" * 300 + "]" * 300
         (ResponseCreate(top_logprobs=21), "integer_above_max_value", "top_logprobs"),
         (ResponseCreate(extra_json='{"top_p":"hot"}'), "invalid_type", "top_p"),
         (ResponseCreate(extra_json='{"max_tool_calls":-1}'), "integer_below_min_value", None),
-        (ResponseCreate(idempotency_key=""), "invalid_type", "idempotency_key"),
+        (ResponseCreate(idempotency_key=""), "empty_string", "idempotency_key"),
         (
             ResponseCreate(metadata={str(number): "" for number in range(17)}),
             "array_above_max_length",

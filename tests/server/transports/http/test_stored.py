@@ -62,10 +62,7 @@ def test_a_stored_response_reads_as_it_was_made_until_it_is_deleted() -> None:
         ("rate_limit_exceeded", "rate_limit_exceeded"),
     ],
 )
-@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("POST", "/cancel")])
-def test_a_stored_failure_says_why_by_a_code_that_clients_know(
-    code: str, seen: str, method: str, tail: str
-) -> None:
+def test_a_stored_failure_says_why_by_a_code_that_clients_know(code: str, seen: str) -> None:
     async def failing(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=INPUT_TOKENS), TextDelta("half")]
         raise EngineError.of(code, "No.")
@@ -76,8 +73,10 @@ def test_a_stored_failure_says_why_by_a_code_that_clients_know(
             await client.head()
             failed = (await client.events())[-1]["response"]
             assert failed["error"] == {"code": seen, "message": "No."}
-            reply = await client.ask(method, f"{PATH}/{failed['id']}{tail}")
+            reply = await client.ask("GET", f"{PATH}/{failed['id']}")
             assert (reply.status, reply.json) == (200, failed)
+            late = await client.ask("POST", f"{PATH}/{failed['id']}/cancel")
+            assert (late.status, late.error["code"]) == (400, "not_cancellable")
 
     run(main())
 
@@ -117,11 +116,29 @@ def test_what_is_another_owners_looks_like_what_is_not_there(tmp_path: Path) -> 
     run(main())
 
 
-def test_a_finished_response_that_is_cancelled_stays_as_it_is() -> None:
+def test_in_05_a_finished_response_cannot_be_cancelled_and_stays_as_it_is() -> None:
     async def main() -> None:
         async with serve() as served, served.connection() as client:
             made = await stored(client)
-            assert (await client.ask("POST", f"{PATH}/{made['id']}/cancel")).json == made
+            for _ in range(2):
+                reply = await client.ask("POST", f"{PATH}/{made['id']}/cancel")
+                assert (reply.status, reply.error["code"]) == (400, "not_cancellable")
+                assert reply.error["type"] == "invalid_request_error"
+                assert "already ended" in reply.error["message"]
+            assert (await client.ask("GET", f"{PATH}/{made['id']}")).json == made
+
+    run(main())
+
+
+def test_in_05_a_finished_response_of_the_background_takes_a_cancel() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            body = {"model": "tiny", "input": "hi", "stream": True, "background": True}
+            client.request("POST", PATH, body)
+            await client.head()
+            made = (await client.events())[-1]["response"]
+            reply = await client.ask("POST", f"{PATH}/{made['id']}/cancel")
+            assert (reply.status, reply.json["status"]) == (200, "completed")
 
     run(main())
 
