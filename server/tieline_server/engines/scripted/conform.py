@@ -1,15 +1,24 @@
 """Whether a value conforms to a JSON schema, as far as an answer of our own needs to know.
 
-Not checked: ``pattern`` (a client's regular expression is never run, see ``pattern.py``),
-``format``, and whatever is not in the table at the end. Unknown keywords hold, as the standard
-says. The work is bounded by a :class:`Budget`, because schemas come from clients.
+Not checked: ``pattern`` of a text, ``format``, and whatever is not in the table at the end.
+Unknown keywords hold, as the standard says. The work is bounded by a :class:`Budget`, because
+schemas come from clients.
 """
 
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, Final
+from urllib.parse import unquote
+
+from tieline_server.engines.scripted.pattern import matcher
 
 DEEPEST: Final = 100
 """Schemas inside schemas that are followed."""
+
+PATTERNS: Final = 100
+"""Different patterns of names that are understood; beyond them each may cover any name."""
+
+MATCHED: Final = 256
+"""Bytes of a pattern and a name that are matched in the time of a step."""
 
 
 class Spent(Exception):
@@ -34,13 +43,15 @@ class Budget:
 def resolve(root: Any, reference: str) -> Any:
     """What a local ``$ref`` points at; anything is allowed (True) where it points elsewhere.
 
-    >>> resolve({"$defs": {"a/b": {"type": "null"}}}, "#/$defs/a~1b")
+    It is the fragment of a URI, where a character may be percent-encoded (RFC 6901 6).
+
+    >>> resolve({"$defs": {"a/b": {"type": "null"}}}, "#/%24defs/a~1b")
     {'type': 'null'}
     """
     if not reference.startswith("#"):
         return True
     node = root
-    for step in reference[1:].split("/")[1:]:
+    for step in unquote(reference[1:]).split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and name in node:
             node = node[name]
@@ -69,12 +80,13 @@ Holds = Callable[["Conform", Any, Any, Mapping[str, Any]], bool]
 class Conform:
     """Checks values against ``root`` and the schemas in it."""
 
-    __slots__ = ("_depth", "budget", "root")
+    __slots__ = ("_depth", "_matchers", "budget", "root")
 
     def __init__(self, root: Any, budget: Budget) -> None:
         self.root = root
         self.budget = budget
         self._depth = 0
+        self._matchers: dict[str, Callable[[str], bool] | None] = {}
 
     def to(self, schema: Any, value: Any) -> bool:
         """Whether ``value`` conforms; raises :class:`Spent`."""
@@ -92,6 +104,21 @@ class Conform:
             )
         finally:
             self._depth -= 1
+
+    def covers(self, pattern: str, name: str) -> bool | None:
+        """Whether a pattern of ``patternProperties`` covers this name; None: nobody can say."""
+        self.budget.spend(1 + (len(pattern) + len(name)) // MATCHED)
+        if pattern not in self._matchers and len(self._matchers) < PATTERNS:
+            self._matchers[pattern] = matcher(pattern)
+        match = self._matchers.get(pattern)
+        return None if match is None else match(name)
+
+    def covering(self, schema: Mapping[str, Any], name: str) -> list[Any]:
+        """The schemas that ``properties`` and ``patternProperties`` have for a member."""
+        named = schema.get("properties", {})
+        found = [named[name]] if name in named else []
+        patterns = schema.get("patternProperties", {})
+        return found + [each for key, each in patterns.items() if self.covers(key, name)]
 
     def count(self, schemas: list[Any], value: Any) -> int:
         """To how many of ``schemas`` the value conforms."""
@@ -134,6 +161,11 @@ def _multiple(_: Conform, step: Any, value: Any, __: Mapping[str, Any]) -> bool:
 def _items(check: Conform, each: Any, value: Any, schema: Mapping[str, Any]) -> bool:
     if not isinstance(value, list):
         return True
+    if isinstance(each, list):
+        # Until draft 2019-09 these were the first ones, and ``additionalItems`` the rest.
+        others = schema.get("additionalItems", True)
+        rest = all(check.to(others, entry) for entry in value[len(each) :])
+        return rest and all(map(check.to, each, value))
     return all(check.to(each, entry) for entry in value[len(schema.get("prefixItems", ())) :])
 
 
@@ -141,8 +173,11 @@ def _prefix(check: Conform, schemas: Any, value: Any, _: Mapping[str, Any]) -> b
     return not isinstance(value, list) or all(map(check.to, schemas, value))
 
 
-def _contains(check: Conform, wanted: Any, value: Any, _: Mapping[str, Any]) -> bool:
-    return not isinstance(value, list) or any(check.to(wanted, entry) for entry in value)
+def _contains(check: Conform, wanted: Any, value: Any, schema: Mapping[str, Any]) -> bool:
+    if not isinstance(value, list):
+        return True
+    found = sum(check.to(wanted, entry) for entry in value)
+    return bool(schema.get("minContains", 1) <= found <= schema.get("maxContains", found))
 
 
 def _unique(check: Conform, wanted: Any, value: Any, _: Mapping[str, Any]) -> bool:
@@ -159,11 +194,41 @@ def _properties(check: Conform, schemas: Any, value: Any, _: Mapping[str, Any]) 
 
 
 def _additional(check: Conform, others: Any, value: Any, schema: Mapping[str, Any]) -> bool:
-    # A name that a pattern might cover is let through: patterns are never run.
-    if not isinstance(value, dict) or "patternProperties" in schema:
+    if not isinstance(value, dict):
         return True
-    named = schema.get("properties", {})
-    return all(check.to(others, value[name]) for name in value if name not in named)
+    named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    return all(
+        check.to(others, value[name])
+        for name in value
+        # A name that a pattern might cover is let through.
+        if name not in named and all(check.covers(each, name) is False for each in patterns)
+    )
+
+
+def _patterned(check: Conform, schemas: Any, value: Any, _: Mapping[str, Any]) -> bool:
+    if not isinstance(value, dict):
+        return True
+    return all(
+        check.to(schema, value[name])
+        for pattern, schema in schemas.items()
+        for name in value
+        if check.covers(pattern, name)
+    )
+
+
+def _named(check: Conform, schema: Any, value: Any, _: Mapping[str, Any]) -> bool:
+    return not isinstance(value, dict) or all(check.to(schema, name) for name in value)
+
+
+def _dependent(check: Conform, asked: Any, value: Any, _: Mapping[str, Any]) -> bool:
+    """What the presence of a member asks for: other members, or a schema."""
+    if not isinstance(value, dict):
+        return True
+    return all(
+        all(other in value for other in each) if isinstance(each, list) else check.to(each, value)
+        for name, each in asked.items()
+        if name in value
+    )
 
 
 def _sized(kind: type[Sized], *, least: bool) -> Holds:
@@ -209,7 +274,12 @@ KEYWORDS: Final[Mapping[str, Holds]] = {
     "required": lambda _, names, value, __: (
         not isinstance(value, dict) or all(name in value for name in names)
     ),
+    "patternProperties": _patterned,
     "additionalProperties": _additional,
+    "propertyNames": _named,
+    "dependentRequired": _dependent,
+    "dependentSchemas": _dependent,
+    "dependencies": _dependent,
     "minProperties": _sized(dict, least=True),
     "maxProperties": _sized(dict, least=False),
 }

@@ -2,8 +2,8 @@
 
 What a value must be is gathered first (references followed, ``allOf`` merged), then candidates
 are built, then the first one that conforms (:mod:`.conform`) is taken; where alternatives are
-open, each is tried. Schemas come from clients: the work is bounded, patterns are never run, and
-a schema that cannot be met gives a fallback rather than an error.
+open, each is tried. Schemas come from clients: the work is bounded, a text is never searched for
+a pattern, and a schema that cannot be met gives a fallback rather than an error.
 """
 
 import contextlib
@@ -26,6 +26,9 @@ LONGEST: Final = 10_000
 
 MANY: Final = 1_000
 """Different values of one type that are tried."""
+
+MANY_NAMES: Final = 20
+"""Different names that are made from one pattern or schema."""
 
 COMPARED: Final = 16
 """Values that are compared in the time of a step."""
@@ -56,7 +59,15 @@ FORMATS: Final[Mapping[str, str]] = {
 }
 
 _HINTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "object": ("properties", "required", "additionalProperties", "minProperties"),
+    "object": (
+        "properties",
+        "required",
+        "patternProperties",
+        "additionalProperties",
+        "propertyNames",
+        "dependentRequired",
+        "minProperties",
+    ),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -181,24 +192,73 @@ class _Builder:
 
     def _objects(self, flat: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """What is required, then as much more as ``minProperties`` asks for."""
-        properties = flat.get("properties", {})
-        others = flat.get("additionalProperties", True)
-        names = dict.fromkeys(name for name in flat.get("required", ()) if isinstance(name, str))
-        spare = itertools.chain(properties, (f"key{at}" for at in itertools.count(1)))
+        spare = self._names(flat)
+        names: dict[str, None] = {}
+        flat = self._with_dependents(flat, names)
         while len(names) < flat.get("minProperties", 0):
             self._budget.spend()
-            names.setdefault(next(spare))
+            flat = self._with_dependents(flat, names, next(spare))
+        properties = flat.get("properties", {})
         order = [name for name in properties if name in names]
         order += [name for name in names if name not in properties]
         for nth in range(MANY if order else 1):
-            yield {name: self.build(properties.get(name, others), nth) for name in order}
+            yield {name: self.build(self._member(flat, name), nth) for name in order}
+
+    def _with_dependents(
+        self, flat: dict[str, Any], names: dict[str, None], *more: str
+    ) -> dict[str, Any]:
+        """Adds to ``names`` what is required, and what its presence asks for.
+
+        Returns the schema with the schemas that it asks for.
+        """
+        left = [*flat.get("required", ()), *more]
+        while left:
+            name = left.pop(0)
+            self._budget.spend()
+            if not isinstance(name, str) or name in names:
+                continue
+            names[name] = None
+            for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+                asked = flat.get(keyword, {}).get(name, True)
+                if isinstance(asked, list):
+                    left += asked
+                elif asked is not True:
+                    added, _ = self._flatten(asked, ())
+                    self._budget.spend(_toil(flat, added))
+                    flat = _merge(flat, added)
+                    left += flat.get("required", ())
+        return flat
+
+    def _member(self, flat: dict[str, Any], name: str) -> Any:
+        """The schema of a member of this name."""
+        known = self._conform.covering(flat, name)
+        if not known:
+            return flat.get("additionalProperties", True)
+        return known[0] if len(known) == 1 else {"allOf": known}
+
+    def _names(self, flat: dict[str, Any]) -> Iterator[str]:
+        """Names for members that nobody asked for by theirs."""
+        yield from flat.get("properties", {})
+        for pattern in flat.get("patternProperties", {}):
+            with contextlib.suppress(NoSample):
+                yield from (sample(pattern, shortest=length) for length in range(MANY_NAMES))
+        if "propertyNames" in flat:
+            text = {"allOf": [{"type": "string"}, flat["propertyNames"]]}
+            with contextlib.suppress(_Stuck):
+                yield from (self.build(text, nth) for nth in range(MANY_NAMES))
+        yield from (f"key{at}" for at in itertools.count(1))
 
     def _arrays(self, flat: dict[str, Any]) -> Iterator[list[Any]]:
         """As many as ``minItems`` asks for; where it asks for none, one, else none."""
         prefix, rest = list(flat.get("prefixItems", ())), flat.get("items", True)
+        if isinstance(rest, list):
+            prefix, rest = list(rest), flat.get("additionalItems", True)
         least = flat.get("minItems", 0)
-        if "contains" in flat:
-            prefix.append({"allOf": [rest, flat["contains"]]})
+        wanted = flat.get("minContains", 1) if "contains" in flat else 0
+        if wanted > LONGEST:
+            raise _Stuck
+        if wanted:
+            prefix += [{"allOf": [rest, flat["contains"]]}] * wanted
             least = max(least, len(prefix))
         if least > LONGEST:
             raise _Stuck
@@ -281,6 +341,11 @@ def _merge_properties(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any
     return {**one, **two, **{name: _both(one[name], two[name]) for name in one if name in two}}
 
 
+def _merge_dependents(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    common = {name: list(dict.fromkeys([*one[name], *two[name]])) for name in one if name in two}
+    return {**one, **two, **common}
+
+
 def _merge_types(one: Any, two: Any) -> list[str]:
     first, second = _types({"type": one}), _types({"type": two})
     common = [kind for kind in first if kind in second]
@@ -297,7 +362,11 @@ _MERGES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "allOf": lambda one, two: [*one, *two],
     "enum": lambda one, two: [value for value in one if value in two],
     "items": _both,
+    "dependentRequired": _merge_dependents,
+    "dependentSchemas": _merge_properties,
+    "patternProperties": _merge_properties,
     "properties": _merge_properties,
+    "propertyNames": _both,
     "required": lambda one, two: list(dict.fromkeys([*one, *two])),
     "type": _merge_types,
 }

@@ -1,18 +1,25 @@
-"""Text that matches a regular expression, without ever running one.
+"""Text that matches a regular expression, and whether a name does.
 
 Patterns come from clients, inside JSON schemas, and Python's ``re`` can be made to run for ever
 by a pattern made for it. Reading one and writing down a text that it matches is linear. What is
-understood: literals, classes, groups, alternatives, counts, anchors, the usual escapes.
+understood: literals, classes, groups, alternatives, counts, anchors, the usual escapes. Names are
+matched by RE2, which is linear as well.
 """
 
 import string
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
+
+import re2
 
 LONGEST: Final = 10_000
 """Characters of a text, and of a pattern."""
 
 DEEPEST: Final = 50
 """Groups inside groups."""
+
+MEMORY: Final = 1 << 20
+"""Bytes that RE2 may take for a pattern."""
 
 _SETS: Final = {"d": string.digits, "w": string.ascii_letters + string.digits + "_", "s": " \t\n"}
 _CONTROLS: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
@@ -38,6 +45,23 @@ def sample(pattern: str, *, shortest: int = 0, longest: int | None = None) -> st
         if shortest <= len(text) and (longest is None or len(text) <= longest):
             return text
     raise NoSample("no text of that length")
+
+
+def matcher(pattern: str) -> Callable[[str], bool] | None:
+    """Whether a text has a match of ``pattern`` in it; None where RE2 does not understand it.
+
+    >>> matcher("^n_")("n_1")
+    True
+    """
+    options: Any = re2.Options()
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = MEMORY
+    try:
+        compiled = re2.compile(pattern, options=options)
+    except (re2.error, UnicodeEncodeError):
+        return None
+    return lambda text: compiled.search(text) is not None
 
 
 class _Reader:

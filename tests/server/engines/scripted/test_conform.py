@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tieline_server.engines.scripted.conform import Budget, Conform, Spent, resolve, same
+from tieline_server.engines.scripted.conform import PATTERNS, Budget, Conform, Spent, resolve, same
 
 scalars = st.one_of(
     st.none(),
@@ -65,8 +65,16 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "items": inner,
             "prefixItems": several,
             "contains": inner,
+            "minContains": small,
+            "maxContains": small,
             "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
             "additionalProperties": inner,
+            "patternProperties": st.dictionaries(st.sampled_from(["a", "^b$"]), inner, max_size=2),
+            "propertyNames": inner,
+            "dependentRequired": st.dictionaries(
+                st.sampled_from("abc"), st.lists(st.sampled_from("abc"), unique=True), max_size=2
+            ),
+            "dependentSchemas": st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
             "$ref": st.sampled_from(["#/$defs/one", "#/$defs/two"]),
         },
     )
@@ -95,6 +103,8 @@ def test_true_is_not_one_but_one_is_one_point_zero() -> None:
         ("#", {"a/b": [{"~": 1}]}),
         ("#/a~1b/0", {"~": 1}),
         ("#/a~1b/0/~0", 1),
+        ("#/a%2Fb/0", True),
+        ("#/a%7E1b/0/%7E0", 1),
         ("#/missing", True),
         ("#/a~1b/7", True),
         ("https://example.com/schema", True),
@@ -117,8 +127,39 @@ def test_the_work_is_bounded(schema: Any, value: Any) -> None:
         Conform(schema, Budget(500)).to(schema, value)
 
 
-def test_patterns_are_never_run() -> None:
+def test_no_pattern_can_make_it_run_for_long() -> None:
     schema = {"pattern": "^(a+)+$", "patternProperties": {"^(a+)+$": {"type": "null"}}}
     check = Conform(schema, Budget(10))
     assert check.to(schema, "a" * 100 + "!")
     assert check.to(schema, {"a" * 100 + "!": 1})
+    assert not check.to(schema, {"a" * 100: 1})
+
+
+def test_a_pattern_that_re2_does_not_know_may_cover_any_name() -> None:
+    schema = {"patternProperties": {"(?=a)": False}, "additionalProperties": False}
+    assert Conform(schema, Budget(10)).to(schema, {"a": 1})
+
+
+def test_names_are_matched_for_so_many_patterns_and_for_so_long() -> None:
+    many = {"patternProperties": {f"^{at}$": False for at in range(PATTERNS + 1)}}
+    check = Conform(many, Budget(10_000))
+    assert not check.to(many, {str(PATTERNS - 1): 1})
+    assert check.to(many, {str(PATTERNS): 1})
+    with pytest.raises(Spent):
+        Conform(many, Budget(PATTERNS)).to(many, {"a" * 1_000: 1})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "holds"),
+    [
+        ({"items": [{"type": "null"}], "additionalItems": False}, [None], True),
+        ({"items": [{"type": "null"}], "additionalItems": False}, [None, 1], False),
+        ({"items": [{"type": "null"}]}, [1], False),
+        ({"dependencies": {"a": ["b"]}}, {"a": 1}, False),
+        ({"dependencies": {"a": ["b"]}}, {"b": 1}, True),
+        ({"dependencies": {"a": {"required": ["b"]}}}, {"a": 1}, False),
+        ({"dependencies": {"a": False}}, 1, True),
+    ],
+)
+def test_keywords_of_older_drafts_hold_too(schema: Any, value: Any, holds: bool) -> None:
+    assert Conform(schema, Budget(100)).to(schema, value) is holds

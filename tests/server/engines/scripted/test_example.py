@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example as sample
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jsonschema import Draft7Validator, Draft202012Validator
 
 from tieline_server.engines.scripted.example import FORMATS, example
 
@@ -59,6 +59,67 @@ def built(schema: Any, hint: str = "Paris") -> Any:
             {"type": "object", "required": ["x"], "additionalProperties": {"type": "integer"}},
             {"x": 0},
         ),
+        (
+            {"required": ["n_a"], "patternProperties": {"^n_": {"type": "integer"}}},
+            {"n_a": 0},
+        ),
+        (
+            {
+                "required": ["n_a", "x"],
+                "properties": {"n_a": {"minimum": 3}},
+                "patternProperties": {"^n_": {"type": "integer"}, "a$": {"multipleOf": 2}},
+                "additionalProperties": {"type": "null"},
+            },
+            {"n_a": 4, "x": None},
+        ),
+        (
+            {
+                "type": "object",
+                "minProperties": 2,
+                "patternProperties": {"^n[0-9]{1,3}$": {"type": "boolean"}},
+                "additionalProperties": False,
+            },
+            {"n0": True, "n000": True},
+        ),
+        (
+            {"type": "object", "minProperties": 1, "propertyNames": {"maxLength": 2}},
+            {"Pa": "Paris"},
+        ),
+        (
+            {"required": ["a"], "dependentRequired": {"a": ["b"], "b": ["c"], "x": ["y"]}},
+            {"a": "Paris", "b": "Paris", "c": "Paris"},
+        ),
+        (
+            {
+                "required": ["a"],
+                "properties": {"b": {"type": "integer"}},
+                "dependentSchemas": {
+                    "a": {"required": ["b"], "properties": {"b": {"minimum": 7}}},
+                    "b": {"required": ["c"], "properties": {"c": {"const": 1}}},
+                },
+            },
+            {"b": 7, "c": 1, "a": "Paris"},
+        ),
+        (
+            {
+                "type": "object",
+                "minProperties": 1,
+                "properties": {"a": {"const": 1}},
+                "dependentRequired": {"a": ["b"]},
+            },
+            {"a": 1, "b": "Paris"},
+        ),
+        (
+            {
+                "$defs": {"a b%": {"const": 1}, "c/d": {"const": 2}},
+                "type": "array",
+                "prefixItems": [{"$ref": "#/$defs/a%20b%25"}, {"$ref": "#/%24defs/c~1d"}],
+                "minItems": 2,
+            },
+            [1, 2],
+        ),
+        ({"type": "array", "contains": {"const": 3}, "minContains": 2}, [3, 3]),
+        ({"type": "array", "contains": {"const": 3}, "minContains": 0}, []),
         ({"not": {"type": "string"}}, 0),
         (
             {
@@ -73,10 +134,26 @@ def built(schema: Any, hint: str = "Paris") -> Any:
         (False, FALLBACK),
     ],
 )
-def test_the_value_is_the_simplest_sensible_one(schema: Any, value: Any) -> None:
+def test_in_09_the_value_is_the_simplest_sensible_one(schema: Any, value: Any) -> None:
     assert built(schema) == value
     if value is not FALLBACK:
         Draft202012Validator(schema).validate(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"required": ["a"], "dependencies": {"a": ["b"]}}, {"a": "Paris", "b": "Paris"}),
+        (
+            {"required": ["a"], "dependencies": {"a": {"required": ["b"]}}},
+            {"a": "Paris", "b": "Paris"},
+        ),
+        ({"type": "array", "items": [{"const": 1}, {"const": 2}], "minItems": 3}, [1, 2, "Paris"]),
+    ],
+)
+def test_in_09_schemas_of_older_drafts_are_met(schema: Any, value: Any) -> None:
+    assert built(schema) == value
+    Draft7Validator(schema).validate(value)
 
 
 def test_required_properties_come_in_the_order_of_the_schema() -> None:
@@ -150,6 +227,18 @@ def test_two_choices_are_decided_together() -> None:
         {"properties": 5},
         {"enum": 5},
         {"enum": []},
+        {"required": ["a"], "dependentSchemas": {"a": False}},
+        {"required": ["a"], "patternProperties": {"a": False}},
+        {
+            "type": "object",
+            "minProperties": 50,
+            "patternProperties": {"^(a+)+$": {}},
+            "additionalProperties": False,
+        },
+        {
+            "required": [f"k{n}" for n in range(2_000)],
+            "patternProperties": {f"(k{n}|a+)+$": {} for n in range(2_000)},
+        },
         {"$ref": 5},
         {"required": 5},
         {"multipleOf": 0, "type": "integer"},
@@ -314,6 +403,13 @@ KEYWORDS = [
     "if",
     "minProperties",
     "format",
+    "patternProperties",
+    "propertyNames",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "contains",
+    "minContains",
 ]
 
 
