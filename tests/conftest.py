@@ -34,6 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run repeated tests whole and property tests on fresh seeds (default: a tenth, fixed)",
     )
+    parser.addoption(
+        "--schema-suite",
+        metavar="FOLDER",
+        help="a folder of files as JSON-Schema-Test-Suite has them, instead of our own few",
+    )
+    parser.addoption(
+        "--tool-schemas",
+        metavar="FILE",
+        help="a JSON list of schemas of tools' parameters, instead of our own few",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

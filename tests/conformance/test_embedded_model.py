@@ -23,6 +23,14 @@ async def say(peer: Peer, served: Served, **members: Any) -> Json:
     return response(events)
 
 
+async def fault(peer: Peer, **members: Any) -> Json:
+    """The one error that answers a create."""
+    await peer.send({"type": "response.create", "model": NAME, **members})
+    event = await peer.receive()
+    assert (event["type"], event["status"]) == ("error", 400)
+    return dict(event["error"])
+
+
 def prefilled(made: Json) -> int:
     usage = made["usage"]
     return int(usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"])
@@ -111,5 +119,121 @@ def test_json_of_a_schema_and_a_prompt_that_is_too_long(wire: Wire, embedded: Ll
             )
             (item,) = made["output"]
             assert isinstance(json.loads(item["content"][0]["text"])["n"], int)
+
+    run(case())
+
+
+FULL: dict[str, Any] = {
+    "type": "function",
+    "name": "tick",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "boxes": {"type": "array", "items": {"type": "boolean"}, "minItems": 8},
+        },
+        "required": ["boxes"],
+    },
+}
+"""A list that reaches the bound of the packaged model, whatever it writes."""
+
+
+@pytest.mark.needs("lanes")
+def test_sc_16_a_call_whose_value_reached_a_bound_is_incomplete_and_can_be_answered(
+    wire: Wire, embedded: LlamaEngine
+) -> None:
+    async def case() -> None:
+        async with server.serve(model=embedded) as served, wire(served) as peer:
+            options = {"tools": [FULL], "max_output_tokens": 80, "parallel_tool_calls": False}
+            first = await say(peer, served, input="Tick.", tool_choice="required", **options)
+            [called] = first["output"]
+            assert (first["status"], called["status"]) == ("completed", "incomplete")
+            assert len(json.loads(called["arguments"])["boxes"]) == 8
+            answer = {
+                "type": "function_call_output",
+                "call_id": called["call_id"],
+                "output": "ticked",
+            }
+            then = await say(peer, served, input=[answer], previous_response_id=first["id"])
+            assert then["status"] in ("completed", "incomplete")
+
+    run(case())
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("SC-02", {"enum": [1234567890123456789]}, "/properties/a/enum"),
+    ("SC-03", {"allOf": [{"enum": ["a"]}, {"enum": ["c"]}]}, "/properties/a"),
+    ("SC-06", {"$ref": "#/$defs/Missing"}, "/properties/a/$ref"),
+    ("SC-07", {"oneOf": [{"type": "integer"}, {"type": "number"}]}, "/properties/a/oneOf"),
+    ("SC-08", {"type": "string", "format": "frob"}, "/properties/a/format"),
+    ("SC-10", {"type": "object", "properties": {"b": False}, "required": ["b"]}, "/properties/a"),
+    ("SC-11", {"enum": []}, "/properties/a/enum"),
+    ("SC-11", {"type": "STRING"}, "/properties/a/type"),
+    ("SC-14", {"type": "object"}, "/properties/a"),
+]
+
+
+def placed_in(where: str, schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
+    """The members of a create that has a tool with this schema, beside another one."""
+    tool = {"type": "function", "name": "odd", "parameters": schema, "strict": strict}
+    fine = {"type": "function", "name": "fine", "parameters": {"type": "object"}}
+    places: dict[str, dict[str, Any]] = {
+        "tools": {"input": "Go.", "tools": [fine, tool]},
+        "namespace": {
+            "input": "Go.",
+            "tools": [fine, {"type": "namespace", "name": "n", "tools": [fine, tool]}],
+        },
+        "input": {
+            "input": [
+                {"type": "message", "role": "user", "content": "Go."},
+                {"type": "additional_tools", "role": "developer", "tools": [fine, tool]},
+            ]
+        },
+    }
+    return places[where]
+
+
+@pytest.mark.parametrize(
+    ("where", "param"),
+    [
+        ("tools", "tools[1].parameters"),
+        ("namespace", "tools[1].tools[1].parameters"),
+        ("input", "input[1].tools[1].parameters"),
+    ],
+)
+def test_sc_15_a_schema_that_is_refused_is_named_and_the_connection_lives(
+    wire: Wire, embedded: LlamaEngine, where: str, param: str
+) -> None:
+    """SC-02, SC-03, SC-06 to SC-08, SC-10, SC-11, SC-14, SC-15, and SC-13 below."""
+
+    async def case() -> None:
+        async with server.serve(model=embedded) as served, wire(served) as peer:
+            for _, schema, at in REFUSED:
+                parameters = {"properties": {"a": schema}, "required": ["a"]}
+                members = placed_in(where, parameters, strict=True)
+                error = await fault(peer, **members)
+                assert (error["code"], error["param"]) == ("invalid_function_parameters", param)
+                assert f"function '{'n.' if where == 'namespace' else ''}odd'" in error["message"]
+                assert f"at '{at}'" in error["message"]
+            array = placed_in(where, {"type": "array"}, strict=False)
+            error = await fault(peer, **array)
+            assert (error["code"], error["param"]) == ("invalid_function_parameters", param)
+            assert (await say(peer, served, input="Go on."))["status"] == "incomplete"
+
+    run(case())
+
+
+def test_sc_15_a_text_format_that_is_refused_has_its_own_code(
+    wire: Wire, embedded: LlamaEngine
+) -> None:
+    async def case() -> None:
+        async with server.serve(model=embedded) as served, wire(served) as peer:
+            for _, schema, at in REFUSED:
+                form = {"type": "json_schema", "name": "x", "strict": True}
+                wanted = {"properties": {"a": schema}, "required": ["a"]}
+                error = await fault(peer, input="Go.", text={"format": {**form, "schema": wanted}})
+                assert error["code"] == "invalid_json_schema"
+                assert error["param"] == "text.format.schema"
+                assert f"at '{at}'" in error["message"]
+            assert (await say(peer, served, input="Go on."))["status"] == "incomplete"
 
     run(case())

@@ -286,6 +286,17 @@ class TestOrder:
         ended = [index for index, name in enumerate(written.types) if name == "output_item.done"]
         assert all(end < begin for end, begin in zip(ended, added[1:], strict=False))
 
+    @pytest.mark.parametrize("first", [FUNCTION, CUSTOM, TextDelta("a")])
+    def test_sc_16_an_item_that_ends_incomplete_says_so_and_stays_in_the_chain(
+        self, first: Delta
+    ) -> None:
+        more = [CallDelta("{}")] if isinstance(first, CallStart) else []
+        written = Written(first, *more, ItemEnd(incomplete=True), TextDelta("b")).end()
+        assert [item["status"] for item in written.items] == ["incomplete", "completed"]
+        kept = written.output.take_kept()
+        assert len(kept) == 2
+        assert (kept[0].opens is not None) is isinstance(first, CallStart)
+
     def test_an_item_end_parts_two_messages(self) -> None:
         written = Written(TextDelta("a"), ItemEnd(), TextDelta("b")).end()
         assert [item["content"][0]["text"] for item in written.items] == ["a", "b"]

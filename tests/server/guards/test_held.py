@@ -70,4 +70,5 @@ def test_what_is_counted_elsewhere_has_no_tokens_of_its_own() -> None:
     start = CallStart(kind="function_call", name="f", namespace="n", tokens=4)
     assert bare_mark(start) == CallStart(kind="function_call", name="f", namespace="n")
     assert bare_mark(ItemEnd(tokens=1)) == ItemEnd()
+    assert bare_mark(ItemEnd(tokens=1, incomplete=True)) == ItemEnd(incomplete=True)
     assert bare_mark(Finish()) == Finish()

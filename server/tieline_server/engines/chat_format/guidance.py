@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from msgspec import Struct
 
 from tieline_server.engines.chat_format.json_schema import Bounds, Limited, Walk, read
-from tieline_server.engines.chat_format.schema_parts import SchemaError, escaped, listed
+from tieline_server.engines.chat_format.schema_parts import SchemaError, escaped
 
 logger: Final = logging.getLogger("tieline.schemas")
 
@@ -75,6 +75,10 @@ class Followed(Struct, frozen=True, kw_only=True):
         return twice or (self.limited and _reached(self.schema, value, self.schema.get("$defs")))
 
 
+FREE: Final = Followed(schema={})
+"""Holds to nothing, and finds nothing short."""
+
+
 class Refused(Struct, frozen=True):
     """Why a schema is not taken, and where in it."""
 
@@ -98,26 +102,13 @@ def followed(
 
 def _made(raw: bytes, strict: bool, bounds: Bounds | None, function: bool) -> Followed | Refused:
     try:
-        root = read(raw)
-        if function:
-            root = _of_function(root)
-        walk = Walk(root, strict=strict, fails=_fails, bounds=bounds)
+        walk = Walk(read(raw), strict=strict, fails=_fails, bounds=bounds, function=function)
         return _verdict(walk, walk.copy(), strict=strict)
     except SchemaError as error:
         return Refused(error.why, error.at)
 
 
 _kept: Final = lru_cache(KEPT)(_made)
-
-
-def _of_function(root: Any) -> Any:
-    """The schema of a function's arguments, which are an object."""
-    if not isinstance(root, dict):
-        return root
-    kinds = listed(root.get("type")) or [root.get("type")]
-    if None not in kinds and "object" not in kinds:
-        raise SchemaError("the parameters of a function are of 'type' 'object'", "/type")
-    return {**root, "type": "object"}
 
 
 def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | Refused:

@@ -52,6 +52,8 @@ from tieline_server.engines.chat_format.schema_parts import (
 MOST_NODES: Final = 2_000
 """Schemas within one: the runtime takes half a second for as many members of one object."""
 MOST_DEPTH: Final = 64
+MOST_LOOKS: Final = 20_000
+"""Schemas that are looked at to find what the parts of others name."""
 MOST_ITEMS: Final = 10_000
 """What all ``minItems``, ``maxItems``, ``minProperties`` and ``maxProperties`` add up to: the
 runtime lays out each item."""
@@ -116,13 +118,19 @@ class _Place(NamedTuple):
 
 
 class Walk:
-    """Copies the schema ``root``. Raises :class:`SchemaError`.
+    """Copies the schema ``root``, of a ``function``'s parameters or of any value.
 
     ``fails`` asks the runtime about the words of one string, number or pattern.
     """
 
     def __init__(
-        self, root: Any, *, strict: bool, fails: Fails, bounds: Bounds | None = None
+        self,
+        root: Any,
+        *,
+        strict: bool,
+        fails: Fails,
+        bounds: Bounds | None = None,
+        function: bool = False,
     ) -> None:
         self.left_out: list[tuple[str, str]] = []
         """Words that were left out, and where; the first ``MOST_TOLD``."""
@@ -134,6 +142,7 @@ class Walk:
         """Names in ``$defs`` of the copy -> where it stood."""
         self._root = root
         self._strict = strict
+        self._function = function
         self._fails = fails
         self._bounds = bounds or Bounds()
         self._defs: dict[str, Schema] = {}
@@ -141,13 +150,14 @@ class Walk:
         self._wanted: list[tuple[str, Any, _Place]] = []
         self._anchors: dict[str, str] | None = None
         self._nodes = MOST_NODES
+        self._looks = MOST_LOOKS
         self._items = MOST_ITEMS
         self._values = MOST_VALUES
         self._patterns = MOST_PATTERNS
         self._steps = Fraction(0)
 
     def copy(self) -> dict[str, Any]:
-        """The whole of it."""
+        """The whole of it. Raises :class:`SchemaError`."""
         made = self._of(self._root, _Place("", 0, True))
         while self._wanted:
             name, schema, place = self._wanted.pop()
@@ -207,17 +217,22 @@ class Walk:
 
     def _types(self, schema: dict[str, Any], place: _Place) -> list[str] | None:
         """The types of a schema. Where it has none, it may be plain which one is meant."""
+        whole = self._function and place.depth == 0
         kind = schema.get("type")
         if kind is not None:
             named = kind if isinstance(kind, list) else [kind]
             known = [each for each in TYPES if each in named]
-            if len(known) == len(named) and known:
-                return known
-            types = ", ".join(f"'{each}'" for each in TYPES)
-            self._leave_out(
-                "type", f"{place.at}/type", f"a 'type' is one of {types}, or a list of them"
-            )
-            return known or None
+            if len(known) < len(named) or not known:
+                types = ", ".join(f"'{each}'" for each in TYPES)
+                why = f"a 'type' is one of {types}, or a list of them"
+                self._leave_out("type", f"{place.at}/type", why)
+            if whole and known and "object" not in known:
+                why = "the parameters of a function are of 'type' 'object'"
+                raise SchemaError(why, f"{place.at}/type")
+            if not whole:
+                return known or None
+        if whole:
+            return ["object"]
         if not place.alone or any(word in schema for word in (*IN_PLACE, "$ref", "enum", "const")):
             return None
         kinds = [name for name, words in IMPLIED.items() if words & schema.keys()]
@@ -483,7 +498,9 @@ class Walk:
         kinds = listed(made.get("type")) or [made.get("type")]
         if made.keys() & {"enum", "const"} or not {None, "object"} & {*kinds}:
             return
-        names, opened = self._named(schema, 0) if composed else (names_of(schema), opens(schema))
+        names, opened = (
+            self._named(schema, set()) if composed else (names_of(schema), opens(schema))
+        )
         known = bool(names) or ("properties" in schema and not composed)
         if known and not opened and made.get("minProperties", 0) <= len(names):
             members = made.setdefault("properties", {})
@@ -506,19 +523,20 @@ class Walk:
             )
             raise SchemaError(why, place.at)
 
-    def _named(self, schema: Any, depth: int) -> tuple[dict[str, None], bool]:
+    def _named(self, schema: Any, seen: set[str]) -> tuple[dict[str, None], bool]:
         """Names of the members that a schema has in all its parts, and whether one opens it."""
-        if not isinstance(schema, dict) or depth > MOST_DEPTH or self._nodes < 0:
-            return {}, depth > MOST_DEPTH
+        self._looks -= 1
+        if not isinstance(schema, dict) or self._looks < 0:
+            return {}, self._looks < 0
         names, opened = names_of(schema), opens(schema)
         parts = [each for word in IN_PLACE for each in listed(schema.get(word))]
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and (fragment := self._fragment(reference)) is not None:
+        fragment = self._fragment(str(schema["$ref"])) if "$ref" in schema else None
+        if fragment is not None and fragment not in seen:
+            seen.add(fragment)
             with suppress(SchemaError):
                 parts.append(self._target(fragment, "")[1])
         for part in parts:
-            self._nodes -= 1
-            more, opening = self._named(part, depth + 1)
+            more, opening = self._named(part, seen)
             names, opened = {**names, **more}, opened or opening
         return names, opened
 

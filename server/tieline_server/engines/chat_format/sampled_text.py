@@ -24,7 +24,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.settings import Tool
-from tieline_server.engines.chat_format.guidance import Followed
+from tieline_server.engines.chat_format.guidance import FREE, Followed
 from tieline_server.engines.chat_format.json_scan import (
     JsonScan,
     StringText,
@@ -39,7 +39,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     tool: Tool
     head: str
     tail: str
-    followed: Followed
+    followed: Followed = FREE
     """The schema of its arguments."""
 
 
@@ -105,7 +105,7 @@ class PlainReader:
 class JsonReader:
     """Text that is one JSON value, of a schema."""
 
-    def __init__(self, followed: Followed) -> None:
+    def __init__(self, followed: Followed = FREE) -> None:
         self._followed = followed
         self._scan = JsonScan()
         self._text: list[str] = []

@@ -20,6 +20,7 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.constrain import (
     MAX_CALLS,
     Constraint,
+    Rules,
     Speech,
     constraint_of,
 )
@@ -224,6 +225,71 @@ def test_harmony_says_everything_in_a_channel_and_ends_each_in_its_way() -> None
     assert [type(each) for each in called] == [CallStart, CallDelta, ItemEnd]
     alone = constraint(choice=AUTO, syntax=HARMONY, special=HARMONY_SPECIAL)
     assert start_of(alone) == "thought? (answer <[2]>)"
+
+
+@pytest.mark.parametrize("param", ["tools[3]", "tools[1].tools[0]", "input[2].tools[0]"])
+def test_sc_15_a_refusal_names_the_tool_and_points_at_the_word(param: str) -> None:
+    schema = {"properties": {"a/b": {"type": "array", "uniqueItems": True}}}
+    odd = Tool(
+        type="function",
+        name="odd",
+        parameters=json.dumps(schema).encode(),
+        strict=True,
+        param=param,
+    )
+    with pytest.raises(EngineError) as caught:
+        constraint(LOOK, odd)
+    error = caught.value
+    assert (error.status, error.code) == (400, "invalid_function_parameters")
+    assert error.param == f"{param}.parameters"
+    assert "function 'odd', at '/properties/a~1b/uniqueItems'" in error.message
+    form = Format(type="json_schema", schema=odd.parameters, strict=True)
+    with pytest.raises(EngineError, match="at '/properties/a~1b/uniqueItems'") as caught:
+        constraint(form=form, choice=AUTO)
+    error = caught.value
+    assert (error.status, error.code) == (400, "invalid_json_schema")
+    assert error.param == "text.format.schema"
+
+
+def test_sc_12_words_that_are_passed_over_are_told_to_the_operator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not what the client named: that could be a secret."""
+    schema = {"properties": {"secret": {"pattern": "(?=a)b", "not": {}, "format": "frob"}}}
+    odd = Tool(type="function", name="odd", parameters=json.dumps(schema).encode())
+    with caplog.at_level("INFO", logger="tieline.schemas"):
+        assert constraint(odd).grammar
+    [record] = caplog.records
+    said = record.getMessage()
+    assert said.startswith("3 words of a schema are passed over (tools.parameters)")
+    assert said.endswith("format, not, pattern")
+
+
+def test_what_does_not_sample_by_llguidance_gets_the_schema_as_it_is() -> None:
+    """Only where it stands is another place, which its references follow."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#"}},
+        "$defs": {"A": {"type": "STRING", "not": {}}},
+    }
+    raw = json.dumps(schema).encode()
+    rules = Rules(guided=False)
+    settings = replace(
+        prompt().settings, tool_choice=REQUIRED, format=TEXT, parallel_tool_calls=False
+    )
+    speech = Speech(special=SPECIAL, end="<|im_end|>")
+    tool = Tool(type="function", name="odd", parameters=raw, strict=True)
+    made = constraint_of([LOOK, tool], settings, speech, rules)
+    assert made.schema is not None
+    branch = json.loads(made.schema)["anyOf"][1]["properties"]["arguments"]
+    place = "#/anyOf/1/properties/arguments"
+    assert branch["properties"] == {"a": {"$ref": f"{place}/$defs/A"}, "b": {"$ref": place}}
+    assert branch["$defs"] == schema["$defs"]
+    form = Format(type="json_schema", schema=raw, strict=True)
+    free = replace(settings, tool_choice=AUTO, format=form)
+    made = constraint_of([], free, speech, rules)
+    assert made.schema is not None
+    assert json.loads(made.schema) == schema
 
 
 def test_a_strict_schema_that_no_grammar_expresses_is_refused_by_its_place() -> None:

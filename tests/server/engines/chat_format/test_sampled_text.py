@@ -20,6 +20,8 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.base import EngineError
+from tieline_server.engines.chat_format.guidance import followed
+from tieline_server.engines.chat_format.json_schema import Bounds
 from tieline_server.engines.chat_format.sampled_text import (
     Calls,
     CallsReader,
@@ -290,3 +292,39 @@ def test_a_thought_that_was_cut_is_no_answer() -> None:
         ReasoningDelta("</thi"),
     ]
     assert reason == "length"
+
+
+class TestWhatFallsShort:
+    """SC-14, SC-16: valid JSON that lost something all the same."""
+
+    FOLLOWED = followed(b'{"type":"object"}', bounds=Bounds(string=4, items=3))
+
+    @pytest.mark.parametrize(
+        ("value", "short"),
+        [
+            ('{"its":0,"arguments":1,"its":2}', True),
+            ('{"a":"abcd"}', True),
+            ('{"a":"abc"}', False),
+        ],
+    )
+    def test_a_call_says_incomplete(self, value: str, short: bool) -> None:
+        head, tail = PLAIN.frame("look")
+        frame = Frame(tool=LOOK, head=head, tail=tail, followed=self.FOLLOWED)
+        for seed in range(5):
+            reader = CallsReader(Calls(frames=[frame]))
+            deltas, reason = read(reader, cut(head + value + tail, seed))
+            [end] = [delta for delta in deltas if isinstance(delta, ItemEnd)]
+            assert (end.incomplete, reason) == (short, "stop")
+            assert arguments_in(deltas) == value
+
+    @pytest.mark.parametrize(("value", "short"), [('{"a":1,"a":2}', True), ('{"a":1}', False)])
+    def test_so_does_a_message(self, value: str, short: bool) -> None:
+        deltas, reason = read(JsonReader(self.FOLLOWED), cut(value, 1))
+        assert reason == "stop"
+        ends = [delta for delta in deltas if isinstance(delta, ItemEnd)]
+        assert ends == ([ItemEnd(incomplete=True)] if short else [])
+
+    def test_one_that_is_cut_by_the_limit_ends_as_before(self) -> None:
+        deltas, reason = read(JsonReader(self.FOLLOWED), ['{"a":"abcd'], "length")
+        assert reason == "length"
+        assert not any(isinstance(delta, ItemEnd) for delta in deltas)

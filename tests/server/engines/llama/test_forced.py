@@ -16,7 +16,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.engine_contract import deltas_of, finish_of, prompt, text_in
-from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, TextDelta
+from tieline_server.core.deltas import (
+    Accepted,
+    CallDelta,
+    CallStart,
+    Delta,
+    ItemEnd,
+    TextDelta,
+)
 from tieline_server.core.effects import Prompt
 from tieline_server.engines.llama.engine import LlamaEngine
 from tieline_server.engines.llama.runtime import Completion, Report
@@ -128,6 +135,44 @@ def test_up_06_the_output_of_a_shell_is_shown_to_the_model(engine: LlamaEngine) 
         asyncio.run(engine.count(ask(content))) for content in ([asked], [asked, call, output])
     ]
     assert counts[1] > counts[0] + 10
+
+
+def call_of(
+    engine: LlamaEngine, words: str, member: str, schema: dict[str, Any]
+) -> tuple[str, list[ItemEnd]]:
+    """The arguments of one forced call with one member, and what ended it."""
+    parameters = {"type": "object", "properties": {member: schema}, "required": [member]}
+    tool = {"type": "function", "name": "set_it", "parameters": parameters}
+    given = ask(
+        words, tools=[tool], tool_choice="required", parallel_tool_calls=False, temperature=0
+    )
+    deltas = asyncio.run(deltas_of(engine, given))
+    text = "".join(delta.text for delta in deltas if isinstance(delta, CallDelta))
+    return text, [delta for delta in deltas if isinstance(delta, ItemEnd)]
+
+
+def test_sc_01_an_integer_is_as_long_as_it_is_meant(engine: LlamaEngine) -> None:
+    words = "Call set_it with unix_time 1796080367."
+    text, [end] = call_of(engine, words, "unix_time", {"type": "integer"})
+    assert json.loads(text) == {"unix_time": 1796080367}
+    assert not end.incomplete
+
+
+@pytest.mark.parametrize("longest", [8, 0])
+def test_sc_16_a_string_that_reached_the_bound_is_told(longest: int) -> None:
+    """The packaged model does not stop by itself: without a bound its limit ends the answer."""
+    engine = LlamaEngine(slots=1, context=256, longest_string=longest)
+    try:
+        words = "Write a long story about a dragon who lives by the sea into the content."
+        text, ends = call_of(engine, words, "content", {"type": "string"})
+    finally:
+        asyncio.run(engine.close())
+    if longest:
+        assert len(json.loads(text)["content"]) == longest
+        assert [end.incomplete for end in ends] == [True]
+    else:
+        assert len(text) > 256
+        assert not any(end.incomplete for end in ends)
 
 
 def test_every_structured_output_parses_and_fits_its_schema(
