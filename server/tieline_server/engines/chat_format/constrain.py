@@ -49,6 +49,9 @@ OBJECT: Final = b'{"type":"object"}'
 NOTHING: Final = b'{"type":"object","additionalProperties":false}'
 """The schema of a function without parameters."""
 
+MOST_COST: Final = 16.0
+"""What the schemas of all tools may cost (``Walk.cost``): some ten seconds, where all is new."""
+
 MAX_CALLS: Final = 4
 """Calls of one answer, where several are allowed: a small model does not stop by itself."""
 
@@ -189,11 +192,20 @@ def _many(settings: Settings) -> bool:
 
 def _calls(tools: Iterable[Tool], syntax: Syntax, rules: Rules, *, many: bool) -> Calls:
     frames = {}
+    left = MOST_COST
     for tool in tools:
         name = wire_name(tool.name or "", tool.namespace)
         head, tail = syntax.frame(name, custom=tool.type == "custom")
         # Of two tools with one name the last one counts.
-        frames[head] = Frame(tool=tool, head=head, tail=tail, followed=_arguments(tool, rules))
+        arguments = _arguments(tool, rules)
+        frames[head] = Frame(tool=tool, head=head, tail=tail, followed=arguments)
+        left -= arguments.cost
+        if left < 0:
+            why = "the schemas of all tools together are too large; offer fewer at once"
+            code, param = "invalid_function_parameters", f"{tool.param}.parameters"
+            raise EngineError(
+                code, f"Invalid schema for function '{name[:64]}': {why}.", param=param
+            )
     return Calls(
         frames=tuple(frames.values()),
         opens=syntax.opens,

@@ -31,7 +31,7 @@ PIECES: Final = 4_096
 MOST_LEFT_OUT: Final = 8
 """Schemas within one that are left out because the runtime cannot take them."""
 
-MOST_ASKED: Final = 200
+MOST_ASKED: Final = 64
 """Schemas within one that are tried by themselves, to say which one is wrong."""
 
 EMPTY: Final = "Unsatisfiable schema"
@@ -50,6 +50,8 @@ class Followed(Struct, frozen=True, kw_only=True):
     """Words of the client's schema that the runtime is not held to."""
     told: int = 0
     """How many there are, those past the first few included."""
+    cost: float = 0.0
+    """What it costs to be asked about and to be sampled by (``Walk.cost``)."""
     open: bool = False
     limited: bool = False
 
@@ -122,6 +124,7 @@ def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | 
                 strict=strict,
                 left_out=tuple(left_out),
                 told=told + len(warnings),
+                cost=walk.cost,
                 open=walk.open,
                 limited=any(isinstance(part, Limited) for part in _all(schema)),
             )

@@ -27,7 +27,6 @@ from msgspec import Struct
 from tieline_server.engines.chat_format.schema_parts import (
     ANNOTATIONS,
     BOUNDED_FORMATS,
-    EXACT,
     IMPLIED,
     IN_PLACE,
     KNOWN,
@@ -64,6 +63,10 @@ MOST_STEPS: Final = 10_000
 LONGEST_PATTERN: Final = 1_000
 MOST_PATTERNS: Final = 16_000
 """Characters of all patterns."""
+MOST_NAMES_BY_PATTERN: Final = 64
+"""Patterns of members' names: the runtime compares each with every other."""
+LONGEST: Final = 2**31 - 1
+"""What ``minLength`` and the other lengths may be."""
 MOST_TOLD: Final = 64
 """Words that were left out of which the places are kept."""
 
@@ -154,7 +157,9 @@ class Walk:
         self._items = MOST_ITEMS
         self._values = MOST_VALUES
         self._patterns = MOST_PATTERNS
+        self._names_by_pattern = MOST_NAMES_BY_PATTERN
         self._steps = Fraction(0)
+        self._states = Fraction(0)
 
     def copy(self) -> dict[str, Any]:
         """The whole of it. Raises :class:`SchemaError`."""
@@ -170,6 +175,17 @@ class Walk:
             whole["$defs"] = self._defs
         return whole
 
+    @property
+    def cost(self) -> float:
+        """What it costs the runtime, of what one schema may cost in each way: 0 to 4."""
+        used = (
+            1 - self._nodes / MOST_NODES,
+            1 - self._items / MOST_ITEMS,
+            1 - self._values / MOST_VALUES,
+            float(self._states) / MOST_STEPS,
+        )
+        return sum(min(max(each, 0.0), 1.0) for each in used)
+
     # What is wrong.
 
     def _leave_out(self, word: str, at: str, why: str) -> None:
@@ -183,13 +199,15 @@ class Walk:
 
     def _of(self, schema: Any, place: _Place) -> Schema:
         self._nodes -= 1
+        if self._nodes < 0:
+            raise SchemaError(f"a schema has at most {MOST_NODES} schemas in it", place.at)
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
             self._leave_out("schema", place.at, "a schema is an object or a boolean")
             return True
-        if self._nodes < 0 or place.depth > MOST_DEPTH:
-            why = f"a schema has at most {MOST_NODES} schemas in it, nested at most {MOST_DEPTH}"
+        if place.depth > MOST_DEPTH:
+            why = f"schemas are nested at most {MOST_DEPTH} deep"
             self._leave_out("schema", place.at, why)
             return True
         made: dict[str, Any] = {}
@@ -293,10 +311,10 @@ class Walk:
         if word not in schema:
             return
         value = as_number(schema[word])
-        if isinstance(value, int) and 0 <= value <= EXACT:
+        if isinstance(value, int) and 0 <= value <= LONGEST:
             made[word] = value
         else:
-            why = f"'{word}' is a whole number of at least 0"
+            why = f"'{word}' is a whole number of at least 0, and below 2^31"
             self._leave_out(word, f"{place.at}/{word}", why)
 
     def _number(self, word: str, schema: dict[str, Any], place: _Place) -> int | float | None:
@@ -328,7 +346,7 @@ class Walk:
         least = min(Fraction(1, 10**digits), Fraction(1, before.denominator))
         if digits > 15 or common / least > MOST_STEPS:
             return False
-        self._steps = common
+        self._steps, self._states = common, common / least
         return True
 
     def _literals(self, schema: dict[str, Any], made: dict[str, Any], place: _Place) -> None:
@@ -401,8 +419,11 @@ class Walk:
                 self._leave_out(word, f"{place.at}/{word}", why)
         required = schema.get("required", [])
         if isinstance(required, list) and all(isinstance(each, str) for each in required):
+            if len(required) > MOST_NODES:
+                why = f"at most {MOST_NODES} members are required"
+                raise SchemaError(why, f"{place.at}/required")
             if required:
-                made["required"] = list(dict.fromkeys(required))[:MOST_NODES]
+                made["required"] = list(dict.fromkeys(required))
         else:
             self._leave_out("required", f"{place.at}/required", "'required' is a list of names")
         if "additionalProperties" in schema:
@@ -415,7 +436,8 @@ class Walk:
     def _follows(self, pattern: str, schema: dict[str, Any], place: _Place) -> bool:
         """Whether the runtime holds members to ``pattern``: not those that are named, too."""
         named = [*mapped(schema.get("properties")), *listed(schema.get("required"))]
-        right = self._affords("pattern", pattern)
+        self._names_by_pattern -= 1
+        right = self._affords("pattern", pattern) and self._names_by_pattern >= 0
         right = right and not any(matches(pattern, each) for each in named)
         alone = {"type": "object", "patternProperties": {pattern: True}}
         if right and not self._fails(alone):

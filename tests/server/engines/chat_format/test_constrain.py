@@ -265,6 +265,18 @@ def test_sc_12_words_that_are_passed_over_are_told_to_the_operator(
     assert said.endswith("format, not, pattern")
 
 
+def test_what_the_schemas_of_all_tools_cost_is_bounded() -> None:
+    schema = b'{"type":"object","properties":{"a":{"type":"array","maxItems":10000}}}'
+    tools = [
+        Tool(type="function", name=f"f{at}", parameters=schema, param=f"tools[{at}]")
+        for at in range(20)
+    ]
+    assert constraint(*tools[:15]).grammar
+    with pytest.raises(EngineError, match="fewer at once") as caught:
+        constraint(*tools)
+    assert caught.value.param == "tools[15].parameters"
+
+
 def test_what_does_not_sample_by_llguidance_gets_the_schema_as_it_is() -> None:
     """Only where it stands is another place, which its references follow."""
     schema = {

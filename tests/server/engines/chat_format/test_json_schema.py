@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tieline_server.engines.chat_format.json_schema import (
     MOST_DEPTH,
     MOST_ITEMS,
-    MOST_NODES,
+    MOST_NAMES_BY_PATTERN,
     MOST_STEPS,
     MOST_TOLD,
     MOST_VALUES,
@@ -367,6 +367,7 @@ class TestWhatIsNotFollowed:
             ("maxItems", "3"),
             ("maxItems", MOST_ITEMS + 1),
             ("minItems", 10**9),
+            ("maxLength", 2**31),
             ("maxProperties", 10**9),
             ("required", "a"),
             ("required", [1]),
@@ -397,12 +398,37 @@ class TestWhatIsNotFollowed:
         for _ in range(MOST_DEPTH + 1):
             deep = {"type": "array", "items": deep}
         assert [word for word, _ in left_out(deep)] == ["schema"]
-        wide = walk({"properties": {f"p{n}": {"const": 1} for n in range(MOST_NODES * 2)}})
-        made = wide.copy()
-        assert wide.told > MOST_NODES
-        assert len(wide.left_out) == MOST_TOLD
-        assert made["properties"]["p0"] == {"const": 1}
-        assert refusal({"anyOf": [{}] * MOST_NODES}, strict=True).at.startswith("/anyOf/")
+        many = walk({"properties": {f"p{n}": {"not": {}} for n in range(MOST_TOLD * 2)}})
+        many.copy()
+        assert (many.told, len(many.left_out)) == (MOST_TOLD * 2, MOST_TOLD)
+
+    @pytest.mark.parametrize(
+        "schema",
+        [
+            {"properties": {f"p{n}": {} for n in range(100_000)}},
+            {"anyOf": [True] * 100_000},
+            {"type": "array", "prefixItems": [True] * 100_000},
+            {"required": [f"p{n}" for n in range(100_000)]},
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    f"a{n}": {"properties": {"x": {"$ref": f"#/$defs/a{n + 1}"}, "y": True}}
+                    for n in range(20)
+                }
+                | {"a20": {"anyOf": [True] * 100_000}},
+            },
+        ],
+    )
+    def test_what_is_too_large_is_refused(self, schema: dict[str, Any]) -> None:
+        """Also where it is not strict: what is left of it would cost as much."""
+        for strict in (True, False):
+            assert "at most 2000" in refusal(schema, strict=strict).why
+
+    def test_patterns_of_names_are_counted(self) -> None:
+        patterns = {f"^p{n}_": True for n in range(MOST_NAMES_BY_PATTERN + 3)}
+        walked = walk({"patternProperties": patterns})
+        assert len(walked.copy()["patternProperties"]) == MOST_NAMES_BY_PATTERN
+        assert walked.told == 3
 
     @pytest.mark.parametrize("schema", ["text", 3, None, ["a"]])
     def test_what_is_no_schema_is_refused_or_left_open(self, schema: Any) -> None:
