@@ -6,7 +6,7 @@ import json
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import pytest
@@ -118,9 +118,8 @@ async def grpc_calls(address: str, *, keys: bool) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         for metadata in kinds:
             for method in ("ResponsesService/CreateResponse", "ResponsesService/Connect", SECRET):
-                call = channel.stream_stream(f"/tieline.v1.{method}")(
-                    iter([SECRET.encode()]), metadata=metadata
-                )
+                rpc: Any = channel.stream_stream(f"/tieline.v1.{method}")
+                call = rpc(iter([SECRET.encode()]), metadata=metadata)
                 with suppress(grpc.aio.AioRpcError):
                     async for _ in call:
                         pass
@@ -129,7 +128,7 @@ async def grpc_calls(address: str, *, keys: bool) -> None:
 
 @pytest.mark.parametrize("keys", [False, True])
 def test_cn_11_no_credential_is_in_any_log_of_any_library(tmp_path: Path, keys: bool) -> None:
-    settings = {}
+    settings: dict[str, Any] = {}
     if keys:
         digest = hashlib.sha256(b"another").hexdigest()
         path = tmp_path / "keys.toml"
@@ -149,4 +148,5 @@ def test_cn_11_no_credential_is_in_any_log_of_any_library(tmp_path: Path, keys: 
 def still_serves(server: CountedServer, keys: bool) -> bool:
     head = {"Connection": "close", **({"Authorization": "Bearer another"} if keys else {})}
     answer = said(server.http, request_bytes("POST", PATH, CREATE, headers=head))
-    return json.loads(answer.partition(b"\r\n\r\n")[2])["status"] == "completed"
+    body: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return body["status"] == "completed"

@@ -20,6 +20,7 @@ def test_every_option_has_the_name_that_c_core_knows() -> None:
         "grpc.keepalive_time_ms": 60_000,
         "grpc.keepalive_timeout_ms": 20_000,
         "grpc.http2.ping_timeout_ms": 20_000,
+        "grpc.max_allowed_incoming_connections": 4096,
         "grpc.max_concurrent_streams": 1024,
         "grpc.so_reuseport": 0,
     }
