@@ -1,6 +1,5 @@
 """What docs/llama-engine.md says of the embedded engine is what the code has."""
 
-import re
 from pathlib import Path
 
 from tieline_server.engines.chat_format.bounded_schema import (
@@ -10,7 +9,6 @@ from tieline_server.engines.chat_format.bounded_schema import (
     STEP,
 )
 from tieline_server.engines.chat_format.constrain import MAX_CALLS
-from tieline_server.engines.chat_format.syntax import PLAIN, recognise
 from tieline_server.engines.llama.engine import MAX_CONTEXT, SLOTS
 from tieline_server.engines.llama.runtime import BATCH
 
@@ -31,12 +29,3 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
 def test_words_that_no_grammar_has_are_named() -> None:
     named = [word for word in PASSED_OVER if not word.startswith("dependent")]
     assert all(f"`{word}`" in PAGE for word in named)
-
-
-def test_each_family_of_the_page_is_told_by_its_sign() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([^`]+)` \| ", PAGE, re.MULTILINE)
-    signs = [sign.replace("\\|", "|") for sign in rows]
-    families = {recognise(sign + " tools").name for sign in signs}
-    assert len(signs) == 4
-    assert len(families) == 4
-    assert PLAIN.name not in families

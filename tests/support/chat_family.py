@@ -1,12 +1,20 @@
 """A model of some family, as far as it is text: what it is shown, and what is read of it."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
 
 from tests.support.engine_contract import link, prompt
-from tieline_server.core.deltas import CallDelta, CallStart, ItemEnd, ReasoningDelta, TextDelta
+from tieline_server.core.deltas import (
+    CallDelta,
+    CallStart,
+    Delta,
+    ItemEnd,
+    ReasoningDelta,
+    TextDelta,
+)
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.constrain import constraint_of
@@ -33,17 +41,26 @@ OUTPUTS: list[dict[str, Any]] = [
 ]
 
 
+@cache
+def _packaged() -> gguf_metadata.Metadata:
+    return gguf_metadata.read(find())
+
+
 class ChatFamily:
     """The packaged model's vocabulary with the chat template of a family.
 
-    ``special`` are further special tokens.
+    ``special`` are further special tokens; ``bos`` and ``eos`` those of them that begin and end
+    everything, unless it is the packaged model's.
     """
 
-    def __init__(self, template: str, *, special: Sequence[str] = ()) -> None:
-        metadata = gguf_metadata.read(find())
+    def __init__(
+        self, template: str, *, special: Sequence[str] = (), bos: str = "", eos: str = ""
+    ) -> None:
+        metadata = _packaged()
         more = {token: 90_000 + at for at, token in enumerate(special)}
+        told = replace(metadata, template=template, special={**metadata.special, **more})
         self.template = ChatTemplate(
-            replace(metadata, template=template, special={**metadata.special, **more})
+            replace(told, bos=bos or metadata.bos, eos=eos or metadata.eos)
         )
 
     def shown(self, items: Sequence[dict[str, Any]], *, after: Any = None) -> list[str]:
@@ -51,17 +68,12 @@ class ChatFamily:
         tip = link(items, None if after is None else link(after))
         return ["".join(parts) for parts in self.template.parts_of(tip)]
 
-    def heard(self, text: str, *, required: bool = False) -> list[tuple[str, str]]:
+    def heard(
+        self, text: str, *, required: bool = False, tools: Sequence[dict[str, Any]] = TOOLS
+    ) -> list[tuple[str, str]]:
         """What is read of an answer that comes letter by letter: its items, each with its text."""
-        choice = "required" if required else "auto"
-        settings = prompt(tools=TOOLS, tool_choice=choice).settings
-        speech = self.template.speech
-        reader = constraint_of(settings.tools.offered, settings, speech).reader()
-        deltas = [delta for letter in text for delta in reader.feed(Piece(letter, 1))]
-        rest, reason = reader.end("stop")
-        assert reason == "stop"
         items: list[tuple[str, str]] = []
-        for delta in (*deltas, *rest):
+        for delta in self._deltas(text, required=required, tools=tools):
             match delta:
                 case CallStart(name=name):
                     items.append((name, ""))
@@ -75,3 +87,18 @@ class ChatFamily:
                 case other:
                     raise AssertionError(other)
         return items
+
+    def pieces(self, text: str, *, tools: Sequence[dict[str, Any]] = TOOLS) -> list[str]:
+        """The deltas of the calls in an answer that comes letter by letter."""
+        deltas = self._deltas(text, required=True, tools=tools)
+        return [delta.text for delta in deltas if isinstance(delta, CallDelta)]
+
+    def _deltas(self, text: str, *, required: bool, tools: Sequence[dict[str, Any]]) -> list[Delta]:
+        choice = "required" if required else "auto"
+        settings = prompt(tools=[*tools], tool_choice=choice).settings
+        speech = self.template.speech
+        reader = constraint_of(settings.tools.offered, settings, speech).reader()
+        deltas = [delta for letter in text for delta in reader.feed(Piece(letter, 1))]
+        rest, reason = reader.end("stop")
+        assert reason == "stop"
+        return [*deltas, *rest]

@@ -14,10 +14,11 @@ puts before a chat which has none is left out.
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NoReturn
 
+import msgspec
 from msgspec import Struct
 
 from tieline.items import (
@@ -28,28 +29,68 @@ from tieline.items import (
     FunctionCallOutput,
     Item,
     Message,
-    encode,
+    decode_input,
 )
-from tieline_server.core.client_tools import as_functions, brought_by
+from tieline_server.core.client_tools import as_functions, callable_tools
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Tool
-from tieline_server.engines.chat_format.constrain import Speech
+from tieline_server.core.settings import Settings, Tool
+from tieline_server.engines.chat_format.constrain import Constraint, Speech
 from tieline_server.engines.chat_format.content import text_of
+from tieline_server.engines.chat_format.effort import words_for
 from tieline_server.engines.chat_format.gguf_metadata import Metadata
-from tieline_server.engines.chat_format.jinja_template import JinjaTemplate
-from tieline_server.engines.chat_format.json_scan import quoted
-from tieline_server.engines.chat_format.sampled_ids import Memory
+from tieline_server.engines.chat_format.jinja_template import Forms, JinjaTemplate
+from tieline_server.engines.chat_format.sampled_ids import Memory, Sampled
 from tieline_server.engines.chat_format.syntax import Syntax, recognise
-from tieline_server.engines.chat_format.syntax.base import NAME, OUTPUT, VALUE
+from tieline_server.engines.chat_format.syntax.base import ID, INDEX, NAME, VALUE
 from tieline_server.engines.chat_format.tokens import Tokens, Trusted
-from tieline_server.engines.chat_format.tool_text import CALLABLE, as_function, describe, wire_name
+from tieline_server.engines.chat_format.tool_text import CALLABLE, as_function, describe
+from tieline_server.engines.chat_format.whole_chat import (
+    Asked,
+    WholeChat,
+    brought,
+    calls_of,
+    said_calls,
+    said_output,
+)
 from tieline_server.models import ModelError
 
 ROLES: Final = {"developer": "system"}
 """Roles that templates do not know -> the one that stands for it."""
 
 CALL_FORM: Final = "You have these tools:\n{tools}\nTo use one, answer only with {form}"
+
+ASKED: Final = "qzAsked"
+"""Stands for a question in chats that only a template is asked about."""
+
+LOOK_TOOLS: Final = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "d",
+            "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+        },
+    }
+    for name in ("qzLook", "qzRead")
+]
+
+
+def _chats() -> list[list[dict[str, Any]]]:
+    """Chats with calls: one or two, with text before them, and what follows their outputs."""
+    asked = {"role": "user", "content": ASKED}
+    calls, outputs = [], []
+    for at, name in enumerate(("qzLook", "qzRead")):
+        call_id = f"qzcall00{at}"
+        given = {"type": "function_call", "call_id": call_id, "name": name}
+        calls.append({**given, "arguments": '{"at": "qzPlace"}'})
+        outputs.append({"type": "function_call_output", "call_id": call_id, "output": "qzOut"})
+    said = [{"role": "assistant", "content": "qzSaid"}, {"role": "user", "content": "qzMore"}]
+    one = [asked, calls[0], outputs[0]]
+    return [one, [*one, *said], [*one, calls[1], outputs[1], *said]]
+
+
+CHATS: Final = _chats()
 
 NO_IDS: Final = array("i")
 
@@ -61,15 +102,32 @@ class Rendered(Struct, frozen=True, kw_only=True):
     """A chain as token ids: those of its last link, and what came before."""
 
     ids: "array[int]" = NO_IDS
-    """Ids of the last link alone."""
+    """Ids of the last link alone; none where a template renders chats whole."""
     before: "Rendered | None" = None
     total: int = 0
     """Tokens of the whole chain."""
     answers: bool = False
     """Whether the last link has outputs of calls that are in one before it."""
+    link: Segment | None = None
 
 
 EMPTY: Final = Rendered()
+
+
+class Manner(Struct, frozen=True, kw_only=True):
+    """How a model is spoken to with one ``reasoning.effort``."""
+
+    words: dict[str, Any]
+    """What the template is given for it."""
+    forms: Forms | None
+    """What is around messages; None where the template renders chats whole."""
+    prelude: list[int]
+    speech: Speech
+
+    @property
+    def opening(self) -> Sequence[int]:
+        """Ids of what asks for an answer."""
+        return self.speech.opening
 
 
 def _unknown(_text: str) -> NoReturn:
@@ -84,29 +142,92 @@ class ChatTemplate:
 
     def __init__(self, metadata: Metadata, tokenise: Callable[[str], list[int]] = _unknown) -> None:
         self.tokens: Final = Tokens(metadata, tokenise)
+        self._metadata = metadata
         self._jinja = JinjaTemplate(
             metadata.template, bos=metadata.bos, eos=metadata.eos, special=[*metadata.special]
         )
-        self._forms = forms = self._jinja.forms
-        self._syntax: Syntax = recognise(metadata.template)
         self.memory: Final = Memory()
-        ends = [name for name in metadata.special if name in forms.assistant[1]]
-        if not ends and not metadata.eos:
+        self._manners: dict[str | None, Manner] = {}
+        forms = self._jinja.forms()
+        self._syntax: Syntax = recognise(self._jinja.whole, forms, special=[*metadata.special])
+        self._chat: Final = WholeChat(self._jinja, self._syntax, self.tokens)
+        if forms is not None and not self._same(forms):
+            forms = None
+        self.cuts: Final = forms is not None
+        """Whether a chat is its messages, one after the other; else it is rendered whole."""
+        self._forms = forms
+        self._around = (forms.user, forms.assistant) if forms else None
+        self._close = self.tokens.encode(forms.assistant[1]) if forms else []
+        plain = self.manner(None)
+        self.speech: Final = plain.speech
+        self.opening: Final = [*plain.opening]
+
+    def manner(self, effort: str | None) -> Manner:
+        """How the model is spoken to that is to think so much."""
+        made = self._manners.get(effort)
+        if made is None:
+            made = self._manners[effort] = self._manner(effort)
+        return made
+
+    def _manner(self, effort: str | None) -> Manner:
+        def asks(**members: Any) -> str:
+            asked = [{"role": "user", "content": ASKED}]
+            return self._jinja.whole(asked, add_generation_prompt=True, **members)
+
+        metadata, syntax, forms = self._metadata, self._syntax, self._forms
+        words = words_for(effort, asks)
+        if words and forms is not None:
+            found = self._jinja.forms(**words)
+            # Where it changes messages, those before are to change too (GLM): no cutting then.
+            same = found is not None and (found.user, found.assistant) == self._around
+            forms = found if same else None
+        opening = forms.opening if forms else Trusted(asks(**words).partition(ASKED)[2])
+        ends = forms.assistant[1] if forms else self._chat.ends()
+        names = [name for name in metadata.special if name in ends]
+        if not names and not metadata.eos:
             raise ModelError("nothing in the model's chat template ends an answer")
-        thought = self._syntax.thought
-        self.speech: Final = Speech(
-            syntax=self._syntax,
-            special=metadata.special,
-            end=min(ends, key=forms.assistant[1].index) if ends else metadata.eos,
-            inside=thought is not None and forms.opening.rstrip().endswith(thought[0]),
-        )
-        self.opening: Final = self.tokens.encode(forms.opening)
-        self._close = self.tokens.encode(forms.assistant[1])
-        prelude = self.tokens.encode(forms.prelude)
+        prelude = self.tokens.encode(forms.prelude) if forms else []
         bos = metadata.special.get(metadata.bos)
         if metadata.begins and bos is not None and prelude[:1] != [bos]:
             prelude.insert(0, bos)
-        self._prelude = prelude
+        thought = syntax.thought
+        speech = Speech(
+            syntax=syntax,
+            special=metadata.special,
+            end=min(names, key=ends.index) if names else metadata.eos,
+            inside=thought is not None and opening.rstrip().endswith(thought[0]),
+            opening=tuple(self.tokens.encode(opening)),
+        )
+        return Manner(words=words, forms=forms, prelude=prelude, speech=speech)
+
+    def _same(self, forms: Forms) -> bool:
+        """Whether a chat with calls is its messages too, as the template writes it."""
+        if self._syntax.message is None:
+            # Its calls are written as we say, not as the template does.
+            return True
+        self._forms = forms
+        for chat in CHATS:
+            tip = Segment(None, tuple(decode_input(msgspec.json.encode(chat))))
+            mine = "".join([*(part for each in self.parts_of(tip) for part in each), forms.opening])
+            # Without tools, which some templates show again behind each question (Mistral).
+            whole = self._chat.text([tip], tools=()) or self._chat.text([tip], tools=LOOK_TOOLS)
+            if whole is None:
+                return False
+            mine, whole = (each.partition(ASKED)[2] for each in (mine, whole))
+            if chat is CHATS[0]:
+                # Only what follows: of a loop that runs, templates write thoughts that are not
+                # there, and white space that goes when there is more.
+                mine, whole = (
+                    re.sub(r"\s", "", each.partition("qzOut")[2]) for each in (mine, whole)
+                )
+            if mine != whole:
+                return False
+        return True
+
+    def begin(self, tip: Segment, constraint: Constraint) -> Sampled:
+        """A record of the answer that is about to be sampled under ``constraint``."""
+        speech = constraint.speech or self.speech
+        return self.memory.begin(tip, speech.opening)
 
     @property
     def quick(self) -> bool:
@@ -117,31 +238,70 @@ class ChatTemplate:
         """The ids of one message."""
         return self.tokens.encode(*self._message(role, text))
 
-    def head(self, instructions: str | None, tools: Sequence[Tool]) -> list[int]:
+    def head(
+        self, instructions: str | None, tools: Sequence[Tool], manner: Manner | None = None
+    ) -> list[int]:
         """What stands before the chain: instructions and tools, or what every chat begins with."""
+        manner = manner or self.manner(None)
+        forms = manner.forms
+        if forms is None:
+            return []
         offered = [tool for tool in tools if tool.type in CALLABLE]
         if self._syntax.native and offered:
             functions = [*map(as_function, offered)]
-            parts = self._jinja.head(instructions, functions)
+            parts = self._jinja.head(instructions, functions, forms, **manner.words)
             if parts is not None:
                 return self.tokens.encode(*parts)
             # Where the template puts instructions into the user's message (Mistral).
-            parts = self._jinja.head(None, functions)
+            parts = self._jinja.head(None, functions, forms, **manner.words)
             if parts is not None:
-                told = self._message("system", [instructions]) if instructions else []
+                told = _around("system", [instructions], forms) if instructions else []
                 return self.tokens.encode(*parts, *told)
+        text = self.told(instructions, offered)
+        system = self.tokens.encode(*_around("system", [text], forms)) if text else []
+        return [*manner.prelude, *system]
+
+    def told(self, instructions: str | None, offered: Sequence[Tool]) -> str:
+        """Instructions, and tools in words, for a template that shows none."""
         texts = [instructions] if instructions else []
         if offered:
             texts.append(CALL_FORM.format(tools=describe(offered), form=self._call_form()))
-        system = self.message("system", "\n\n".join(texts)) if texts else []
-        return [*self._prelude, *system]
+        return "\n\n".join(texts)
 
     def _call_form(self) -> str:
         """How to call a tool, for a model that is told in words."""
-        if not self._syntax.native:
+        syntax = self._syntax
+        if syntax.message is None:
             return 'JSON: {"name": its name, "arguments": {...}}'
-        head, tail = self._syntax.frame("its name")
-        return f"{self._syntax.opens}{head}{{...}}{tail}{self._syntax.closes}"
+        value = "{...}"
+        if syntax.parameters is not None:
+            before, middle, behind = syntax.parameters.around["string"]
+            value = f"{before}name{middle}value{behind}"
+        call = syntax.call.replace(NAME, "its name").replace(VALUE, value)
+        return f"{syntax.opens}{call}{syntax.closes}".replace(ID, "its id").replace(INDEX, "0")
+
+    def whole(self, links: Sequence[Segment], settings: Settings, manner: Manner) -> list[int]:
+        """The ids of a chat that is rendered whole; raises :class:`EngineError` for one that the
+        template refuses."""
+        offered = [tool for tool in callable_tools(settings) if tool.type in CALLABLE]
+        native = self._syntax.native
+        told = settings.instructions if native else self.told(settings.instructions, offered)
+        functions = [*map(as_function, offered)] if native else []
+        sampled = {link: found for link in links if (found := self.memory.find(link))}
+        ids = self._chat.ids(
+            links,
+            told or None,
+            functions,
+            words=manner.words,
+            sampled={link: self._unended(ids) for link, (_, ids) in sampled.items()},
+        )
+        if manner.prelude and ids[:1] != manner.prelude[:1]:
+            ids = [*manner.prelude, *ids]
+        return ids
+
+    def _unended(self, ids: "array[int]") -> "array[int]":
+        """Sampled ids without what ends them, which the template writes."""
+        return ids[:-1] if ids[-1] in self.speech.ends else ids
 
     def chain(self, tip: Segment, work: Work) -> Rendered:
         """The chain that ends in ``tip``; only links that were never rendered cost anything.
@@ -151,7 +311,7 @@ class ChatTemplate:
         """
 
         def step(before: Rendered, link: Segment) -> Rendered:
-            ids = self._sampled(link)
+            ids = self._sampled(link) if self.cuts else NO_IDS
             if ids is None:
                 work.render += link.size
                 ids = array("i", self._tokenised(link))
@@ -161,18 +321,20 @@ class ChatTemplate:
                 before=before,
                 total=before.total + len(ids),
                 answers=any(item.answers and item.answers not in own for item in link.shown),
+                link=link,
             )
 
         return tip.derive(self, EMPTY, step)
 
     def _sampled(self, link: Segment) -> "array[int] | None":
         """The link as it was sampled, from the opening that it was asked for with."""
-        sampled = self.memory.find(link)
-        if sampled is None:
+        found = self.memory.find(link)
+        if found is None:
             return None
+        opening, sampled = found
         # What ends a message was sampled with it, unless something else ended it.
         ended = sampled[-1] in self.speech.ends
-        return array("i", [*self.opening, *sampled, *self._close[1 if ended else 0 :]])
+        return array("i", [*opening, *sampled, *self._close[1 if ended else 0 :]])
 
     def _tokenised(self, link: Segment) -> list[int]:
         ids: list[int] = []
@@ -182,75 +344,63 @@ class ChatTemplate:
 
     def parts_of(self, link: Segment) -> Iterator[list[str]]:
         """The messages that show ``link`` to the model, each in parts."""
-        calls = [*(link.parent.open_calls.values() if link.parent else ()), *link.shown]
-        names = {
-            item.opens: _name(item.view)
-            for item in as_functions(calls, describe)
-            if isinstance(item.view, Call)
-        }
+        asked = calls_of(link, first=self._syntax.first)
         for kind, run in groupby(as_functions(link.shown, describe), _kind):
             items: list[Any] = [item.view for item in run]
             if kind is Call:
                 yield self._calls(items)
             elif kind is Output:
-                outputs = [self._output(each, names.get(each.call_id, "")) for each in items]
-                yield from self._outputs(outputs)
+                yield from self._outputs(items, asked)
             else:
                 for view in items:
                     if isinstance(view, Message):
                         yield self._message(
                             ROLES.get(view.role, view.role), [text_of(view.content)]
                         )
-                    elif isinstance(view, AdditionalTools) and (tools := _offered(view)):
+                    elif isinstance(view, AdditionalTools) and (tools := brought(view)):
                         yield self._message("system", [tools])
 
     def _message(self, role: str, text: Sequence[str]) -> list[str]:
-        forms = self._forms
-        around = {"assistant": forms.assistant, "system": forms.system}.get(role) or forms.user
-        return [around[0], *text, around[1]]
+        return _around(role, text, self._forms) if self._forms else [*text]
 
     def _calls(self, calls: Sequence[Any]) -> list[str]:
         syntax, forms = self._syntax, self._forms
-        parts: list[str] = [Trusted(syntax.opens)]
-        for at, call in enumerate(calls):
-            custom = isinstance(call, CustomToolCall)
-            value = quoted(call.input) if custom else call.arguments
-            name = _name(call) if syntax.raw_name else quoted(_name(call))
-            if at:
-                parts.append(Trusted(syntax.between or ""))
-            parts += _filled(syntax.custom if custom else syntax.call, {NAME: name, VALUE: value})
-        parts.append(Trusted(syntax.closes))
+        said = said_calls(syntax, calls)
+        if forms is None:
+            return said
+        if syntax.message is not None:
+            return [Trusted(syntax.message[0]), *said, Trusted(syntax.message[1])]
         begins = forms.opening if syntax.says else forms.assistant[0]
         ends = Trusted(syntax.call_ends) if syntax.call_ends else forms.assistant[1]
-        return [begins, *parts, ends]
+        return [begins, *said, ends]
 
-    def _output(self, view: Any, name: str) -> list[str]:
-        text = text_of(view.output)
-        shown = quoted(text) if self._syntax.output_json else text
-        return _filled(self._syntax.output, {NAME: name, OUTPUT: shown})
-
-    def _outputs(self, outputs: Sequence[list[str]]) -> Iterator[list[str]]:
-        role = self._syntax.output_role
-        if role is None:
-            yield from outputs
-        elif self._syntax.outputs_join:
-            joined = [part for each in outputs for part in (Trusted("\n"), *each)][1:]
-            yield self._message(role, joined)
-        else:
+    def _outputs(self, views: Sequence[Any], asked: Mapping[str, Asked]) -> Iterator[list[str]]:
+        syntax = self._syntax
+        outputs = [said_output(syntax, view, asked.get(view.call_id)) for view in views]
+        if syntax.output_role is not None:
             for each in outputs:
-                yield self._message(role, each)
+                yield self._message(syntax.output_role, each)
+            return
+        if syntax.outputs == ("", "", ""):
+            yield from outputs
+            return
+        opens, between, closes = map(Trusted, syntax.outputs)
+        parts = [part for each in outputs for part in (between, *each)][1:]
+        yield [opens, *parts, closes]
 
     def unrendered(self, tip: Segment) -> int:
         """Bytes of the links of ``tip``'s chain that :meth:`chain` would have to render."""
         size = 0
         link: Segment | None = tip
-        while link is not None and self not in link.memo:
+        while link is not None and (self not in link.memo or not self.cuts):
             size += link.size
             link = link.base
         return size
 
 
-def assemble(head: list[int], chain: Rendered, tail: list[int], *, room: int) -> list[int] | None:
+def assemble(
+    head: list[int], chain: Rendered, tail: Sequence[int], *, room: int
+) -> list[int] | None:
     """``head``, the newest links of ``chain`` that fit into ``room`` tokens, and ``tail``.
 
     Whole links are left out from the oldest on, and none that answers calls is kept without the
@@ -270,24 +420,15 @@ def assemble(head: list[int], chain: Rendered, tail: list[int], *, room: int) ->
     ids = list(head)
     for each in reversed(links):
         ids.extend(each.ids)
-    return ids + tail
+    return [*ids, *tail]
 
 
-def _filled(form: str, values: dict[str, str]) -> list[str]:
-    """A form with its places filled; what fills them is text."""
-    parts = re.split("(" + "|".join(map(re.escape, values)) + ")", form)
-    return [values.get(part, Trusted(part)) for part in parts]
+def _around(role: str, text: Sequence[str], forms: Forms) -> list[str]:
+    """A message, in parts."""
+    around = {"assistant": forms.assistant, "system": forms.system}.get(role) or forms.user
+    return [around[0], *text, around[1]]
 
 
 def _kind(item: Item) -> object:
     view = item.view
     return next((kind for kind in (Call, Output) if isinstance(view, kind)), None)
-
-
-def _name(call: Any) -> str:
-    return wire_name(call.name, call.namespace)
-
-
-def _offered(view: AdditionalTools) -> str:
-    """Tools that came with the input, but for those that are to be searched for."""
-    return describe(tool for tool in brought_by(encode(view)) if not tool.deferred)

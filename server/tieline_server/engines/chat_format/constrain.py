@@ -21,6 +21,7 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.guidance import Followed, followed
 from tieline_server.engines.chat_format.json_scan import quoted
 from tieline_server.engines.chat_format.json_schema import Bounds
+from tieline_server.engines.chat_format.parameters import Row, Writer, row_of
 from tieline_server.engines.chat_format.sampled_text import (
     Calls,
     CallsReader,
@@ -30,11 +31,14 @@ from tieline_server.engines.chat_format.sampled_text import (
     OptionalReader,
     PlainReader,
     Reader,
+    Skipper,
+    UnblankReader,
     UntilReader,
     thinking,
 )
 from tieline_server.engines.chat_format.schema_parts import SchemaError
 from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
+from tieline_server.engines.chat_format.syntax.base import DIGIT, ID, INDEX, LETTER
 from tieline_server.engines.chat_format.tool_text import CALLABLE, read_schema, wire_name
 
 logger: Final = logging.getLogger("tieline.schemas")
@@ -48,6 +52,8 @@ STRING: Final = b'{"type":"string"}'
 OBJECT: Final = b'{"type":"object"}'
 NOTHING: Final = b'{"type":"object","additionalProperties":false}'
 """The schema of a function without parameters."""
+
+SPACE: Final = r"/\s*/"
 
 MOST_COST: Final = 16.0
 """What the schemas of all tools may cost (``Walk.cost``): some ten seconds, where all is new."""
@@ -65,6 +71,8 @@ class Speech(Struct, frozen=True, kw_only=True, dict=True):
     """The special token that ends a message."""
     inside: bool = False
     """Whether what asks for an answer has begun a thought already."""
+    opening: tuple[int, ...] = ()
+    """Ids of what asks for an answer."""
 
     @cached_property
     def told(self) -> tuple[str, ...]:
@@ -80,14 +88,33 @@ class Speech(Struct, frozen=True, kw_only=True, dict=True):
 
     def literal(self, text: str) -> str:
         """``text`` in a grammar: special tokens by their ids, the rest as strings."""
-        if not self.told:
-            return quoted(text)
-        parts = re.split("(" + "|".join(map(re.escape, self.told)) + ")", text)
-        return " ".join(
-            f"<[{self.special[part]}]>" if part in self.special else quoted(part)
-            for part in parts
-            if part
-        )
+        words = [*map(re.escape, self.told), f"{LETTER}+", f"{DIGIT}+"]
+        parts = re.split("(" + "|".join(words) + ")", text)
+        return " ".join(map(self._literal, filter(None, parts)))
+
+    def _literal(self, part: str) -> str:
+        if part in self.special:
+            return f"<[{self.special[part]}]>"
+        place = {LETTER: "[a-zA-Z0-9]", DIGIT: "[0-9]"}.get(part[0])
+        return f"/{place}{{{len(part)}}}/" if place else quoted(part)
+
+    def until(self, name: str, text: str, end: str) -> dict[str, str]:
+        """The rule ``name``, for text of this pattern, and the first ``end`` behind it."""
+        first = re.match("|".join(map(re.escape, self.told)), end) if self.told else None
+        if first:
+            # The runtime knows a special token from text, but takes its letters for it too.
+            inside = _lacking(f"/{text}/", [end, *self.told])
+            return {name: f"{name.upper()} {self.literal(end)}", name.upper(): inside}
+        near, found, rest = end, "", ""
+        for token in self.told:
+            if token in near:
+                near, found, rest = near.partition(token)[0], token, end
+        # Greedy, it would take the beginning of what ends it for text.
+        rules = {f"{name}[lazy]": f"/{text}{_pattern(near)}/"}
+        if found:
+            rules = {f"{name}_near[lazy]": rules[f"{name}[lazy]"]}
+            rules = {name: f"{name}_near {self.literal(rest[len(near) :])}", **rules}
+        return rules
 
     def ending(self, token: str | None) -> str:
         """What ends an answer, in a grammar."""
@@ -135,13 +162,15 @@ class Constraint(Struct, frozen=True, kw_only=True):
     def _spoken(self) -> Reader:
         """Reads what is said, thoughts apart."""
         if self.answer is None and self.calls is not None:
-            return CallsReader(self.calls)
+            reader = CallsReader(self.calls)
+            return Skipper(reader) if self.calls.lead else reader
         answer: Reader = PlainReader() if self.written is None else JsonReader(self.written)
         says = self.speech.syntax.says if self.speech else ""
         if self.calls is None:
             return OptionalReader(says, answer, PlainReader()) if says else answer
         if self.calls.begins is not None and self.answer == "text":
-            return UntilReader(self.calls.begins, answer, CallsReader(self.calls), kept=True)
+            calls = CallsReader(self.calls)
+            return UntilReader(self.calls.begins, UnblankReader(), calls, kept=True)
         if says:
             answer = OptionalReader(says, answer, PlainReader())
         return EitherReader(self.calls, answer)
@@ -198,7 +227,11 @@ def _calls(tools: Iterable[Tool], syntax: Syntax, rules: Rules, *, many: bool) -
         head, tail = syntax.frame(name, custom=tool.type == "custom")
         # Of two tools with one name the last one counts.
         arguments = _arguments(tool, rules)
-        frames[head] = Frame(tool=tool, head=head, tail=tail, followed=arguments)
+        row = _row(tool, arguments, syntax) if tool.type != "custom" else None
+        bare = syntax.parameters is not None and row is None
+        frames[head] = Frame(
+            tool=tool, head=head, tail=tail, followed=arguments, row=row, bare=bare
+        )
         left -= arguments.cost
         if left < 0:
             why = "the schemas of all tools together are too large; offer fewer at once"
@@ -208,6 +241,7 @@ def _calls(tools: Iterable[Tool], syntax: Syntax, rules: Rules, *, many: bool) -
             )
     return Calls(
         frames=tuple(frames.values()),
+        lead=syntax.lead,
         opens=syntax.opens,
         may_open=syntax.may_open,
         between=syntax.between if many else None,
@@ -220,20 +254,78 @@ def _call_rules(calls: Calls, speech: Speech) -> dict[str, str]:
     names = [f"call_{at}" for at in range(len(calls.frames))]
     rules = {"call": " | ".join(names)}
     for at, frame in enumerate(calls.frames):
-        head, tail = speech.literal(frame.head), speech.literal(frame.tail) if frame.tail else ""
-        rules[names[at]] = f"{head} value_{at} {tail}".rstrip()
-        rules[f"value_{at}"] = frame.followed.rule
+        rules[names[at]] = f"{speech.literal(frame.head)} {_valued(at, frame, speech)}"
+        rules |= _value_rules(f"value_{at}", frame, speech)
     more = ""
     if calls.between is not None:
         between = speech.literal(calls.between) + " " if calls.between else ""
         more = f" ({between}call){{0,{MAX_CALLS - 1}}}"
     opens = speech.literal(calls.opens) + " " if calls.opens else ""
-    may_open = ""
+    may_open = "SPACE " if calls.lead else ""
+    if calls.lead:
+        rules["SPACE"] = SPACE
     if calls.may_open in speech.special:
-        may_open = f"({speech.literal(calls.may_open)})? "
+        may_open += f"({speech.literal(calls.may_open)})? "
     closes = " " + speech.literal(calls.closes) if calls.closes else ""
     rules["calls"] = f"{may_open}{opens}call{more}{closes}"
+    if calls.begins is not None and calls.begins not in speech.special:
+        # Behind text, what tells calls from it is read with the text.
+        rules |= speech.until("said", r"(.|\n)*", calls.begins)
+        rest = calls.opens.removeprefix(calls.begins) if calls.opens else ""
+        first = "call"
+        if not calls.opens:
+            first = "first"
+            heads = [frame.head.removeprefix(calls.begins) for frame in calls.frames]
+            parts = [
+                f"{speech.literal(head)} {_valued(at, frame, speech)}".lstrip()
+                for at, (head, frame) in enumerate(zip(heads, calls.frames, strict=True))
+            ]
+            rules["first"] = " | ".join(parts)
+        rest = speech.literal(rest) + " " if rest else ""
+        rules["said_calls"] = f"said {rest}{first}{more}{closes}"
     return rules
+
+
+def _valued(at: int, frame: Frame, speech: Speech) -> str:
+    """The value of a call, with what is behind it."""
+    tail = speech.literal(frame.tail) if frame.tail and not frame.bare else ""
+    return f"value_{at} {tail}".rstrip()
+
+
+def _value_rules(name: str, frame: Frame, speech: Speech) -> dict[str, str]:
+    if frame.bare:
+        return speech.until(name, r"(.|\n)*", frame.tail)
+    if frame.row is None:
+        return {name: frame.followed.rule}
+    writer = Writer(
+        frame.row,
+        name,
+        literal=speech.literal,
+        until=speech.until,
+        json_rule=frame.followed.rule_of,
+    )
+    return writer.write()
+
+
+def _row(tool: Tool, arguments: Followed, syntax: Syntax) -> Row | None:
+    """The parameters of a tool, where they are written one by one."""
+    if syntax.parameters is None:
+        return None
+    name = wire_name(tool.name or "", tool.namespace)[:64]
+
+    def refuse(why: str) -> EngineError:
+        return EngineError(
+            "invalid_function_parameters",
+            f"Invalid schema for function '{name}': this model writes parameters one by one, as "
+            f"text, and cannot be held to {why}. "
+            "Leave it out, or send the tool without 'strict'.",
+            param=f"{tool.param}.parameters",
+        )
+
+    schema = read_schema(tool.parameters) or {"additionalProperties": False}
+    row = row_of(schema, syntax.parameters, refuse=refuse if tool.strict is True else None)
+    # What the members themselves are sampled as is what it is in any other form.
+    return row if row.members is None else row.bounded(arguments.schema)
 
 
 def _answer_rules(written: Followed | None, speech: Speech) -> dict[str, str]:
@@ -253,18 +345,18 @@ def _grammar(rules: dict[str, str], speech: Speech) -> str:
     if "answer" in rules:
         starts.append(f"answer {text_ends}")
     if len(starts) == 2 and syntax.begins is not None and "TEXT" in rules:
-        starts.append(f"TEXT calls {call_ends}")
+        said = "said_calls" if "said_calls" in rules else "TEXT calls"
+        starts.append(f"{said} {call_ends}")
     start = " | ".join(starts)
     if syntax.thought is not None:
-        opens, closes = map(speech.literal, syntax.thought)
-        space = r"/\s*/"
-        thought = rf"THOUGHT {closes} SPACE"
+        opens = speech.literal(syntax.thought[0])
+        thought = "close SPACE"
         start = f"thought ({start})" if speech.inside else f"thought? ({start})"
         rules = {
             **rules,
             "thought": thought if speech.inside else f"{opens} {thought}",
-            "THOUGHT": _lacking(r"/(.|\n)*/", [syntax.thought[1], *speech.told]),
-            "SPACE": space,
+            **speech.until("close", r"(.|\n)*", syntax.thought[1]),
+            "SPACE": SPACE,
         }
     lines = [
         "%llguidance {}",
@@ -277,6 +369,7 @@ def _grammar(rules: dict[str, str], speech: Speech) -> str:
 def _schema(calls: Calls | None, written: Followed | None, syntax: Syntax) -> str | None:
     """The constraint as a JSON schema, where the answer is one JSON value."""
     bare = not (syntax.says or syntax.thought or syntax.opens or syntax.may_open or syntax.begins)
+    bare = bare and not syntax.parameters and ID not in syntax.call and INDEX not in syntax.call
     if not bare or (calls is None) == (written is None):
         return None
     if calls is not None:
@@ -324,7 +417,7 @@ def _lacking(text: str, words: Iterable[str]) -> str:
 
 def _pattern(text: str) -> str:
     """``text`` within a pattern of a grammar."""
-    return re.escape(text).replace("/", "\\/")
+    return re.escape(text).replace("/", "\\/").replace("\\\n", "\\n")
 
 
 def _arguments(tool: Tool, rules: Rules) -> Followed:

@@ -58,8 +58,12 @@ class Followed(Struct, frozen=True, kw_only=True):
     @property
     def rule(self) -> str:
         """It in a grammar: JSON without white space."""
+        return self.rule_of(self.schema)
+
+    def rule_of(self, part: dict[str, Any]) -> str:
+        """The same for a part of it, which brings the ``$defs`` that it refers to."""
         options = {"whitespace_flexible": False, "lenient": not self.strict}
-        return "%json " + json.dumps({**self.schema, "x-guidance": options})
+        return "%json " + json.dumps({**part, "x-guidance": options})
 
     def falls_short(self, text: str) -> bool:
         """Whether a value, valid as it is, has a name twice or has reached a bound of ours."""

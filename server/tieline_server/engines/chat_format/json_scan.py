@@ -94,6 +94,32 @@ def _unescape(text: str) -> str:
     return loose.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+class UntilText:
+    """Text up to what ends it, piece by piece."""
+
+    __slots__ = ("_end", "_text")
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+        self._text = ""
+
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """What ``text`` adds, and what of it is from the end on, or None while there is none."""
+        self._text += text
+        at = self._text.find(self._end)
+        if at >= 0:
+            return self._text[:at], self._text[at:]
+        at = len(self._text) - overlap(self._text, self._end)
+        shown, self._text = self._text[:at], self._text[at:]
+        return shown, None
+
+
+def overlap(text: str, until: str) -> int:
+    """How much of the end of ``text`` may be the beginning of ``until``."""
+    sizes = range(min(len(text), len(until) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(until[:size])), 0)
+
+
 def check_json(text: str) -> None:
     """Raises :class:`EngineError` unless ``text`` is one whole JSON value."""
     try:

@@ -5,6 +5,7 @@ used again for as long as the lane sends the same.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -13,7 +14,12 @@ from tieline_server.core.client_tools import BRINGING, brought_tools, callable_t
 from tieline_server.core.effects import Prompt, Work
 from tieline_server.core.settings import Settings, Tool
 from tieline_server.engines.base import EngineError
-from tieline_server.engines.chat_format.chat_template import ChatTemplate, Rendered, assemble
+from tieline_server.engines.chat_format.chat_template import (
+    ChatTemplate,
+    Manner,
+    Rendered,
+    assemble,
+)
 from tieline_server.engines.chat_format.constrain import Constraint, Rules, constraint_of
 
 INLINE_BYTES: Final = 64 * 1024
@@ -31,6 +37,7 @@ class Preface(Struct, frozen=True, kw_only=True):
 
     settings: Settings
     extra: tuple[Tool, ...]
+    manner: Manner
     ids: list[int]
     constraint: Constraint
 
@@ -50,6 +57,7 @@ class Preface(Struct, frozen=True, kw_only=True):
             and mine.format is settings.format
             and mine.instructions is settings.instructions
             and mine.parallel_tool_calls is settings.parallel_tool_calls
+            and mine.reasoning_effort == settings.reasoning_effort
         )
 
 
@@ -112,8 +120,10 @@ class PromptBuilder:
     def count(self, prompt: Prompt) -> int:
         """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
         chain = self.template.chain(prompt.tip, prompt.work)
-        head = self._preface(prompt).ids
-        return len(head) + chain.total + len(self.template.opening)
+        preface = self._preface(prompt)
+        if preface.manner.forms is None:
+            return len(self._rendered(prompt, preface, _links(chain)))
+        return len(preface.ids) + chain.total + len(preface.manner.opening)
 
     def build(self, prompt: Prompt) -> Ready:
         """The prompt's ids and limit.
@@ -129,10 +139,19 @@ class PromptBuilder:
         if settings.truncation == "auto":
             least = min(limit or RESERVE, self._context // 2)
         room = self._context - least
-        size = len(preface.ids) + chain.total + len(self.template.opening)
+        opening = preface.manner.opening
+        rendered = None
+        if preface.manner.forms is None:
+            rendered = self._rendered(prompt, preface, _links(chain))
+        size = len(preface.ids) + chain.total + len(opening)
+        if rendered is not None:
+            size = len(rendered)
         if size > room and settings.truncation != "auto":
             raise self._too_long(size)
-        ids = assemble(preface.ids, chain, self.template.opening, room=room)
+        if rendered is None:
+            ids = assemble(preface.ids, chain, opening, room=room)
+        else:
+            ids = rendered if size <= room else self._shortened(prompt, preface, chain, room=room)
         if ids is None:
             raise self._too_long(size)
         free = self._context - len(ids)
@@ -143,13 +162,17 @@ class PromptBuilder:
         )
 
     def whole(self, prompt: Prompt) -> Whole | None:
-        """The prompt in parts, for who need not have its ids in one; None where it does not fit.
+        """The prompt in parts, for who need not have its ids in one; None where it does not fit,
+        or has no parts.
 
         Raises :class:`EngineError` for what is no text.
         """
         chain = self.template.chain(prompt.tip, prompt.work)
         preface = self._preface(prompt)
-        size = len(preface.ids) + chain.total + len(self.template.opening)
+        if preface.manner.forms is None:
+            return None
+        opening = [*preface.manner.opening]
+        size = len(preface.ids) + chain.total + len(opening)
         free, limit = self._context - size, prompt.max_output_tokens
         auto = prompt.settings.truncation == "auto"
         if free < (min(limit or RESERVE, self._context // 2) if auto else 1):
@@ -157,10 +180,32 @@ class PromptBuilder:
         return Whole(
             head=preface.ids,
             chain=chain,
-            opening=self.template.opening,
+            opening=opening,
             max_tokens=min(limit or free, free),
             constraint=preface.constraint,
         )
+
+    def _rendered(self, prompt: Prompt, preface: Preface, links: Sequence[Rendered]) -> list[int]:
+        """A chat of these links, for a template that renders it whole."""
+        segments = [each.link for each in links if each.link is not None]
+        prompt.work.render += sum(link.size for link in segments)
+        return self.template.whole(segments, prompt.settings, preface.manner)
+
+    def _shortened(
+        self, prompt: Prompt, preface: Preface, chain: Rendered, *, room: int
+    ) -> list[int] | None:
+        """The newest links that fit into ``room`` tokens; None when not even the last one does."""
+        links = _links(chain)
+        # The fewest that have to go: what is rendered grows with each that stays.
+        few, many, best = 1, len(links), None
+        while few < many:
+            gone = (few + many) // 2
+            ids = self._rendered(prompt, preface, _answered(links[gone:]))
+            if len(ids) <= room and _answered(links[gone:]):
+                many, best = gone, ids
+            else:
+                few = gone + 1
+        return best
 
     def _too_long(self, size: int) -> EngineError:
         return EngineError(
@@ -184,15 +229,33 @@ class PromptBuilder:
 
     def _make(self, settings: Settings, extra: tuple[Tool, ...], work: Work) -> Preface:
         work.render += _size(settings)
+        manner = self.template.manner(settings.reasoning_effort)
         # What the chain has brought stands where it came; what stands before it stays the same.
-        ids = self.template.head(settings.instructions, callable_tools(settings))
+        ids = self.template.head(settings.instructions, callable_tools(settings), manner)
         offered = callable_tools(settings, extra)
         return Preface(
             settings=settings,
             extra=extra,
+            manner=manner,
             ids=ids,
-            constraint=constraint_of(offered, settings, self.template.speech, self._rules),
+            constraint=constraint_of(offered, settings, manner.speech, self._rules),
         )
+
+
+def _links(chain: Rendered) -> list[Rendered]:
+    """The links of a chain, the oldest first."""
+    links: list[Rendered] = []
+    link: Rendered | None = chain
+    while link is not None:
+        links.append(link)
+        link = link.before
+    return [each for each in reversed(links) if each.link is not None]
+
+
+def _answered(links: Sequence[Rendered]) -> Sequence[Rendered]:
+    """The same without outputs whose calls are left out."""
+    begin = next((at for at, each in enumerate(links) if not each.answers), len(links))
+    return links[begin:]
 
 
 def _size(settings: Settings) -> int:

@@ -38,9 +38,11 @@ class Part(Struct):
 class Sampled:
     """One answer as it is sampled: its items, and how far each id has brought them."""
 
-    __slots__ = ("_chars", "_lost", "_open", "_parts", "_reached", "ids")
+    __slots__ = ("_chars", "_lost", "_open", "_parts", "_reached", "ids", "opening")
 
-    def __init__(self) -> None:
+    def __init__(self, opening: Sequence[int] = ()) -> None:
+        self.opening = opening
+        """Ids of what asked for it."""
         self.ids = array("i")
         self._reached = array("i")
         """For each id, how many characters of all items there were when it came."""
@@ -104,23 +106,23 @@ class Memory:
 
     __slots__ = ()
 
-    def begin(self, tip: Segment) -> Sampled:
+    def begin(self, tip: Segment, opening: Sequence[int] = ()) -> Sampled:
         """A record of what is about to be sampled from the chain that ends in ``tip``."""
         answers: list[Sampled] = tip.memo.setdefault(self, [])
         del answers[: 1 - KEPT]
-        answers.append(Sampled())
+        answers.append(Sampled(opening))
         return answers[-1]
 
-    def find(self, link: Segment) -> "array[int] | None":
-        """The ids that ``link`` was sampled as, or None where nobody knows."""
+    def find(self, link: Segment) -> "tuple[Sequence[int], array[int]] | None":
+        """What asked for ``link``, and the ids that it was sampled as; None where nobody knows."""
         answers: list[Sampled] = link.parent.memo.get(self, []) if link.parent else []
         if not answers or link.restarts:
             return None
         said = said_in(link.shown)
         if said is None:
             return None
-        found = (answer.ids_of(said) for answer in reversed(answers))
-        return next((ids for ids in found if ids), None)
+        found = ((answer.opening, answer.ids_of(said)) for answer in reversed(answers))
+        return next(((opening, ids) for opening, ids in found if ids), None)
 
 
 def said_in(items: Iterable[Item]) -> list[tuple[Kind, str]] | None:

@@ -28,9 +28,13 @@ from tieline_server.engines.chat_format.guidance import FREE, Followed
 from tieline_server.engines.chat_format.json_scan import (
     JsonScan,
     StringText,
+    UntilText,
     check_json,
     off_schema,
+    overlap,
 )
+from tieline_server.engines.chat_format.parameters import ParameterScan, Row
+from tieline_server.engines.chat_format.syntax.base import may_start, starts
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -41,12 +45,62 @@ class Frame(Struct, frozen=True, kw_only=True):
     tail: str
     followed: Followed = FREE
     """The schema of its arguments."""
+    row: Row | None = None
+    """Its parameters, where they are written one by one."""
+    bare: bool = False
+    """Whether its input is text up to the tail, and no JSON."""
+
+    def scan(self) -> "ValueScan":
+        """Reads what is between head and tail."""
+        if self.row is not None:
+            return ParameterScan(self.row, self.tail)
+        if self.bare:
+            return UntilText(self.tail)
+        return JsonValue(text=self.tool.type == "custom")
+
+    def falls_short(self, scan: "ValueScan", shown: str) -> bool:
+        """Whether a value that was read, and shown so, has lost something (``guidance``)."""
+        return not self.bare and self.followed.falls_short(
+            scan.json if isinstance(scan, JsonValue) else shown
+        )
+
+
+class ValueScan(Protocol):
+    """Reads the value of a call, piece by piece."""
+
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """What ``text`` adds to the call, and what is behind the value; None while that runs."""
+        ...
+
+
+class JsonValue:
+    """A value that is JSON; with ``text`` it is a string, and its text is what counts."""
+
+    def __init__(self, *, text: bool) -> None:
+        self._scan = JsonScan()
+        self._string = StringText() if text else None
+        self._json: list[str] = []
+
+    @property
+    def json(self) -> str:
+        """What has come of it."""
+        return "".join(self._json)
+
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """As :class:`ValueScan` has it."""
+        rest = self._scan.feed(text)
+        inside = text if rest is None else text[: len(text) - len(rest)]
+        self._json.append(inside)
+        if rest is not None:
+            check_json(self.json)
+        return inside if self._string is None else self._string.feed(inside), rest
 
 
 class Calls(Struct, frozen=True, kw_only=True):
     """What the calls of an answer look like; see ``syntax``."""
 
     frames: Sequence[Frame]
+    lead: bool = False
     opens: str = ""
     may_open: str = ""
     between: str | None = None
@@ -102,6 +156,26 @@ class PlainReader:
         return [], reason
 
 
+class UnblankReader:
+    """Text as it comes, but for white space that nothing follows."""
+
+    def __init__(self) -> None:
+        self._held: list[Piece] = []
+        self._begun = False
+
+    def feed(self, piece: Piece) -> list[Delta]:
+        self._held.append(piece)
+        self._begun = self._begun or not piece.text.isspace()
+        return self._taken() if self._begun else []
+
+    def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        return self._taken(), reason
+
+    def _taken(self) -> list[Delta]:
+        held, self._held = self._held, []
+        return [TextDelta(each.text, tokens=each.tokens, logprobs=each.logprobs) for each in held]
+
+
 class JsonReader:
     """Text that is one JSON value, of a schema."""
 
@@ -138,9 +212,8 @@ class CallsReader:
         self._number = 0
         self._frame: Frame | None = None
         """The call that is being written."""
-        self._value: list[str] = []
-        self._scan: JsonScan | None = None
-        self._string = StringText()
+        self._scan: ValueScan | None = None
+        self._shown: list[str] = []
         self._short = False
         self._tokens = 0
 
@@ -176,19 +249,19 @@ class CallsReader:
         else:
             heads = [calls.between + frame.head for frame in calls.frames]
         for at, head in enumerate(heads):
-            if self._text.startswith(head):
+            if starts(self._text, head):
                 self._text = self._text[len(head) :]
                 self._start(calls.frames[at % len(calls.frames)], deltas)
                 return True
         # Nothing may follow the last call but what closes them.
-        ends = [*heads, *([calls.closes] if self._number else ())]
-        if self._text and not any(each.startswith(self._text) for each in ends):
+        ended = bool(self._number) and calls.closes.startswith(self._text)
+        if self._text and not ended and not any(may_start(self._text, each) for each in heads):
             raise off_schema()
         return False
 
     def _start(self, frame: Frame, deltas: list[Delta]) -> None:
         self._frame, self._number = frame, self._number + 1
-        self._value, self._scan, self._string = [], JsonScan(), StringText()
+        self._scan, self._shown = frame.scan(), []
         tool = frame.tool
         start = CallStart(
             kind=tool.call_kind,
@@ -198,31 +271,28 @@ class CallsReader:
         )
         deltas.append(start)
 
-    def _go_on(self, scan: JsonScan, deltas: list[Delta]) -> bool:
+    def _go_on(self, scan: ValueScan, deltas: list[Delta]) -> bool:
         text, self._text = self._text, ""
         if not text:
             return False
-        rest = scan.feed(text)
-        inside = text if rest is None else text[: len(text) - len(rest)]
-        self._value.append(inside)
-        custom = self._frame is not None and self._frame.tool.type == "custom"
-        shown = self._string.feed(inside) if custom else inside
+        shown, rest = scan.feed(text)
         if shown:
+            self._shown.append(shown)
             deltas.append(CallDelta(shown, tokens=self._take_tokens()))
         if rest is None:
             return False
-        check_json(value := "".join(self._value))
-        self._short = self._frame is not None and self._frame.followed.falls_short(value)
+        if self._frame is not None:
+            self._short = self._frame.falls_short(scan, "".join(self._shown))
         self._scan, self._text = None, rest
         return True
 
     def _finish(self, frame: Frame, deltas: list[Delta]) -> bool:
-        if self._text.startswith(frame.tail):
+        if starts(self._text, frame.tail):
             self._text = self._text[len(frame.tail) :]
             self._frame = None
             deltas.append(ItemEnd(tokens=self._take_tokens(), incomplete=self._short))
             return True
-        if not frame.tail.startswith(self._text):
+        if not may_start(self._text, frame.tail):
             raise off_schema()
         return False
 
@@ -254,9 +324,9 @@ class EitherReader:
         return (self._reader or self._other).end(reason)
 
     def _decide(self, text: str) -> Reader | None:
-        if any(text.startswith(head) for head in self._heads):
+        if any(starts(text, head) for head in self._heads):
             return CallsReader(self._calls)
-        undecided = any(head.startswith(text) for head in self._heads)
+        undecided = any(may_start(text, head) for head in self._heads)
         return None if undecided else self._other
 
 
@@ -310,7 +380,7 @@ class UntilReader:
         text = self._held.text
         at = text.find(self._until)
         if at < 0:
-            return _fed(self._first, self._held.take(len(text) - _overlap(text, self._until)))
+            return _fed(self._first, self._held.take(len(text) - overlap(text, self._until)))
         self._over = True
         deltas = _fed(self._first, self._held.take(at))
         if not self._kept:
@@ -339,10 +409,14 @@ class ThoughtReader:
 
 
 class OptionalReader:
-    """What comes behind a text that may be there; with ``then`` where it is, ``other`` else."""
+    """What comes behind a text that may be there; with ``then`` where it is, ``other`` else.
 
-    def __init__(self, text: str, then: Reader, other: Reader) -> None:
+    ``loose``: white space before it counts for nothing.
+    """
+
+    def __init__(self, text: str, then: Reader, other: Reader, *, loose: bool = False) -> None:
         self._text = text
+        self._loose = loose
         self._then = then
         self._other = other
         self._held = Held()
@@ -353,12 +427,13 @@ class OptionalReader:
             return self._reader.feed(piece)
         self._held.add(piece)
         text = self._held.text
-        if text.startswith(self._text):
+        blank = len(text) - len(text.lstrip()) if self._loose else 0
+        if text.startswith(self._text, blank):
             self._reader = self._then
-            tokens = sum(each.tokens for each in self._held.take(len(self._text)))
+            tokens = sum(each.tokens for each in self._held.take(blank + len(self._text)))
             rest = self._held.take(len(text))
             return [ItemEnd(tokens=tokens), *_fed(self._then, rest)]
-        if self._text.startswith(text):
+        if self._text.startswith(text[blank:]):
             return []
         self._reader = self._other
         return _fed(self._other, self._held.take(len(text)))
@@ -366,7 +441,7 @@ class OptionalReader:
     def end(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
         if self._reader is not None:
             return self._reader.end(reason)
-        deltas = _fed(self._other, self._held.take(len(self._text)))
+        deltas = _fed(self._other, self._held.take(len(self._held.text)))
         more, reason = self._other.end(reason)
         return deltas + more, reason
 
@@ -398,14 +473,8 @@ def thinking(thought: tuple[str, str], then: Reader, other: Reader, *, inside: b
     """
     opens, closes = thought
     rest = UntilReader(closes, ThoughtReader(), Skipper(then), kept=False)
-    return Skipper(rest) if inside else OptionalReader(opens, Skipper(rest), other)
+    return Skipper(rest) if inside else OptionalReader(opens, Skipper(rest), other, loose=True)
 
 
 def _fed(reader: Reader, pieces: Sequence[Piece]) -> list[Delta]:
     return [delta for piece in pieces for delta in reader.feed(piece)]
-
-
-def _overlap(text: str, until: str) -> int:
-    """How much of the end of ``text`` may be the beginning of ``until``."""
-    sizes = range(min(len(text), len(until) - 1), 0, -1)
-    return next((size for size in sizes if text.endswith(until[:size])), 0)

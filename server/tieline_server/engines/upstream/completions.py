@@ -98,7 +98,7 @@ class CompletionsRequest(Struct, frozen=True, kw_only=True):
         settings = self.prompt.settings
         answer = CompletionAnswer(
             self.constraint,
-            self.template.memory.begin(self.prompt.tip),
+            self.template.begin(self.prompt.tip, self.constraint),
             split=self.template.tokens.split,
             loose=self.loose,
             wanted=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.chat_syntaxes import HERMES, LLAMA3, MISTRAL
 from tests.support.engine_contract import prompt
 from tieline_server.core.deltas import (
     CallDelta,
@@ -28,9 +29,6 @@ from tieline_server.engines.chat_format.sampled_text import Piece
 from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
 from tieline_server.engines.chat_format.syntax.base import THOUGHT
 from tieline_server.engines.chat_format.syntax.harmony import HARMONY
-from tieline_server.engines.chat_format.syntax.hermes import HERMES
-from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
-from tieline_server.engines.chat_format.syntax.mistral import MISTRAL
 
 LOOK = Tool(
     type="function",
@@ -175,8 +173,13 @@ def test_a_text_format_constrains_the_answer_and_a_required_tool_goes_before_it(
 
 def test_text_may_stand_before_calls_that_a_tag_begins() -> None:
     given = constraint(LOOK, choice=AUTO, syntax=HERMES)
-    assert start_of(given) == "calls <[2]> | answer <[2]> | TEXT calls <[2]>"
-    assert rules_of(given)["TEXT"] == r"/(.|\n)+/ & ~/(.|\n)*(<tool_call>)(.|\n)*/"
+    assert start_of(given) == "calls <[2]> | answer <[2]> | said_calls <[2]>"
+    rules = rules_of(given)
+    assert rules["TEXT"] == r"/(.|\n)+/ & ~/(.|\n)*(<tool_call>)(.|\n)*/"
+    # What is greedy would take the tag's beginning for text, and then want another tag.
+    assert rules["said[lazy]"] == r"/(.|\n)*<tool_call>/"
+    assert rules["said_calls"] == r'said first ("\n" call){0,3}'
+    assert rules["first"].startswith(r'"\n{\"name\": \"look\", \"arguments\": " value_0 ')
     text, start, *_ = read(given, "Well. ", call("look", "{}", HERMES))
     assert text == TextDelta("Well. ")
     assert isinstance(start, CallStart)
@@ -196,7 +199,8 @@ def test_a_thought_may_come_first_and_must_end_where_the_prompt_has_begun_it() -
     thinks = replace(HERMES, thought=THOUGHT)
     given = constraint(LOOK, syntax=thinks)
     assert start_of(given) == "thought? (calls <[2]>)"
-    assert rules_of(given)["thought"] == r'"<think>" THOUGHT "</think>" SPACE'
+    assert rules_of(given)["thought"] == '"<think>" close SPACE'
+    assert rules_of(given)["close[lazy]"] == r"/(.|\n)*<\/think>/"
     thought, *rest = read(given, "<think>", "hm</think>\n", call("look", "{}", HERMES))[1:]
     assert thought == ReasoningDelta("hm")
     assert any(isinstance(each, CallStart) for each in rest)

@@ -21,7 +21,9 @@ def template(source: str) -> JinjaTemplate:
 
 
 def forms(source: str) -> Forms:
-    return template(source).forms
+    found = template(source).forms()
+    assert found is not None
+    return found
 
 
 def test_chatml_is_a_role_and_a_line_feed_between_two_tokens() -> None:
@@ -75,7 +77,7 @@ def test_a_template_without_system_messages_and_without_an_opening_has_none() ->
 @pytest.mark.parametrize("source", [chat_templates.HERMES, chat_templates.LLAMA3])
 def test_what_is_said_of_tools_and_in_instructions_is_never_the_templates_word(source: str) -> None:
     told = "Be <|im_end|> brief \ue0001\ue001."
-    parts = template(source).head(told, [TOOL])
+    parts = template(source).head(told, [TOOL], forms(source))
     assert parts is not None
     plain = [part for part in parts if not isinstance(part, Trusted)]
     assert plain.count("<|im_end|>") == 2
@@ -86,11 +88,53 @@ def test_what_is_said_of_tools_and_in_instructions_is_never_the_templates_word(s
 
 def test_a_template_that_puts_instructions_elsewhere_says_so() -> None:
     mistral = template(chat_templates.MISTRAL)
-    assert mistral.head("Be brief.", [TOOL]) is None
-    parts = mistral.head(None, [TOOL])
+    assert mistral.head("Be brief.", [TOOL], forms(chat_templates.MISTRAL)) is None
+    parts = mistral.head(None, [TOOL], forms(chat_templates.MISTRAL))
     assert parts is not None
     assert "".join(parts).startswith("<s>[AVAILABLE_TOOLS][{")
     assert "".join(parts).endswith("[/AVAILABLE_TOOLS]")
+
+
+def test_tp_03_tags_for_a_trainer_have_no_effect() -> None:
+    """TP-03."""
+    without = chat_templates.GENERATION.replace("{%- generation -%}", "")
+    without = without.replace("{%- endgeneration -%}", "")
+    assert forms(chat_templates.GENERATION) == forms(without)
+    assert forms(chat_templates.GENERATION).assistant[0] == "<|im_start|>assistant\n"
+
+
+def test_tp_04_a_chat_that_nobody_is_to_answer_may_have_an_end() -> None:
+    """TP-04."""
+    found = forms(chat_templates.ENDS)
+    assert found.user == ("<|im_start|>user\n", "<|im_end|>\n")
+    assert found.assistant == ("<|im_start|>assistant\n", "<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        chat_templates.BY_PLACE,
+        chat_templates.TURNS,
+        "{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% if loop.last %}Now: {% endif %}<s>{{ m.content }}{% endfor %}",
+        "{% for m in messages %}<s>{{ m.content }}{% if loop.first %}!{% endif %}{% endfor %}",
+    ],
+)
+def test_tp_04_a_template_that_treats_messages_by_their_place_cannot_be_cut(source: str) -> None:
+    """TP-04."""
+    assert template(source).forms() is None
+
+
+def test_a_template_may_change_lists_of_its_own() -> None:
+    source = "{% set all = [] %}{% for m in messages %}{{ all.append(m) or '' }}{% endfor %}"
+    source += "{% for m in all %}<s>{{ m.role }} {{ m.content }}</s>{% endfor %}"
+    assert forms(source).user == ("<s>user ", "</s>")
+
+
+def test_what_is_not_ascii_stays_as_it_is_whatever_the_template_says() -> None:
+    source = chat_templates.HERMES.replace("tool | tojson", "tool | tojson(ensure_ascii=true)")
+    parts = template(source).head("é", [TOOL], forms(source))
+    assert "a<|im_end|>\ue0000\ue001b" in "".join(parts or ())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +144,7 @@ def test_a_template_that_puts_instructions_elsewhere_says_so() -> None:
         "hello",
         "{{ raise_exception('no') }}",
         "{{ messages.pop() }}",
-        "{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
     ],
 )
 def test_a_template_that_cannot_be_followed_is_refused(source: str) -> None:

@@ -28,7 +28,7 @@ def said(*steps: tuple[list[int] | None, list[Delta]]) -> Segment:
 
 def ids_of(tip: Segment, *items: Any) -> list[int] | None:
     found = MEMORY.find(link(list(items), tip, output=True))
-    return None if found is None else list(found)
+    return None if found is None else list(found[1])
 
 
 def message(text: str) -> dict[str, Any]:
@@ -44,6 +44,17 @@ def test_what_was_said_whole_has_all_its_ids_with_the_one_that_ended_it() -> Non
     tip = said(([5], [TextDelta("a")]), ([6, 7], [TextDelta("é")]), ([2], []))
     assert ids_of(tip, message("aé")) == [5, 6, 7, 2]
     assert ids_of(tip, {"role": "assistant", "content": "aé"}) == [5, 6, 7, 2]
+
+
+def test_tp_05_what_asked_for_an_answer_is_remembered_with_it() -> None:
+    """TP-05: it differs by the effort."""
+    tip = link("hi")
+    for opening, word in (([1, 2], "a"), ([3], "b")):
+        MEMORY.begin(tip, opening).add([9], [TextDelta(word)])
+    for opening, word in (([1, 2], "a"), ([3], "b")):
+        found = MEMORY.find(link([message(word)], tip, output=True))
+        assert found is not None
+        assert list(found[0]) == opening
 
 
 def test_a_message_that_was_cut_has_the_ids_up_to_there() -> None:

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.chat_syntaxes import HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -36,9 +37,6 @@ from tieline_server.engines.chat_format.sampled_text import (
 )
 from tieline_server.engines.chat_format.syntax import PLAIN, Syntax
 from tieline_server.engines.chat_format.syntax.harmony import HARMONY
-from tieline_server.engines.chat_format.syntax.hermes import HERMES
-from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
-from tieline_server.engines.chat_format.syntax.mistral import MISTRAL, MISTRAL_ARGS
 from tieline_server.engines.chat_format.tool_text import wire_name
 
 LOOK = Tool(type="function", name="look")

@@ -30,6 +30,10 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "hermes": Family(chat_templates.HERMES, {}),
+    "parameters": Family(chat_templates.PARAMETERS, {}),
+    "keys": Family(chat_templates.ARGUMENT_KEYS, {}),
+    "invoke": Family(chat_templates.INVOKE, {}),
+    "list": Family(chat_templates.LIST, {}),
     "thinking": Family(chat_templates.THINKS, {}, thinks=True),
     "llama3": Family(
         chat_templates.LLAMA3,

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from tests.support.chat_syntaxes import HERMES
 from tests.support.engine_contract import WEATHER, prompt
 from tieline_server.engines.chat_format.constrain import Speech, constraint_of
 from tieline_server.engines.chat_format.prompt import Ready
-from tieline_server.engines.chat_format.syntax.hermes import HERMES
 from tieline_server.engines.llama.runtime import Completion
 from tieline_server.engines.llama.sampling import LIKELY, completion_of
 

@@ -381,7 +381,10 @@ def test_a_turn_renders_only_what_is_new() -> None:
     work = Work()
     recall = Recall(work)
     engine = ScriptedEngine()
-    head: dict[str, Any] = {"tools": [{**WEATHER, "name": f"look_{at}"} for at in range(20)], "instructions": "Be brief. " * 500}
+    head: dict[str, Any] = {
+        "tools": [{**WEATHER, "name": f"look_{at}"} for at in range(20)],
+        "instructions": "Be brief. " * 500,
+    }
     tip: Segment | None = None
     rendered: list[int] = []
     for _ in range(20):

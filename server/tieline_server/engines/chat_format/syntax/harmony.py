@@ -9,7 +9,6 @@ HARMONY: Final = Syntax(
     name="harmony",
     call="<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$VALUE",
     custom='<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>{"input":$VALUE}',
-    raw_name=True,
     says="<|channel|>final<|message|>",
     thought=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
     text_ends="<|return|>",

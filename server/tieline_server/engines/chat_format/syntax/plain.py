@@ -10,8 +10,8 @@ from tieline_server.engines.chat_format.syntax.base import Syntax
 
 PLAIN: Final = Syntax(
     name="plain",
-    call='{"name":$NAME,"arguments":$VALUE}',
-    custom='{"name":$NAME,"input":$VALUE}',
+    call='{"name":"$NAME","arguments":$VALUE}',
+    custom='{"name":"$NAME","input":$VALUE}',
     between="\n",
     native=False,
     output="<tool_response>\n$OUTPUT\n</tool_response>",

@@ -1,33 +1,41 @@
-"""Families of models by their chat templates."""
+"""Families of models, told by what their chat templates write."""
 
 import pytest
 
 from tests.support import chat_templates
+from tests.support.chat_syntaxes import HERMES, syntax_of
 from tests.support.gguf_file import CHATML
-from tieline_server.engines.chat_format.syntax import PLAIN, Syntax, recognise
+from tieline_server.engines.chat_format.syntax import PLAIN
 from tieline_server.engines.chat_format.syntax.base import THOUGHT
 from tieline_server.engines.chat_format.syntax.harmony import HARMONY
-from tieline_server.engines.chat_format.syntax.hermes import HERMES
-from tieline_server.engines.chat_format.syntax.llama3 import LLAMA3
-from tieline_server.engines.chat_format.syntax.mistral import MISTRAL, MISTRAL_ARGS
 
 
 @pytest.mark.parametrize(
-    ("template", "syntax"),
+    ("template", "call"),
     [
-        (CHATML, PLAIN),
-        (chat_templates.HERMES, HERMES),
-        (chat_templates.LLAMA3, LLAMA3),
-        (chat_templates.MISTRAL, MISTRAL),
-        (chat_templates.MISTRAL + "[ARGS]", MISTRAL_ARGS),
-        (chat_templates.HARMONY, HARMONY),
+        (CHATML, PLAIN.call),
+        (chat_templates.HERMES, HERMES.call),
+        (chat_templates.LLAMA3, '{"name": "$NAME", "parameters": $VALUE}'),
+        (chat_templates.MISTRAL, '{"name": "$NAME", "arguments": $VALUE}'),
+        (chat_templates.MISTRAL_ARGS, "[TOOL_CALLS]$NAME[ARGS]$VALUE"),
+        (chat_templates.HARMONY, HARMONY.call),
     ],
 )
-def test_a_family_is_told_by_what_its_template_writes(template: str, syntax: Syntax) -> None:
-    assert recognise(template) == syntax
+def test_a_family_is_told_by_what_its_template_writes(template: str, call: str) -> None:
+    assert syntax_of(template).call == call
+
+
+def test_a_tag_that_a_template_names_and_does_not_write_tells_nothing() -> None:
+    for named in ("<tool_call>", "<|channel|>", "[TOOL_CALLS][ARGS]", "<|start_header_id|> tools"):
+        assert syntax_of(CHATML + f"{{# {named} #}}").call == PLAIN.call
+
+
+def test_llamas_models_may_write_a_tag_that_no_template_shows() -> None:
+    assert syntax_of(chat_templates.LLAMA3).may_open == "<|python_tag|>"
+    assert syntax_of(chat_templates.LLAMA3, special=["<|eot_id|>"]).may_open == ""
 
 
 def test_a_model_thinks_where_its_template_knows_the_tags() -> None:
-    assert recognise(chat_templates.THINKS).thought == THOUGHT
-    assert recognise(CHATML + "{# <think> #}").thought == THOUGHT
-    assert recognise(chat_templates.HARMONY + "{# <think> #}").thought == HARMONY.thought
+    assert syntax_of(chat_templates.THINKS).thought == THOUGHT
+    assert syntax_of(CHATML).thought is None
+    assert syntax_of(chat_templates.HARMONY).thought == HARMONY.thought
