@@ -330,7 +330,7 @@ ENDS: Final = """
 {{ eos_token }}
 {%- endif -%}
 """
-"""Phi and its like: a chat that nobody is to answer has an end."""
+"""Phi and its like: a chat that is not to be answered has an end."""
 
 BY_PLACE: Final = HERMES.replace(
     "{{ message.content }}<|im_end|>\n{% endif -%}\n{%- endfor -%}",

@@ -29,6 +29,7 @@ from tieline.items import (
     FunctionCallOutput,
     Item,
     Message,
+    Reasoning,
     decode_input,
 )
 from tieline_server.core.client_tools import as_functions, callable_tools
@@ -37,7 +38,7 @@ from tieline_server.core.history import Segment
 from tieline_server.core.settings import Settings, Tool
 from tieline_server.engines.chat_format.constrain import Constraint, Speech
 from tieline_server.engines.chat_format.content import text_of
-from tieline_server.engines.chat_format.effort import words_for
+from tieline_server.engines.chat_format.effort import NAMES, words_for
 from tieline_server.engines.chat_format.gguf_metadata import Metadata
 from tieline_server.engines.chat_format.jinja_template import Forms, JinjaTemplate
 from tieline_server.engines.chat_format.sampled_ids import Memory, Sampled
@@ -158,7 +159,8 @@ class ChatTemplate:
         self._forms = forms
         self._around = (forms.user, forms.assistant) if forms else None
         self._close = self.tokens.encode(forms.assistant[1]) if forms else []
-        plain = self.manner(None)
+        # Beforehand: each is learnt in some milliseconds.
+        plain, *_ = (self.manner(effort) for effort in (None, *NAMES))
         self.speech: Final = plain.speech
         self.opening: Final = [*plain.opening]
 
@@ -287,20 +289,26 @@ class ChatTemplate:
         native = self._syntax.native
         told = settings.instructions if native else self.told(settings.instructions, offered)
         functions = [*map(as_function, offered)] if native else []
-        sampled = {link: found for link in links if (found := self.memory.find(link))}
         ids = self._chat.ids(
             links,
             told or None,
             functions,
             words=manner.words,
-            sampled={link: self._unended(ids) for link, (_, ids) in sampled.items()},
+            sampled={link: found for link in links if (found := self._kept(link))},
         )
         if manner.prelude and ids[:1] != manner.prelude[:1]:
             ids = [*manner.prelude, *ids]
         return ids
 
-    def _unended(self, ids: "array[int]") -> "array[int]":
-        """Sampled ids without what ends them, which the template writes."""
+    def _kept(self, link: Segment) -> "array[int] | None":
+        """The ids that ``link`` was sampled as, without what the template writes around them."""
+        found = self.memory.find(link)
+        # Of a thought, the template decides whether it is shown again.
+        if found is None or any(isinstance(item.view, Reasoning) for item in link.shown):
+            return None
+        answer, ids = found
+        if all(isinstance(item.view, Message) for item in link.shown):
+            return answer.spoken(ids)
         return ids[:-1] if ids[-1] in self.speech.ends else ids
 
     def chain(self, tip: Segment, work: Work) -> Rendered:
@@ -331,10 +339,10 @@ class ChatTemplate:
         found = self.memory.find(link)
         if found is None:
             return None
-        opening, sampled = found
+        answer, sampled = found
         # What ends a message was sampled with it, unless something else ended it.
         ended = sampled[-1] in self.speech.ends
-        return array("i", [*opening, *sampled, *self._close[1 if ended else 0 :]])
+        return array("i", [*answer.opening, *sampled, *self._close[1 if ended else 0 :]])
 
     def _tokenised(self, link: Segment) -> list[int]:
         ids: list[int] = []
@@ -388,11 +396,12 @@ class ChatTemplate:
         parts = [part for each in outputs for part in (between, *each)][1:]
         yield [opens, *parts, closes]
 
-    def unrendered(self, tip: Segment) -> int:
-        """Bytes of the links of ``tip``'s chain that :meth:`chain` would have to render."""
+    def unrendered(self, tip: Segment, *, whole: bool = False) -> int:
+        """Bytes of the links of ``tip``'s chain that are to be rendered: those that never were,
+        or the ``whole`` of it."""
         size = 0
         link: Segment | None = tip
-        while link is not None and (self not in link.memo or not self.cuts):
+        while link is not None and (whole or self not in link.memo):
             size += link.size
             link = link.base
         return size

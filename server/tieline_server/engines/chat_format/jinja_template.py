@@ -119,7 +119,7 @@ class JinjaTemplate:
             return None
         return _parts(before[: len(before) - len(forms.user[0])], said)
 
-    def safe(self, value: Any, said: list[str]) -> Any:
+    def safe(self, value: Any, said: list[Any]) -> Any:
         """``value`` with marks, added to ``said``, for all in it that a template could write."""
         match value:
             case str():
@@ -151,7 +151,7 @@ class JinjaTemplate:
         asks = self.whole(asked, add_generation_prompt=True, **members).partition(user)[2]
         ended = self.whole(asked, **members).partition(user)[2]
         if not asks.startswith(ended) or not between.startswith(ended):
-            # Something ends a chat that nobody is to answer (Phi).
+            # Something ends a chat that is not to be answered (Phi).
             ended = same_start(same_start(ended, asks), between)
         ends = self.whole(answered, **members).partition(said)[2]
         if not after.startswith(ends):
@@ -236,7 +236,7 @@ def _first_token(text: str) -> str:
     return found[0] if found else ""
 
 
-def _mark(said: list[str], text: str) -> str:
+def _mark(said: list[Any], text: str) -> str:
     said.append(text)
     return MARK.format(len(said) - 1)
 

@@ -342,7 +342,7 @@ def shown(arguments: str, form: Parameters) -> Iterator[tuple[str, str, str, str
     try:
         members = _members.decode(arguments)
     except (msgspec.MsgspecError, RecursionError):
-        # Not an object: whoever sent it is shown it as it is.
+        # Not an object: it is shown as it came.
         yield ("", "", "", "", arguments)
         return
     for key, raw in members.items():

@@ -99,8 +99,9 @@ class PromptBuilder:
     def new_bytes(self, prompt: Prompt) -> int:
         """Bytes of items and settings that :meth:`build` or :meth:`count` have to render."""
         settings = prompt.settings
-        new = 0 if self._knows(prompt) else _size(settings)
-        return self.template.unrendered(prompt.tip) + new
+        whole = self.template.manner(settings.reasoning_effort).forms is None
+        new = self.template.unrendered(prompt.tip, whole=whole)
+        return new + (0 if self._knows(prompt) else _size(settings))
 
     def heavy(self, prompt: Prompt) -> bool:
         """Whether these may take long: much is to be rendered, or a schema may be a new one."""

@@ -81,6 +81,12 @@ class Sampled:
         except ValueError:
             return None
 
+    def spoken(self, ids: "array[int]") -> "array[int]":
+        """Those of ``ids`` that are text of items, without what is around it."""
+        reached = self._reached[: len(ids)]
+        begin = next((at for at, chars in enumerate(reached) if chars), len(ids))
+        return ids[begin : reached.index(reached[-1]) + 1]
+
     def _hear(self, delta: Delta) -> None:
         match delta:
             case TextDelta(text) if text:
@@ -113,16 +119,16 @@ class Memory:
         answers.append(Sampled(opening))
         return answers[-1]
 
-    def find(self, link: Segment) -> "tuple[Sequence[int], array[int]] | None":
-        """What asked for ``link``, and the ids that it was sampled as; None where nobody knows."""
+    def find(self, link: Segment) -> "tuple[Sampled, array[int]] | None":
+        """The answer that ``link`` was sampled as, and its ids; None where nothing is known."""
         answers: list[Sampled] = link.parent.memo.get(self, []) if link.parent else []
         if not answers or link.restarts:
             return None
         said = said_in(link.shown)
         if said is None:
             return None
-        found = ((answer.opening, answer.ids_of(said)) for answer in reversed(answers))
-        return next(((opening, ids) for opening, ids in found if ids), None)
+        found = ((answer, answer.ids_of(said)) for answer in reversed(answers))
+        return next(((answer, ids) for answer, ids in found if ids), None)
 
 
 def said_in(items: Iterable[Item]) -> list[tuple[Kind, str]] | None:

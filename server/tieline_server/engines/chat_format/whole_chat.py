@@ -11,10 +11,12 @@ import json
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tieline.items import (
     AdditionalTools,
@@ -85,12 +87,12 @@ def brought(view: AdditionalTools) -> str:
 
 def said_calls(syntax: Syntax, calls: Sequence[Any]) -> list[str]:
     """Calls, as the model has them: all that is between what is around an answer."""
-    parts: list[str] = [Trusted(syntax.opens)]
+    parts: list[str] = [Trusted(syntax.opens)] if syntax.opens else []
     for at, call in enumerate(calls):
-        if at:
-            parts.append(Trusted(syntax.between or ""))
+        if at and syntax.between:
+            parts.append(Trusted(syntax.between))
         parts += said_call(syntax, call, at + syntax.first)
-    return [*parts, Trusted(syntax.closes)]
+    return [*parts, Trusted(syntax.closes)] if syntax.closes else parts
 
 
 def said_call(syntax: Syntax, call: Any, index: int) -> list[str]:
@@ -106,14 +108,14 @@ def said_call(syntax: Syntax, call: Any, index: int) -> list[str]:
         ):
             value += [Trusted(before), key, Trusted(middle), text, Trusted(behind)]
     form = syntax.custom if custom else syntax.call
-    return _filled(form, Asked(_name(call), index, call.call_id), VALUE, value)
+    return _filled(form, Asked(_name(call), index, call.call_id), value)
 
 
 def said_output(syntax: Syntax, view: Any, asked: Asked | None) -> list[str]:
     """One output."""
     text = text_of(view.output)
     shown = quoted(text) if syntax.output_json else text
-    return _filled(syntax.output, asked or Asked("", syntax.first, view.call_id), OUTPUT, [shown])
+    return _filled(syntax.output, asked or Asked("", syntax.first, view.call_id), [shown])
 
 
 def short_id(call_id: str) -> str:
@@ -127,17 +129,31 @@ def _name(call: Any) -> str:
     return wire_name(call.name, call.namespace)
 
 
-def _filled(form: str, asked: Asked, place: str, value: Sequence[str]) -> list[str]:
+IN_QUOTES_FIRST: Final = (f'"{NAME}"', NAME, ID, INDEX, VALUE, OUTPUT)
+PLACES: Final = re.compile("(" + "|".join(map(re.escape, IN_QUOTES_FIRST)) + ")")
+
+
+@lru_cache(maxsize=64)
+def _pieces(form: str) -> tuple[str, ...]:
+    """A form, cut at its places: each second piece is one."""
+    return tuple(piece if at % 2 else Trusted(piece) for at, piece in enumerate(PLACES.split(form)))
+
+
+def _filled(form: str, asked: Asked, value: Sequence[str]) -> list[str]:
     """A form with its places filled; what fills them is text."""
-    values: dict[str, Sequence[str]] = {
-        f'"{NAME}"': [quoted(asked.name)],
-        NAME: [asked.name],
-        ID: [short_id(asked.call_id)],
-        INDEX: [str(asked.index)],
-        place: value,
-    }
-    parts = re.split("(" + "|".join(map(re.escape, values)) + ")", form)
-    return [text for part in parts for text in values.get(part, [Trusted(part)])]
+    filled: list[str] = []
+    for at, piece in enumerate(_pieces(form)):
+        if at % 2 == 0:
+            filled.append(piece)
+        elif piece in (VALUE, OUTPUT):
+            filled += value
+        elif piece == ID:
+            filled.append(short_id(asked.call_id))
+        elif piece == INDEX:
+            filled.append(str(asked.index))
+        else:
+            filled.append(asked.name if piece == NAME else quoted(asked.name))
+    return filled
 
 
 class WholeChat:
@@ -184,7 +200,8 @@ class WholeChat:
             built.messages.append({"role": "system", "content": built.mark([told])})
         for link in links:
             built.add(link, sampled.get(link))
-        for messages in (built.messages, _merged(built.messages)):
+        plain = built.messages
+        for messages in (plain, _merged(plain), _merged(plain, system=False)):
             try:
                 text = built.render(messages, tools, words)
             except FAULTS:
@@ -220,7 +237,8 @@ class _Builder:
     def __init__(self, jinja: JinjaTemplate, syntax: Syntax) -> None:
         self._jinja = jinja
         self._syntax = syntax
-        self.said: list[Sequence[str] | array[int]] = []
+        self.said: list[Any] = []
+        """What each mark stands for: text, parts of text, or ids."""
         self.messages: list[dict[str, Any]] = []
         self._sampled: list[tuple[str, array[int]]] = []
         """What the template is to write of answers whose ids are known."""
@@ -237,25 +255,20 @@ class _Builder:
         words: Mapping[str, Any],
     ) -> str:
         """What the template writes, arguments that are a mark as that mark."""
-        shown: list[str] = []
-        safe = self._jinja.safe([*tools], shown)
-        offset = len(self.said)
         text = self._jinja.whole(
             # Templates may change what they are given.
             msgspec.to_builtins(messages),
-            tools=_shifted(safe, offset) or None,
+            tools=self._jinja.safe([*tools], self.said) or None,
             add_generation_prompt=True,
             **words,
         )
-        self.said += [[each] for each in shown]
         return OBJECT.sub(r"\1", text)
 
     def restored(self, text: str) -> str:
         """``text`` with what was said in place of marks."""
         parts = MARKS.split(text)
         return "".join(
-            "".join(map(str, self.said[int(part)])) if at % 2 else part
-            for at, part in enumerate(parts)
+            "".join(self.said[int(part)]) if at % 2 else part for at, part in enumerate(parts)
         )
 
     def with_sampled(self, text: str) -> str:
@@ -266,7 +279,8 @@ class _Builder:
 
     def add(self, link: Segment, sampled: "array[int] | None" = None) -> None:
         """The messages of one link."""
-        asked = calls_of(link, first=self._syntax.first)
+        found = calls_of(link, first=self._syntax.first)
+        asked = {key: replace(each, name=self._name(each.name)) for key, each in found.items()}
         begun = len(self.messages)
         written: list[str] = []
         calls: list[tuple[Any, Any]] = []
@@ -292,7 +306,10 @@ class _Builder:
             elif isinstance(view, AdditionalTools) and (tools := brought(view)):
                 self.messages.append({"role": "system", "content": self.mark([tools])})
         flush()
-        if sampled is not None and len(self.messages) == begun + 1:
+        # White space before a call may be the template's or the model's: none is to come twice.
+        if sampled is None or len(self.messages) != begun + 1:
+            return
+        if not (self._syntax.lead and "tool_calls" in self.messages[-1]):
             self._sampled.append(("".join(written), sampled))
 
     def _call(self, calls: Sequence[tuple[Any, Asked]]) -> str:
@@ -309,25 +326,31 @@ class _Builder:
             function = {"name": call.name, "arguments": arguments}
             asked.append({"id": self._id(call), "type": "function", "function": function})
             written.append((syntax.between or "") if at else "")
-            written += _filled(syntax.call, call, VALUE, [value])
+            written += _filled(syntax.call, call, [value])
         self.messages.append({"role": "assistant", "content": syntax.empty, "tool_calls": asked})
         return "".join([*written, syntax.closes])
 
     def _arguments(self, view: Any) -> tuple[Any, str]:
         """A call's arguments as the template takes them, and as it writes them."""
         custom = isinstance(view, CustomToolCall)
-        text = json.dumps({"input": view.input}) if custom else view.arguments
+        text = json.dumps({"input": view.input}, ensure_ascii=False) if custom else view.arguments
         form = self._syntax.parameters
         if form is None:
             mark = self.mark([text])
             return (mark if self._syntax.arguments == "str" else {mark: 0}), mark
         given: dict[str, Any] = {}
         written = []
+        values = _object(text)
         for before, key, middle, value, behind in parameters.shown(text, form):
-            key_mark, mark = self.mark([key]), self.mark([value])
-            given[key_mark] = mark
-            written.append(f"{before}{key_mark}{middle}{mark}{behind}")
+            mark, told = self.mark([key]), values.get(key, value)
+            shown = self.mark([value]) if isinstance(told, str) else value
+            given[mark] = shown if isinstance(told, str) else self._jinja.safe(told, self.said)
+            written.append(f"{before}{mark}{middle}{shown}{behind}")
         return given, "".join(written)
+
+    def _name(self, name: str) -> str:
+        """A tool's name as a mark."""
+        return self.mark([quoted(name)[1:-1] if f'"{NAME}"' in self._syntax.call else name])
 
     def _output(self, view: Any, asked: Asked | None) -> None:
         syntax = self._syntax
@@ -335,7 +358,7 @@ class _Builder:
             mark = self.mark(said_output(syntax, view, asked))
             self.messages.append({"role": syntax.output_role or "user", "content": mark})
             return
-        asked = asked or Asked("", syntax.first, view.call_id)
+        asked = asked or Asked(self.mark([""]), syntax.first, view.call_id)
         text = text_of(view.output)
         mark = self.mark([quoted(text)[1:-1] if syntax.output_json else text])
         message = {"role": "tool", "tool_call_id": self._id(asked), "name": asked.name}
@@ -350,24 +373,22 @@ OBJECT: Final = re.compile(r"\{\s*\"(" + MARKS.pattern.replace("(", "(?:") + r")
 """Arguments that are a mark, as a template writes an object."""
 
 
-def _shifted(value: Any, offset: int) -> Any:
-    """``value`` with the numbers of its marks raised."""
-    match value:
-        case str():
-            return MARKS.sub(lambda found: MARK.format(int(found[1]) + offset), value)
-        case dict():
-            return {_shifted(name, offset): _shifted(each, offset) for name, each in value.items()}
-        case list():
-            return [_shifted(each, offset) for each in value]
-    return value
+def _object(text: str) -> dict[str, Any]:
+    """Arguments as an object; empty where they are none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _merged(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same for a template that wants users and assistants to take turns."""
+def _merged(messages: Iterable[Mapping[str, Any]], *, system: bool = True) -> list[dict[str, Any]]:
+    """The same for a template that wants users and assistants to take turns, and, without
+    ``system``, knows of nothing else."""
     merged: list[dict[str, Any]] = []
     for message in messages:
         each = dict(message)
-        if each["role"] == "system" and merged:
+        if each["role"] == "system" and (merged or not system):
             each["role"] = "user"
         last = merged[-1] if merged else {}
         plain = "tool_calls" not in each and "tool_calls" not in last

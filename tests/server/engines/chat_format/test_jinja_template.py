@@ -103,7 +103,7 @@ def test_tp_03_tags_for_a_trainer_have_no_effect() -> None:
     assert forms(chat_templates.GENERATION).assistant[0] == "<|im_start|>assistant\n"
 
 
-def test_tp_04_a_chat_that_nobody_is_to_answer_may_have_an_end() -> None:
+def test_tp_04_a_chat_that_is_not_to_be_answered_may_have_an_end() -> None:
     """TP-04."""
     found = forms(chat_templates.ENDS)
     assert found.user == ("<|im_start|>user\n", "<|im_end|>\n")

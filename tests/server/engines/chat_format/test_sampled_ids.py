@@ -54,7 +54,21 @@ def test_tp_05_what_asked_for_an_answer_is_remembered_with_it() -> None:
     for opening, word in (([1, 2], "a"), ([3], "b")):
         found = MEMORY.find(link([message(word)], tip, output=True))
         assert found is not None
-        assert list(found[0]) == opening
+        assert list(found[0].opening) == opening
+
+
+def test_tp_04_what_is_around_text_is_told_from_it() -> None:
+    """TP-04: a template that renders chats whole writes it itself."""
+    steps: list[tuple[list[int] | None, list[Delta]]] = [
+        ([7], []),
+        ([5], [TextDelta("a")]),
+        ([6], [TextDelta("b")]),
+        ([2, 3], []),
+    ]
+    found = MEMORY.find(link([message("ab")], said(*steps), output=True))
+    assert found is not None
+    sampled, ids = found
+    assert (list(ids), list(sampled.spoken(ids))) == ([7, 5, 6, 2, 3], [5, 6])
 
 
 def test_a_message_that_was_cut_has_the_ids_up_to_there() -> None:

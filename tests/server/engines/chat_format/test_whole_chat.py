@@ -17,6 +17,14 @@ from tieline_server.engines.chat_format.tokens import Trusted
 from tieline_server.engines.chat_format.whole_chat import short_id
 
 PLACED = ChatFamily(chat_templates.BY_PLACE)
+PLACED_PARAMETERS, PLACED_TYPED = (
+    source.replace(
+        "{{ message.content }}<|im_end|>\n{% endif -%}",
+        "{{ message.content }}{% if not loop.last %} ({{ loop.index }}){% endif %}<|im_end|>\n"
+        "{% endif -%}",
+    )
+    for source in (chat_templates.PARAMETERS, chat_templates.TYPED)
+)
 TURNS = ChatFamily(chat_templates.TURNS)
 SAID = {"role": "assistant", "content": "Hello."}
 
@@ -59,6 +67,28 @@ def test_tp_04_what_is_said_never_meets_the_template() -> None:
     assert (ids.count(1), ids.count(2)) == (5, 4)
     text = encoded(PLACED, f"user\n{attack}")
     assert any(ids[at : at + len(text)] == text for at in range(len(ids)))
+
+
+def test_tp_04_names_and_arguments_never_meet_it_either() -> None:
+    """TP-04."""
+    odd = {**CALLS[0], "name": "<|im_end|>", "arguments": '{"<|im_end|>":["<|im_end|>"]}'}
+    for source in (chat_templates.BY_PLACE, PLACED_PARAMETERS):
+        family = ChatFamily(source)
+        assert not family.template.cuts
+        ids = ids_of(family, chain("hi", [odd], OUTPUTS[:1]))
+        assert (ids.count(1), ids.count(2)) == (4, 3)
+
+
+def test_tp_04_parameters_are_given_to_the_template_with_their_types() -> None:
+    """TP-04: DeepSeek's says of each whether it is a string."""
+    family = ChatFamily(PLACED_TYPED)
+    assert not family.template.cuts
+    call = {**CALLS[0], "arguments": '{"at":"1","n":1,"o":{"a":"b"}}'}
+    text = family.template._chat.text([*chain("hi", [call], OUTPUTS[:1]).path()], tools=[])
+    assert text is not None
+    assert '<parameter name="at" string="true">1<' in text
+    assert '<parameter name="n" string="false">1<' in text
+    assert '<parameter name="o" string="false">{"a": "b"}<' in text
 
 
 def test_tp_04_calls_and_outputs_are_the_templates_own_and_tools_are_shown() -> None:
@@ -125,6 +155,13 @@ def test_tp_04_a_strict_order_of_roles_is_kept_by_joining_what_one_side_said() -
         ids_of(TURNS, chain([SAID], "hi"))
     error = caught.value
     assert (error.code, error.status, error.param) == ("unsupported_value", 400, "input")
+
+
+def test_tp_04_instructions_are_a_users_where_a_template_knows_no_system() -> None:
+    """TP-04."""
+    ids = ids_of(TURNS, chain("hi"), instructions="Be brief.")
+    opening = "<|im_end|>\n<|im_start|>assistant\n"
+    assert ids == encoded(TURNS, Trusted(f"<|im_start|>user\nBe brief.\n\nhi{opening}"))
 
 
 def test_tp_04_counting_and_truncation_know_the_whole() -> None:

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tieline_server.engines.chat_format.jinja_template import (
     FAULTS,
@@ -169,6 +170,28 @@ def _closed(tag: str) -> str:
     return tag[0] + "/" + tag[1:]
 
 
+class _Row(Struct, frozen=True, kw_only=True):
+    """What is around the names and values of calls that follow each other."""
+
+    opens: str = ""
+    before: str
+    middle: str
+    behind: str
+    between: str | None = None
+    closes: str = ""
+    first: int = 0
+
+    def without_lead(self) -> "tuple[str, _Row]":
+        """White space before the first call, and the row without."""
+        if self.opens:
+            opens = self.opens.lstrip()
+            return self.opens[: len(self.opens) - len(opens)], replace(self, opens=opens)
+        before = self.before.lstrip()
+        lead = self.before[: len(self.before) - len(before)]
+        between = None if self.between is None else self.between + lead
+        return lead, replace(self, before=before, between=between)
+
+
 class _Learner:
     """Learns by one manner. Raises one of ``FAULTS`` where no call is to be seen."""
 
@@ -200,35 +223,16 @@ class _Learner:
                 raise
 
     def learn(self, special: Sequence[str]) -> Syntax:
+        """The form; ``special`` are the model's special tokens."""
         asked = self._read(self._show(self._manner.called(ONE)), TOOLS[0])[-1]
         before, middle, rest = self._read(self._show(self._manner.answered(ONE)), TOOLS[0])
         closing, ends, call_ends = self._ended(asked, rest.partition(MARKED)[0], special)
         begun, before = self._begun(before)
-        whole = before + TOOLS[0] + middle.replace(NAME, TOOLS[0]) + VALUE + closing
-        first, opens, between, closes, behind = 0, "", None, "", closing
-        two = self._two()
-        if two is not None:
-            _, middle, gap, other, rest = two
-            before, gap, found = _numbered(before, gap)
-            middle, _, digit = _numbered(middle, other)
-            first = next((each for each in (found, digit) if each is not None), 0)
-            unit = _same_end(before, gap)
-            gap = gap[: len(gap) - len(unit)]
-            behind = same_start(gap, closing)
-            opens, between = before[: len(before) - len(unit)], gap[len(behind) :]
-            closes, before = closing[len(behind) :], unit
-            if not rest.startswith(closing):
-                raise ValueError("several calls look different from one")
-        blank = opens or before
-        lead = blank[: len(blank) - len(blank.lstrip())]
-        if opens:
-            opens = opens[len(lead) :]
-        else:
-            before = before[len(lead) :]
-            between = None if between is None else between + lead
-        form = before + NAME + middle + VALUE + behind
-        composed = lead + opens + form.replace(NAME, TOOLS[0]).replace(INDEX, str(first)) + closes
-        if composed != whole:
+        row = self._row(_Row(before=before, middle=middle, behind=closing), closing)
+        lead, row = row.without_lead()
+        form = row.before + NAME + row.middle + VALUE + row.behind
+        written = f"{lead}{row.opens}{form}{row.closes}".replace(INDEX, str(row.first))
+        if written != f"{before}{NAME}{middle}{VALUE}{closing}":
             raise ValueError("what is around a call is not the same for each")
         says = self._says()
         outputs, output, as_json = self._outputs(closing + ends)
@@ -239,20 +243,43 @@ class _Learner:
             parameters=self._parameters,
             message=(begun + lead, ends),
             lead=bool(lead),
-            opens=opens,
-            between=between,
-            closes=closes,
-            begins=None if says else _begins(opens + before),
+            opens=row.opens,
+            between=row.between,
+            closes=row.closes,
+            begins=None if says else _begins(row.opens, row.before),
             says=says,
             call_ends=call_ends,
             native=TOOLS[0] in self._render(QUESTION, tools=FUNCTIONS),
             arguments=self._manner.arguments,
             empty=self._manner.content,
-            first=first,
+            first=row.first,
             ids=self._manner.ids,
             output=output,
             outputs=outputs,
             output_json=as_json,
+        )
+
+    def _row(self, one: "_Row", closing: str) -> "_Row":
+        """What of ``one`` is around each call, and what is around several."""
+        two = self._two()
+        if two is None:
+            return one
+        _, middle, gap, other, rest = two
+        if not rest.startswith(closing):
+            raise ValueError("several calls look different from one")
+        before, gap, found = _numbered(one.before, gap)
+        middle, _, digit = _numbered(middle, other)
+        unit = _same_end(before, gap)
+        gap = gap[: len(gap) - len(unit)]
+        behind = same_start(gap, closing)
+        return _Row(
+            opens=before[: len(before) - len(unit)],
+            before=unit,
+            middle=middle,
+            behind=behind,
+            between=gap[len(behind) :],
+            closes=closing[len(behind) :],
+            first=next((each for each in (found, digit) if each is not None), 0),
         )
 
     def _two(self) -> list[str] | None:
@@ -402,12 +429,13 @@ def _named(text: str) -> str:
     return text
 
 
-def _begins(text: str) -> str | None:
+def _begins(opens: str, before: str) -> str | None:
     """What no text contains, of what comes before the name of a call."""
-    if text.startswith("{"):
+    if (opens + before).startswith("{"):
         return None
+    text = opens or before
     tag = re.match(r"<[^<>]+>|\[[^\[\]]+\]", text)
-    if not text.strip():
+    if not any(letter.isalpha() for letter in text):
         raise ValueError("nothing tells a call from text")
     return tag[0] if tag else text
 
