@@ -7,6 +7,7 @@ comes out is poor; that it is read, shown and kept as the family has it is what 
 import asyncio
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -161,3 +162,27 @@ def test_text_is_text_and_a_thought_is_reasoning(engine: LlamaEngine, family: Fa
         return
     assert text_in(deltas)
     assert not any(name in text_in(deltas) for name in engine._builder.template.speech.told)
+
+
+def test_tp_04_a_chat_that_is_rendered_whole_uses_what_has_not_changed_of_the_cache(
+    tmp_path: Path,
+) -> None:
+    """TP-04: its calls are read, its ids stay, and what is before the first change is not computed
+    again."""
+    path = retold(find(), tmp_path / "told.gguf", template=chat_templates.BY_PLACE, renamed={})
+    engine = LlamaEngine(path, slots=1, context=512)
+    try:
+        asked = link("Weather in Oslo?")
+        tools = {"tools": [WEATHER], "instructions": "Be brief.", "parallel_tool_calls": False}
+        called = answer(engine, asked, tool_choice="required", max_output_tokens=250, **tools)
+        [call] = calls_in(called)
+        assert json.loads(call["arguments"]).keys() == {"city", "unit"}
+        output = {"type": "function_call_output", "call_id": "call_0", "output": "Rain."}
+        tip = link([output], link([call], asked, output=True))
+        then = answer(engine, tip, tool_choice="none", max_output_tokens=4, **tools)
+        done, more = finish_of(called), finish_of(then)
+        # All up to the question, which has a number behind it now.
+        assert (more.cached_tokens or 0) > (done.input_tokens or 0) - 16
+        assert (more.input_tokens or 0) > (more.cached_tokens or 0)
+    finally:
+        asyncio.run(engine.close())
