@@ -234,10 +234,10 @@ def _calls(tools: Iterable[Tool], syntax: Syntax, rules: Rules, *, many: bool) -
         )
         left -= arguments.cost
         if left < 0:
-            why = "the schemas of all tools together are too large; offer fewer at once"
-            code, param = "invalid_function_parameters", f"{tool.param}.parameters"
             raise EngineError(
-                code, f"Invalid schema for function '{name[:64]}': {why}.", param=param
+                "invalid_function_parameters",
+                f"The schemas of all tools up to '{name[:64]}' are too large; offer fewer at once.",
+                param=f"{tool.param}.parameters",
             )
     return Calls(
         frames=tuple(frames.values()),

@@ -178,13 +178,8 @@ class Walk:
     @property
     def cost(self) -> float:
         """What it costs the runtime, of what one schema may cost in each way: 0 to 4."""
-        used = (
-            1 - self._nodes / MOST_NODES,
-            1 - self._items / MOST_ITEMS,
-            1 - self._values / MOST_VALUES,
-            float(self._states) / MOST_STEPS,
-        )
-        return sum(min(max(each, 0.0), 1.0) for each in used)
+        left = (self._nodes / MOST_NODES, self._items / MOST_ITEMS, self._values / MOST_VALUES)
+        return sum(1 - max(each, 0.0) for each in left) + float(self._states) / MOST_STEPS
 
     # What is wrong.
 

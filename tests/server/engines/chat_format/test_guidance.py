@@ -172,7 +172,10 @@ def test_what_the_whole_cannot_be_held_to_is_left_out_alone() -> None:
 
 def test_a_clients_options_of_the_library_are_without_effect() -> None:
     """SC: ``lenient`` would pass words over in silence, a separator would be no JSON."""
-    schema = {"type": "array", "x-guidance": {"lenient": True, "item_separator": ";"}}
+    schema: dict[str, Any] = {
+        "type": "array",
+        "x-guidance": {"lenient": True, "item_separator": ";"},
+    }
     assert json.loads(follow(schema).rule.removeprefix("%json "))["x-guidance"] == {
         "whitespace_flexible": False,
         "lenient": True,

@@ -280,6 +280,47 @@ def test_a_forced_call_is_asked_for_as_the_upstream_keeps_to_it_and_read(
     run(main())
 
 
+@pytest.mark.parametrize("obeys", ["grammar", "json", None])
+def test_only_one_that_samples_by_llguidance_is_sent_what_that_follows(obeys: str | None) -> None:
+    """SC-11, SC-15: the rows hold for it; others are sent the client's schema as it is."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"$ref": "#/$defs/City"}, "unit": {"type": "STRING"}},
+        "$defs": {"City": {"type": "string", "maxLenght": 3}},
+    }
+    tool = {"type": "function", "name": "look", "parameters": parameters, "strict": True}
+    form = {"type": "json_schema", "name": "x", "schema": parameters, "strict": True}
+
+    async def main() -> None:
+        said = '{"name":"get_weather","arguments":{}}'
+        async with scripted(Scripted(said, obeys=obeys)) as (server, engine):
+            forced = ask(engine, tools=[WEATHER, tool], tool_choice="required")
+            written = ask(engine, text={"format": form})
+            if obeys == "grammar":
+                for given, code, param in (
+                    (forced, "invalid_function_parameters", "tools[1].parameters"),
+                    (written, "invalid_json_schema", "text.format.schema"),
+                ):
+                    with pytest.raises(EngineError) as caught:
+                        await deltas_of(engine, given)
+                    assert (caught.value.code, caught.value.param) == (code, param)
+                assert not server.bodies
+                return
+            for given in (forced, written):
+                await deltas_of(engine, given)
+            bodies = [body.get("structured_outputs") for body in server.bodies]
+            if obeys is None:
+                assert bodies == [None, None]
+                return
+            calls, text = (body["json"] for body in bodies if body is not None)
+            arguments = calls["anyOf"][1]["properties"]["arguments"]
+            assert arguments["$defs"] == parameters["$defs"]
+            assert arguments["properties"]["unit"] == {"type": "STRING"}
+            assert text == parameters
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
