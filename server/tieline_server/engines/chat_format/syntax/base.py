@@ -113,19 +113,21 @@ class Syntax(Struct, frozen=True, kw_only=True):
         return (*around, self.closes, self.says, *(self.thought or ()), *parts)
 
 
+PLACES: Final = {LETTER: re.compile("[a-zA-Z0-9]"), DIGIT: re.compile("[0-9]")}
+
+
 def starts(text: str, form: str) -> bool:
     """Whether ``text`` begins with ``form``, in which places stand for a letter or a digit."""
-    return len(text) >= len(form) and _alike(text, form)
+    return text.startswith(form) or (len(text) >= len(form) and _alike(text, form))
 
 
 def may_start(text: str, form: str) -> bool:
     """Whether more of ``text`` can make it begin with ``form``."""
-    return len(text) < len(form) and _alike(text, form)
+    return len(text) < len(form) and (form.startswith(text) or _alike(text, form))
 
 
 def _alike(text: str, form: str) -> bool:
+    if LETTER not in form and DIGIT not in form:
+        return False
     pairs = zip(text, form, strict=False)
     return all(a == b or (b in PLACES and PLACES[b].match(a)) for a, b in pairs)
-
-
-PLACES: Final = {LETTER: re.compile("[a-zA-Z0-9]"), DIGIT: re.compile("[0-9]")}
