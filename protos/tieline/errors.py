@@ -65,6 +65,8 @@ ERRORS: Final[dict[str, Row]] = {
     "array_above_max_length": _BAD,
     "empty_array": _BAD,
     "invalid_stream_id": _BAD,
+    "unknown_parameter": _BAD,
+    "unsupported_tool": _BAD,
     "invalid_function_parameters": _BAD,
     "invalid_json_schema": _BAD,
     "tool_call_not_found": _BAD,

@@ -40,10 +40,21 @@ class LifecycleEvent(Event, frozen=True, kw_only=True):
     response: Response
 
 
+class RequestWarning(Struct, frozen=True, kw_only=True):
+    """Something that a create asked for and that nothing acts on."""
+
+    code: str = ""
+    message: str = ""
+    param: str = ""
+    """The full path of the member at fault."""
+
+
 class ResponseCreated(LifecycleEvent, frozen=True, kw_only=True, tag="response.created"):
     """The request was accepted and the response has an id. ``event_id`` echoes the create's."""
 
     event_id: str | UnsetType = UNSET
+    warnings: tuple[RequestWarning, ...] | UnsetType = UNSET
+    """What of the create is ignored."""
 
 
 class ResponseQueued(LifecycleEvent, frozen=True, kw_only=True, tag="response.queued"):

@@ -6,10 +6,12 @@ with the last ones and do no work where they are equal. Unknown members are igno
 means absent.
 """
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from tieline.complaints import refusal
 
@@ -79,6 +81,43 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     timeout_ms: Annotated[int, Meta(ge=1)] | None = None
     resumable: bool | None = None
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    unknown: tuple[str, ...] | UnsetType = field(default=UNSET, name="")
+    """Members that came with it and that nobody knows (``unknown_of``). No member itself."""
+
+
+ACCEPTED: Final = frozenset(
+    {
+        "access_programs",
+        "background_options",
+        "image",
+        "input_transformations",
+        "moderation",
+        "prompt_cache_diagnostics",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "stream_options",
+        "tool_usage",
+    }
+)
+"""Members of a create in OpenAI's API that are taken, and on which nothing acts here."""
+
+UNKNOWN: Final = 16
+"""Unknown members of one create that are told of: the first ones."""
+
+LONGEST_NAME: Final = 64
+"""Characters of their names that are kept."""
+
+
+def unknown_of(names: Iterable[str]) -> tuple[str, ...] | UnsetType:
+    """Those of a create's members that neither this schema nor OpenAI's API has.
+
+    >>> unknown_of(["model", "tempratur", "stream_options"])
+    ('tempratur',)
+    """
+    known = Create.__struct_encode_fields__
+    odd = (name for name in names if not name or (name not in known and name not in ACCEPTED))
+    kept = (name[:LONGEST_NAME] for name in odd if name != "type")
+    return tuple(islice(kept, UNKNOWN)) or UNSET
 
 
 class Append(Request, frozen=True, kw_only=True, tag="response.append"):

@@ -346,6 +346,7 @@ def limits_of(config: Config) -> Limits:
         websocket_message_bytes=WebSocketConfig.of(config).max_message_bytes,
         grpc_message_bytes=min(config.max_message_bytes, config.max_grpc_message_bytes),
         line_bytes=config.max_line_bytes,
+        ignores=config.ignored == "warn",
     )
 
 

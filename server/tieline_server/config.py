@@ -331,6 +331,11 @@ class Config(BaseSettings):
         ge=0,
         description="Bytes of memory that each process touches as it starts, before a turn must.",
     )
+    ignored: Literal["warn", "refuse"] = Field(
+        "warn",
+        description="What a create gets that has unknown members or tools which nothing runs: "
+        "warn, refuse.",
+    )
     merge: Literal["auto", "never"] = Field(
         "auto", description="Whether deltas that a slow reader has not taken may join: auto, never."
     )

@@ -214,7 +214,13 @@ def _services(
     return Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(
-            Resolved(model=m.id, engine=engine.name, steering=m.steering) for m in engine.models()
+            Resolved(
+                model=m.id,
+                engine=engine.name,
+                steering=m.steering,
+                hosted_tools=m.hosted_tools,
+            )
+            for m in engine.models()
         ),
         store=store,
         ledger=ledger,

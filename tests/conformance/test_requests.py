@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.server import ECHO_CONTEXT, run, serve
 from tests.conformance.wire import Json, Wire, ask, context, response, said
+from tieline_server.core.limits import Limits
 
 ECHOED: Json = {
     "instructions": "be terse",
@@ -257,5 +258,48 @@ def test_lenient_items_of_other_servers_are_input_too(wire: Wire) -> None:
             absent = {"description": None, "parameters": None}
             assert {name: tool[name] for name in absent} == absent
             assert "strict" in tool
+
+    run(case())
+
+
+UNHEEDED: list[tuple[Json, str]] = [
+    ({"tempratur": 1}, "tempratur"),
+    ({"text": {"formatt": {}}}, "text.formatt"),
+    ({"tools": [{**FUNCTION, "parametres": {}}]}, "tools[0].parametres"),
+]
+
+
+@pytest.mark.parametrize(("members", "param"), UNHEEDED)
+def test_in_07_what_nothing_acts_on_is_taken_or_refused_by_name_as_the_setting_says(
+    wire: Wire, members: Json, param: str
+) -> None:
+    async def case() -> None:
+        async with serve(limits=Limits(ignores=False)) as served, wire(served) as peer:
+            refused = (await ask(peer, input="hi", **members))[-1]
+            assert (refused["type"], refused["status"]) == ("error", 400)
+            assert refused["error"]["code"] == "unknown_parameter"
+            assert refused["error"]["param"] == param
+            assert (await ask(peer, input="hi"))[-1]["type"] == "response.completed"
+        async with serve() as served, wire(served) as peer:
+            assert (await ask(peer, input="hi", **members))[-1]["type"] == "response.completed"
+
+    run(case())
+
+
+@pytest.mark.needs("custom_tools")
+def test_in_07_so_is_a_tool_that_nothing_runs_unless_the_upstream_may(wire: Wire) -> None:
+    async def case() -> None:
+        tools = [FUNCTION, {"type": "web_search"}]
+        async with serve(limits=Limits(ignores=False)) as served, wire(served) as peer:
+            last = (await ask(peer, input="hi", tools=tools))[-1]
+            if wire.upstream == "responses":
+                assert last["type"] == "response.completed"
+                return
+            assert (last["type"], last["status"]) == ("error", 400)
+            assert last["error"]["code"] == "unsupported_tool"
+            assert last["error"]["param"] == "tools[1].type"
+        async with serve() as served, wire(served) as peer:
+            done = (await ask(peer, input="hi", tools=tools))[-1]
+            assert done["type"] == "response.completed"
 
     run(case())

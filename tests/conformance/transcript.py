@@ -1,7 +1,8 @@
 """What a case has heard, in a form that is the same over every transport, or the case fails.
 
-Ids are named in order of first appearance; times, the echo of ``event_id`` and ``store`` (true
-where a transport has no line to remember) are left out. Deltas that follow each other are one,
+Ids are named in order of first appearance; times, the echo of ``event_id``, warnings (JSON has
+them in a header, or for those who ask) and ``store`` (true where a transport has no line to
+remember) are left out. Deltas that follow each other are one,
 with their count: an id that is echoed as text is cut into them. Lanes run side by side, so each
 is compared by itself. A transport that answers whole is compared by how each request ended.
 """
@@ -42,6 +43,7 @@ def renamed(events: list[Json]) -> list[Json]:
     for event in plain:
         event["type"] = RENAMED.get(event["type"], event["type"])
         event.pop("event_id", None)
+        event.pop("warnings", None)
         # An error in a JSON frame says when to retry as a header too (wire.md 4.1).
         event.pop("headers", None)
         for member in _OWN:

@@ -221,10 +221,13 @@ def encode(message: Event | Request) -> bytes:
     given: dict[str, Any] = {"type": message.type}
     for name in message.__struct_fields__:
         value = getattr(message, name)
-        if value is not None and value is not UNSET and value != ABSENT:
+        if value is not None and value is not UNSET and value != ABSENT and name != _UNKNOWN:
             given[name] = value
     return _encoder.encode(given)
 
+
+_UNKNOWN: Final = "unknown"
+"""What a create says of other members; it is none itself."""
 
 _PLAIN: Final[frozenset[type]] = frozenset(events.CLASSES)
 
@@ -387,7 +390,7 @@ class RequestDecoder:
         """A create whose members are all known and sound; None for what takes a closer look."""
         try:
             create = decoder.decode(raw)
-            if type(create) is not requests.Create:
+            if type(create) is not requests.Create or create.unknown is not UNSET:
                 return None
             lane = (create.stream_id or "")[:MAX_NAME]
             for name, said in zip(FREE, _free_of(create), strict=True):
@@ -424,6 +427,8 @@ class RequestDecoder:
         if kind is requests.Create:
             text = _encoder.encode({name: raw for name, raw in plain.items() if name in _KNOWN})
         request: Request = requests.decode(text, kind)
+        if kind is requests.Create:
+            return structs.replace(request, unknown=requests.unknown_of(plain), **free)
         return structs.replace(request, **free) if free else request
 
     def _sound(self, lane: str, name: str, raw: Raw) -> Raw:
@@ -460,7 +465,7 @@ _bodies: Final = msgspec.json.Decoder(requests.Create)
 _creates: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(
     requests.Create | requests.Processed
 )
-_KNOWN: Final = frozenset({"type", *requests.Create.__struct_encode_fields__})
+_KNOWN: Final = frozenset({"type", *requests.Create.__struct_encode_fields__} - {""})
 _UNSAID: Final = {
     field.name: field.default
     for field in structs.fields(requests.Create)

@@ -208,6 +208,7 @@ class ResponseCreated(_message.Message):
 
     RESPONSE_FIELD_NUMBER: _builtins.int
     EVENT_ID_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     EXTRA_JSON_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
     event_id: _builtins.str
@@ -216,24 +217,65 @@ class ResponseCreated(_message.Message):
     @_builtins.property
     def response(self) -> _responses_pb2.Response: ...
     @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestWarning]:
+        """What of the create is ignored."""
+
+    @_builtins.property
     def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         response: _responses_pb2.Response | None = ...,
         event_id: _builtins.str | None = ...,
+        warnings: _abc.Iterable[Global___RequestWarning] | None = ...,
         extra_json: _builtins.str = ...,
         absent: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "event_id", b"event_id", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "absent", b"absent", "event_id", b"event_id", "extra_json", b"extra_json", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "absent", b"absent", "event_id", b"event_id", "extra_json", b"extra_json", "response", b"response", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__event_id: _TypeAlias = _typing.Literal["event_id"]  # noqa: Y015
     _WhichOneofArgType__event_id: _TypeAlias = _typing.Literal["_event_id", b"_event_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__event_id) -> _WhichOneofReturnType__event_id | None: ...
 
 Global___ResponseCreated: _TypeAlias = ResponseCreated  # noqa: Y015
+
+@_typing.final
+class RequestWarning(_message.Message):
+    """Something that a create asked for and that nothing acts on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PARAM_FIELD_NUMBER: _builtins.int
+    EXTRA_JSON_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """unknown_parameter or unsupported_tool."""
+    message: _builtins.str
+    param: _builtins.str
+    """The full path of the member."""
+    extra_json: _builtins.str
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+        param: _builtins.str = ...,
+        extra_json: _builtins.str = ...,
+        absent: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "code", b"code", "extra_json", b"extra_json", "message", b"message", "param", b"param"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestWarning: _TypeAlias = RequestWarning  # noqa: Y015
 
 @_typing.final
 class ResponseQueued(_message.Message):

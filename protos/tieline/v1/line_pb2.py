@@ -28,7 +28,7 @@ from tieline.v1 import requests_pb2 as tieline_dot_v1_dot_requests__pb2
 from tieline.v1 import responses_pb2 as tieline_dot_v1_dot_responses__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15tieline/v1/line.proto\x12\ntieline.v1\x1a\x17tieline/v1/events.proto\x1a\x16tieline/v1/items.proto\x1a\x19tieline/v1/requests.proto\x1a\x1atieline/v1/responses.proto\"\xab\x05\n\x0e\x43onnectRequest\x12\x31\n\rsession_start\x18\x01 \x01(\x0b\x32\x18.tieline.v1.SessionStartH\x00\x12\x35\n\x0fresponse_create\x18\x02 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreateH\x00\x12\x35\n\x0fresponse_append\x18\x03 \x01(\x0b\x32\x1a.tieline.v1.ResponseAppendH\x00\x12\x35\n\x0fresponse_cancel\x18\x04 \x01(\x0b\x32\x1a.tieline.v1.ResponseCancelH\x00\x12\x33\n\x0eresponse_steer\x18\x05 \x01(\x0b\x32\x19.tieline.v1.ResponseSteerH\x00\x12-\n\x0bsession_end\x18\x06 \x01(\x0b\x32\x16.tieline.v1.SessionEndH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.tieline.v1.HeartbeatH\x00\x12\x35\n\x0fresponse_resume\x18\x08 \x01(\x0b\x32\x1a.tieline.v1.ResponseResumeH\x00\x12+\n\x06opaque\x18\x0f \x01(\x0b\x32\x19.tieline.v1.OpaqueRequestH\x00\x12\x15\n\x08\x65vent_id\x18\x10 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tstream_id\x18\x11 \x01(\tH\x02\x88\x01\x01\x12\x43\n\rtrace_context\x18\x12 \x03(\x0b\x32,.tieline.v1.ConnectRequest.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07messageB\x0b\n\t_event_idB\x0c\n\n_stream_id\":\n\x0f\x43onnectResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.tieline.v1.ServerEvent\"\x82\x01\n\x15\x43reateResponseRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"r\n\x16\x43reateResponseResponse\x12&\n\x08response\x18\x01 \x01(\x0b\x32\x14.tieline.v1.Response\x12\x18\n\x10settings_omitted\x18\x02 \x01(\x08\x12\x16\n\x0eoutput_omitted\x18\x03 \x01(\x08\"\x82\x01\n\x15StreamResponseRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"A\n\x16StreamResponseResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.tieline.v1.ServerEvent\"\x80\x01\n\x15ResumeResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11max_receive_bytes\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_afterB\x14\n\x12_max_receive_bytes\"A\n\x16ResumeResponseResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.tieline.v1.ServerEvent\"p\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x0f\n\x07include\x18\x02 \x03(\t\x12\x1e\n\x11max_receive_bytes\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"o\n\x13GetResponseResponse\x12&\n\x08response\x18\x01 \x01(\x0b\x32\x14.tieline.v1.Response\x12\x18\n\x10settings_omitted\x18\x02 \x01(\x08\x12\x16\n\x0eoutput_omitted\x18\x03 \x01(\x08\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"5\n\x16\x44\x65leteResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x08\"b\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"r\n\x16\x43\x61ncelResponseResponse\x12&\n\x08response\x18\x01 \x01(\x0b\x32\x14.tieline.v1.Response\x12\x18\n\x10settings_omitted\x18\x02 \x01(\x08\x12\x16\n\x0eoutput_omitted\x18\x03 \x01(\x08\"\xcd\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05order\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x0f\n\x07include\x18\x05 \x03(\t\x12\x1e\n\x11max_receive_bytes\x18\x06 \x01(\x04H\x03\x88\x01\x01\x42\x08\n\x06_afterB\x08\n\x06_limitB\x08\n\x06_orderB\x14\n\x12_max_receive_bytes\"\x91\x01\n\x16ListInputItemsResponse\x12\x1f\n\x05items\x18\x01 \x03(\x0b\x32\x10.tieline.v1.Item\x12\x15\n\x08\x66irst_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07last_id\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x10\n\x08has_more\x18\x04 \x01(\x08\x42\x0b\n\t_first_idB\n\n\x08_last_id\"N\n\x17\x43ountInputTokensRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x04\"\x83\x01\n\x16\x43ompactResponseRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"}\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ncreated_at\x18\x02 \x01(\x01\x12 \n\x06output\x18\x03 \x03(\x0b\x32\x10.tieline.v1.Item\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.tieline.v1.Usage2\xff\x06\n\x10ResponsesService\x12\x46\n\x07\x43onnect\x12\x1a.tieline.v1.ConnectRequest\x1a\x1b.tieline.v1.ConnectResponse(\x01\x30\x01\x12W\n\x0e\x43reateResponse\x12!.tieline.v1.CreateResponseRequest\x1a\".tieline.v1.CreateResponseResponse\x12Y\n\x0eStreamResponse\x12!.tieline.v1.StreamResponseRequest\x1a\".tieline.v1.StreamResponseResponse0\x01\x12Y\n\x0eResumeResponse\x12!.tieline.v1.ResumeResponseRequest\x1a\".tieline.v1.ResumeResponseResponse0\x01\x12N\n\x0bGetResponse\x12\x1e.tieline.v1.GetResponseRequest\x1a\x1f.tieline.v1.GetResponseResponse\x12W\n\x0e\x44\x65leteResponse\x12!.tieline.v1.DeleteResponseRequest\x1a\".tieline.v1.DeleteResponseResponse\x12W\n\x0e\x43\x61ncelResponse\x12!.tieline.v1.CancelResponseRequest\x1a\".tieline.v1.CancelResponseResponse\x12W\n\x0eListInputItems\x12!.tieline.v1.ListInputItemsRequest\x1a\".tieline.v1.ListInputItemsResponse\x12]\n\x10\x43ountInputTokens\x12#.tieline.v1.CountInputTokensRequest\x1a$.tieline.v1.CountInputTokensResponse\x12Z\n\x0f\x43ompactResponse\x12\".tieline.v1.CompactResponseRequest\x1a#.tieline.v1.CompactResponseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15tieline/v1/line.proto\x12\ntieline.v1\x1a\x17tieline/v1/events.proto\x1a\x16tieline/v1/items.proto\x1a\x19tieline/v1/requests.proto\x1a\x1atieline/v1/responses.proto\"\xab\x05\n\x0e\x43onnectRequest\x12\x31\n\rsession_start\x18\x01 \x01(\x0b\x32\x18.tieline.v1.SessionStartH\x00\x12\x35\n\x0fresponse_create\x18\x02 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreateH\x00\x12\x35\n\x0fresponse_append\x18\x03 \x01(\x0b\x32\x1a.tieline.v1.ResponseAppendH\x00\x12\x35\n\x0fresponse_cancel\x18\x04 \x01(\x0b\x32\x1a.tieline.v1.ResponseCancelH\x00\x12\x33\n\x0eresponse_steer\x18\x05 \x01(\x0b\x32\x19.tieline.v1.ResponseSteerH\x00\x12-\n\x0bsession_end\x18\x06 \x01(\x0b\x32\x16.tieline.v1.SessionEndH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.tieline.v1.HeartbeatH\x00\x12\x35\n\x0fresponse_resume\x18\x08 \x01(\x0b\x32\x1a.tieline.v1.ResponseResumeH\x00\x12+\n\x06opaque\x18\x0f \x01(\x0b\x32\x19.tieline.v1.OpaqueRequestH\x00\x12\x15\n\x08\x65vent_id\x18\x10 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tstream_id\x18\x11 \x01(\tH\x02\x88\x01\x01\x12\x43\n\rtrace_context\x18\x12 \x03(\x0b\x32,.tieline.v1.ConnectRequest.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07messageB\x0b\n\t_event_idB\x0c\n\n_stream_id\":\n\x0f\x43onnectResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.tieline.v1.ServerEvent\"\x82\x01\n\x15\x43reateResponseRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"\xa0\x01\n\x16\x43reateResponseResponse\x12&\n\x08response\x18\x01 \x01(\x0b\x32\x14.tieline.v1.Response\x12\x18\n\x10settings_omitted\x18\x02 \x01(\x08\x12\x16\n\x0eoutput_omitted\x18\x03 \x01(\x08\x12,\n\x08warnings\x18\x04 \x03(\x0b\x32\x1a.tieline.v1.RequestWarning\"\x82\x01\n\x15StreamResponseRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"A\n\x16StreamResponseResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.tieline.v1.ServerEvent\"\x80\x01\n\x15ResumeResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11max_receive_bytes\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_afterB\x14\n\x12_max_receive_bytes\"A\n\x16ResumeResponseResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.tieline.v1.ServerEvent\"p\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x0f\n\x07include\x18\x02 \x03(\t\x12\x1e\n\x11max_receive_bytes\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"o\n\x13GetResponseResponse\x12&\n\x08response\x18\x01 \x01(\x0b\x32\x14.tieline.v1.Response\x12\x18\n\x10settings_omitted\x18\x02 \x01(\x08\x12\x16\n\x0eoutput_omitted\x18\x03 \x01(\x08\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"5\n\x16\x44\x65leteResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x08\"b\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"r\n\x16\x43\x61ncelResponseResponse\x12&\n\x08response\x18\x01 \x01(\x0b\x32\x14.tieline.v1.Response\x12\x18\n\x10settings_omitted\x18\x02 \x01(\x08\x12\x16\n\x0eoutput_omitted\x18\x03 \x01(\x08\"\xcd\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05order\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x0f\n\x07include\x18\x05 \x03(\t\x12\x1e\n\x11max_receive_bytes\x18\x06 \x01(\x04H\x03\x88\x01\x01\x42\x08\n\x06_afterB\x08\n\x06_limitB\x08\n\x06_orderB\x14\n\x12_max_receive_bytes\"\x91\x01\n\x16ListInputItemsResponse\x12\x1f\n\x05items\x18\x01 \x03(\x0b\x32\x10.tieline.v1.Item\x12\x15\n\x08\x66irst_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07last_id\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x10\n\x08has_more\x18\x04 \x01(\x08\x42\x0b\n\t_first_idB\n\n\x08_last_id\"N\n\x17\x43ountInputTokensRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x04\"\x83\x01\n\x16\x43ompactResponseRequest\x12\x33\n\x0fresponse_create\x18\x01 \x01(\x0b\x32\x1a.tieline.v1.ResponseCreate\x12\x1e\n\x11max_receive_bytes\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_max_receive_bytes\"}\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ncreated_at\x18\x02 \x01(\x01\x12 \n\x06output\x18\x03 \x03(\x0b\x32\x10.tieline.v1.Item\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.tieline.v1.Usage2\xff\x06\n\x10ResponsesService\x12\x46\n\x07\x43onnect\x12\x1a.tieline.v1.ConnectRequest\x1a\x1b.tieline.v1.ConnectResponse(\x01\x30\x01\x12W\n\x0e\x43reateResponse\x12!.tieline.v1.CreateResponseRequest\x1a\".tieline.v1.CreateResponseResponse\x12Y\n\x0eStreamResponse\x12!.tieline.v1.StreamResponseRequest\x1a\".tieline.v1.StreamResponseResponse0\x01\x12Y\n\x0eResumeResponse\x12!.tieline.v1.ResumeResponseRequest\x1a\".tieline.v1.ResumeResponseResponse0\x01\x12N\n\x0bGetResponse\x12\x1e.tieline.v1.GetResponseRequest\x1a\x1f.tieline.v1.GetResponseResponse\x12W\n\x0e\x44\x65leteResponse\x12!.tieline.v1.DeleteResponseRequest\x1a\".tieline.v1.DeleteResponseResponse\x12W\n\x0e\x43\x61ncelResponse\x12!.tieline.v1.CancelResponseRequest\x1a\".tieline.v1.CancelResponseResponse\x12W\n\x0eListInputItems\x12!.tieline.v1.ListInputItemsRequest\x1a\".tieline.v1.ListInputItemsResponse\x12]\n\x10\x43ountInputTokens\x12#.tieline.v1.CountInputTokensRequest\x1a$.tieline.v1.CountInputTokensResponse\x12Z\n\x0f\x43ompactResponse\x12\".tieline.v1.CompactResponseRequest\x1a#.tieline.v1.CompactResponseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,40 +45,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONNECTRESPONSE']._serialized_end=885
   _globals['_CREATERESPONSEREQUEST']._serialized_start=888
   _globals['_CREATERESPONSEREQUEST']._serialized_end=1018
-  _globals['_CREATERESPONSERESPONSE']._serialized_start=1020
-  _globals['_CREATERESPONSERESPONSE']._serialized_end=1134
-  _globals['_STREAMRESPONSEREQUEST']._serialized_start=1137
-  _globals['_STREAMRESPONSEREQUEST']._serialized_end=1267
-  _globals['_STREAMRESPONSERESPONSE']._serialized_start=1269
-  _globals['_STREAMRESPONSERESPONSE']._serialized_end=1334
-  _globals['_RESUMERESPONSEREQUEST']._serialized_start=1337
-  _globals['_RESUMERESPONSEREQUEST']._serialized_end=1465
-  _globals['_RESUMERESPONSERESPONSE']._serialized_start=1467
-  _globals['_RESUMERESPONSERESPONSE']._serialized_end=1532
-  _globals['_GETRESPONSEREQUEST']._serialized_start=1534
-  _globals['_GETRESPONSEREQUEST']._serialized_end=1646
-  _globals['_GETRESPONSERESPONSE']._serialized_start=1648
-  _globals['_GETRESPONSERESPONSE']._serialized_end=1759
-  _globals['_DELETERESPONSEREQUEST']._serialized_start=1761
-  _globals['_DELETERESPONSEREQUEST']._serialized_end=1805
-  _globals['_DELETERESPONSERESPONSE']._serialized_start=1807
-  _globals['_DELETERESPONSERESPONSE']._serialized_end=1860
-  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1862
-  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1960
-  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1962
-  _globals['_CANCELRESPONSERESPONSE']._serialized_end=2076
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=2079
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=2284
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=2287
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=2432
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=2434
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=2512
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=2514
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=2562
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2565
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2696
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2698
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2823
-  _globals['_RESPONSESSERVICE']._serialized_start=2826
-  _globals['_RESPONSESSERVICE']._serialized_end=3721
+  _globals['_CREATERESPONSERESPONSE']._serialized_start=1021
+  _globals['_CREATERESPONSERESPONSE']._serialized_end=1181
+  _globals['_STREAMRESPONSEREQUEST']._serialized_start=1184
+  _globals['_STREAMRESPONSEREQUEST']._serialized_end=1314
+  _globals['_STREAMRESPONSERESPONSE']._serialized_start=1316
+  _globals['_STREAMRESPONSERESPONSE']._serialized_end=1381
+  _globals['_RESUMERESPONSEREQUEST']._serialized_start=1384
+  _globals['_RESUMERESPONSEREQUEST']._serialized_end=1512
+  _globals['_RESUMERESPONSERESPONSE']._serialized_start=1514
+  _globals['_RESUMERESPONSERESPONSE']._serialized_end=1579
+  _globals['_GETRESPONSEREQUEST']._serialized_start=1581
+  _globals['_GETRESPONSEREQUEST']._serialized_end=1693
+  _globals['_GETRESPONSERESPONSE']._serialized_start=1695
+  _globals['_GETRESPONSERESPONSE']._serialized_end=1806
+  _globals['_DELETERESPONSEREQUEST']._serialized_start=1808
+  _globals['_DELETERESPONSEREQUEST']._serialized_end=1852
+  _globals['_DELETERESPONSERESPONSE']._serialized_start=1854
+  _globals['_DELETERESPONSERESPONSE']._serialized_end=1907
+  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1909
+  _globals['_CANCELRESPONSEREQUEST']._serialized_end=2007
+  _globals['_CANCELRESPONSERESPONSE']._serialized_start=2009
+  _globals['_CANCELRESPONSERESPONSE']._serialized_end=2123
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=2126
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=2331
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=2334
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=2479
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=2481
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=2559
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=2561
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=2609
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2612
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2743
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2745
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2870
+  _globals['_RESPONSESSERVICE']._serialized_start=2873
+  _globals['_RESPONSESSERVICE']._serialized_end=3768
 # @@protoc_insertion_point(module_scope)

@@ -176,6 +176,7 @@ class CreateResponseResponse(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     SETTINGS_OMITTED_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     settings_omitted: _builtins.bool
     """Past the receive limit: the settings that `response` echoes are left out,"""
     output_omitted: _builtins.bool
@@ -184,16 +185,21 @@ class CreateResponseResponse(_message.Message):
     """
     @_builtins.property
     def response(self) -> _responses_pb2.Response: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.RequestWarning]:
+        """What of the create is ignored."""
+
     def __init__(
         self,
         *,
         response: _responses_pb2.Response | None = ...,
         settings_omitted: _builtins.bool = ...,
         output_omitted: _builtins.bool = ...,
+        warnings: _abc.Iterable[_events_pb2.RequestWarning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "response", b"response", "settings_omitted", b"settings_omitted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "response", b"response", "settings_omitted", b"settings_omitted", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

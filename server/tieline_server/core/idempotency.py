@@ -20,6 +20,7 @@ _WAY: Final = frozenset(
         "stream",
         "stream_id",
         "trace_context",
+        "unknown",
     }
 )
 _MEMBERS: Final = tuple(name for name in Create.__struct_fields__ if name not in _WAY)

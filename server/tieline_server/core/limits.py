@@ -44,6 +44,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of JSON of all items that a line may remember."""
     outbox: int = 512
     """Unsent events on a line, its lanes sharing them, at which engines are paused."""
+    ignores: bool = True
+    """Whether what nothing acts on is ignored with a warning, or refused."""
 
 
 _MEMBERS: Final = (

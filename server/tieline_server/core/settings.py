@@ -18,10 +18,11 @@ from msgspec import UNSET, Meta, Raw, Struct
 
 from tieline.complaints import invalid_value, missing, refusal
 from tieline.errors import ApiError
+from tieline.events import RequestWarning
 from tieline.items import Item, too_long
 from tieline.requests import Create
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
-from tieline_server.core import known_values, tool_choice
+from tieline_server.core import ignored, known_values, tool_choice
 from tieline_server.core.deltas import CallKind
 from tieline_server.core.effects import Defaults, Work
 from tieline_server.core.known_values import EFFORTS, SUMMARIES, VERBOSITIES
@@ -140,6 +141,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     verbosity: str | None = None
     unmet: bool = False
     """Whether the choice names a tool, or needs one, that only the input can bring."""
+    warnings: tuple[RequestWarning, ...] = ()
+    """What of the create is ignored."""
 
     def meet(self, items: Iterable[Item]) -> None:
         """Refuses a choice that neither ``tools`` nor these items meet; raises 400."""
@@ -153,7 +156,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def following(self) -> "Settings":
         """The same settings for a response that continues another by itself."""
-        return msgspec.structs.replace(self, generate=True, timeout_ms=None)
+        return msgspec.structs.replace(self, generate=True, timeout_ms=None, warnings=())
 
     def choosing(self, said: Raw, recall: "Recall") -> "Settings":
         """The same settings with another ``tool_choice``, where one is ``said``.
@@ -435,19 +438,28 @@ UNSUPPORTED: Final = ("conversation", "prompt")
 
 
 def settle(
-    create: Create, recall: Recall, *, model: str, defaults: Defaults | None = None
+    create: Create,
+    recall: Recall,
+    *,
+    model: str,
+    defaults: Defaults | None = None,
+    hosted: bool = False,
 ) -> Settings:
     """Checks a create and builds its settings; raises :class:`ApiError` 400 (wire.md 4).
 
-    ``model`` is the resolved public name, with its ``defaults``. What ``recall`` has seen last is
-    not read again.
+    ``model`` is the resolved public name, with its ``defaults``; ``hosted`` says whether tools run
+    where it does. What ``recall`` has seen last is not read again.
     """
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
         raise missing("input")
     said = _members_of(create)
     settled = recall.settings(model, said)
     if settled is None:
-        settled = recall.settle(said, _build(create, recall, model, defaults or Defaults()))
+        built = _build(create, recall, model, defaults or Defaults())
+        warnings = ignored.found(create, recall.read, hosted=hosted)
+        if warnings:
+            built = msgspec.structs.replace(built, warnings=warnings)
+        settled = recall.settle(said, built)
     return settled
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 from tieline.errors import ApiError
 from tieline.items import SEALABLE, Item
 from tieline.requests import Append
-from tieline_server.core import intake, sealed
+from tieline_server.core import ignored, intake, sealed
 from tieline_server.core.effects import Catalog, Principal, Prompt, Resolved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.input_items import read_input
@@ -58,7 +58,15 @@ def ground(turn: "Turn") -> None:
 def _settings(turn: "Turn", resolved: Resolved) -> Settings:
     profile = turn.host.profile
     profile.check(turn.request)
-    settings = settle(turn.request, turn.recall, model=resolved.model, defaults=resolved.defaults)
+    settings = settle(
+        turn.request,
+        turn.recall,
+        model=resolved.model,
+        defaults=resolved.defaults,
+        hosted=resolved.hosted_tools,
+    )
+    if settings.warnings and not turn.host.limits.ignores:
+        raise ignored.refusal(settings.warnings[0])
     others = (tool for tool in settings.tools.offered if tool.type != "function")
     if not profile.custom_tools and any(tool.client_run for tool in others):
         raise unsupported("tools")

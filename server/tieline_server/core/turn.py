@@ -514,6 +514,7 @@ class Turn:
                 stream_id=box.stream_id,
                 response=response,
                 event_id=UNSET if event_id is None else event_id,
+                warnings=self.settings.warnings or UNSET if self.settings else UNSET,
             )
         )
 

@@ -211,7 +211,12 @@ def catalog_of(config: Config, by_name: Mapping[str, Engine]) -> ModelCatalog:
         default = {None} if next(iter(config.models)) in late else set()
         return ModelCatalog(entries, aliases, awaited=awaited | default)
     entries = [
-        Resolved(model=model.id, engine=name, steering=model.steering)
+        Resolved(
+            model=model.id,
+            engine=name,
+            steering=model.steering,
+            hosted_tools=model.hosted_tools,
+        )
         for name, engine in by_name.items()
         for model in engine.models()
     ]
@@ -231,6 +236,7 @@ def _entry(
         model=name,
         engine=engine,
         steering=served.steering,
+        hosted_tools=served.hosted_tools,
         target=served.id,
         price=None if table.price is None else table.price.model_dump(exclude_none=True),
         defaults=Defaults(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from tieline import events
 from tieline.errors import ERRORS, ApiError
@@ -45,24 +45,37 @@ async def next_event(live: LiveLine) -> events.Event:
     return event
 
 
+Warnings = tuple[events.RequestWarning, ...]
+
+
 class Answer(Struct, frozen=True):
-    """A response at its end, and its phases where the line was asked for timing."""
+    """A response, its phases where the line was asked for timing, and what was ignored."""
 
     response: Response
-    phases: dict[str, int]
+    phases: dict[str, int] = {}
+    warnings: Warnings = ()
 
 
 async def final_answer(live: LiveLine) -> Answer:
     """The response as its terminal event has it; raises the error that came instead."""
     phases: dict[str, int] = {}
+    warnings: Warnings = ()
     while True:
         event = await next_event(live)
         if isinstance(event, events.ErrorEvent):
             raise error_of(event)
         if isinstance(event, events.Timing):
             phases = event.phases
+        warnings = warnings or warnings_of(event)
         if isinstance(event, events.LifecycleEvent) and event.TERMINAL:
-            return Answer(_whole(event.response), phases)
+            return Answer(_whole(event.response), phases, warnings)
+
+
+def warnings_of(event: events.Event) -> Warnings:
+    """What is ignored of the create that this event answers."""
+    if isinstance(event, events.ResponseCreated) and event.warnings is not UNSET:
+        return event.warnings
+    return ()
 
 
 def _whole(response: Response) -> Response:

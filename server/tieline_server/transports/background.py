@@ -8,7 +8,13 @@ from tieline.responses import Response
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
 from tieline_server.runtime import Services, lasts
-from tieline_server.transports.answers import error_of, internal_error, next_event
+from tieline_server.transports.answers import (
+    Answer,
+    error_of,
+    internal_error,
+    next_event,
+    warnings_of,
+)
 from tieline_server.transports.calls import LiveLine
 from tieline_server.transports.stored import find
 
@@ -32,14 +38,15 @@ async def first_event(
     return first
 
 
-async def acknowledged(services: Services, live: LiveLine, principal: Principal) -> Response:
+async def acknowledged(services: Services, live: LiveLine, principal: Principal) -> Answer:
     """The response in the background as it stands: queued, or later where a key replays it."""
     first = await _first(live)
     assert isinstance(first, events.LifecycleEvent), "a response begins with its own"
     response, owner = first.response, principal.owner
     fresh = live.line.runs(response.id or "")
     await _lasting(services, owner, response)
-    return response if fresh else await find(services, owner, response.id or "")
+    now = response if fresh else await find(services, owner, response.id or "")
+    return Answer(now, warnings=warnings_of(first))
 
 
 async def _first(live: LiveLine) -> events.Event:

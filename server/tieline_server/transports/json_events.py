@@ -4,6 +4,7 @@ Our own events go only to who asked for them, some types go by another name in a
 an error always has the members that one client or another insists on (wire.md 4.1).
 """
 
+import json as ascii_json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -16,13 +17,19 @@ from tieline.errors import ApiError
 from tieline.responses import Response, ResponseError
 from tieline_server.core.profile import Profile
 
+WARNINGS: Final = "x-tieline-warnings"
+"""Header of an HTTP answer: a JSON array, in ASCII, of what of the create is ignored."""
+
+WARNINGS_BYTES: Final = 4096
+"""Where that header ends: clients refuse an answer with more than 8 KiB of them."""
+
 HEADER: Final = "x-tieline-extensions"
 """Header, or query member, by which a client asks for events of ours: names with commas."""
 
 TIMING_HEADER: Final = "x-responsesapi-include-timing-metrics"
 """The header by which an older client asks for timing alone (wire.md 1.2)."""
 
-NAMES: Final = frozenset({"heartbeat", "limits", "session", "timing"})
+NAMES: Final = frozenset({"heartbeat", "limits", "session", "timing", "warnings"})
 """What can be asked for. ``session``: the greeting and the goodbye of a line."""
 
 _ASKED: Final[Mapping[type[events.Event], str]] = {
@@ -123,6 +130,7 @@ class EventJson:
         self.encoders: dict[type[events.Event], Callable[[Any], bytes | None]] = {
             **dict.fromkeys(events.CLASSES, _encoder.encode),
             events.ErrorEvent: error_json,
+            events.ResponseCreated: _unwarned,
             events.ResponseFailed: _ended,
             events.ResponseIncomplete: _ended,
             events.Opaque: json.encode,
@@ -146,6 +154,8 @@ class EventJson:
         for kind, name in _ASKED.items():
             if name in self._extensions:
                 self.encoders[kind] = timing_json if kind is events.Timing else json.encode
+        if "warnings" in self._extensions:
+            self.encoders[events.ResponseCreated] = _encoder.encode
 
     def encode(self, event: events.Event) -> bytes | None:
         """The event as JSON text; None where this client did not ask for its kind."""
@@ -201,6 +211,23 @@ def _ended(event: events.LifecycleEvent) -> bytes:
     response = told(event.response)
     if response is not event.response:
         event = structs.replace(event, response=response)
+    return _encoder.encode(event)
+
+
+def warnings_header(warnings: Iterable[events.RequestWarning]) -> str:
+    """What of a create is ignored, as the value of a header: the first ones, as many as fit."""
+    entries: list[str] = []
+    for warning in warnings:
+        entry = ascii_json.dumps(structs.asdict(warning), separators=(",", ":"))
+        if sum(map(len, entries)) + len(entry) > WARNINGS_BYTES:
+            break
+        entries.append(entry)
+    return f"[{','.join(entries)}]"
+
+
+def _unwarned(event: events.ResponseCreated) -> bytes:
+    if event.warnings is not UNSET:
+        event = structs.replace(event, warnings=UNSET)
     return _encoder.encode(event)
 
 

@@ -27,6 +27,7 @@ WAY: dict[str, Any] = {
     "stream": True,
     "stream_id": "lane",
     "trace_context": {"traceparent": "00-x"},
+    "unknown": ("zz",),
 }
 """What concerns the way that a create comes, and not what it asks."""
 

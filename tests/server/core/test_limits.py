@@ -94,7 +94,7 @@ UNBOUNDED = {
     for field in structs.fields(Create)
     if any(kind in str(field.type) for kind in LARGE)
 }
-BOUNDED = ("event_id", "idempotency_key", "safety_identifier", "stream_id")
+BOUNDED = ("event_id", "idempotency_key", "safety_identifier", "stream_id", "unknown")
 
 
 @pytest.mark.parametrize("name", [name for name in UNBOUNDED if name not in BOUNDED])

@@ -18,6 +18,7 @@ from tieline.codecs.proto.events import (
     proto_to_json,
     to_response,
     to_server_event,
+    to_warning,
 )
 from tieline.codecs.proto.requests import (
     RequestDecoder,
@@ -57,6 +58,7 @@ __all__ = [
     "to_item",
     "to_response",
     "to_server_event",
+    "to_warning",
 ]
 
 

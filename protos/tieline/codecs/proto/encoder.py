@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline import events
 from tieline.codecs.memory import MAX_LANES, Memory
-from tieline.codecs.proto.events import encode_event
+from tieline.codecs.proto.events import encode_event, to_warning
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
 from tieline.codecs.proto.schema import EVENTS, ITEM, RESPONSE, Arm
 from tieline.codecs.proto.shapes import item_of, own_of, part_of
@@ -351,8 +351,8 @@ class EventEncoder:
         head = _RESPONSE + VARINT[size]
         if output_omitted:
             head = _OMITTED + head
-        elif type(event) is events.ResponseCreated and event.event_id is not UNSET:
-            head = field(_EVENT_ID, event.event_id.encode()) + head
+        elif type(event) is events.ResponseCreated:
+            head = _beside(event) + head
         pieces += _front(event, _ARM_TAGS[type(event)], len(head) + size)
         pieces += (head, said)
 
@@ -410,6 +410,16 @@ _WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any, _Pieces], None]]]
 """Event that is no delta -> what writes it; any other is built whole."""
 
 
+def _beside(event: events.ResponseCreated) -> bytes:
+    """What says how its create was taken."""
+    said = b"" if event.event_id is UNSET else field(_EVENT_ID, event.event_id.encode())
+    if event.warnings is UNSET:
+        return said
+    return said + b"".join(
+        field(_WARNING, to_warning(each).SerializeToString()) for each in event.warnings
+    )
+
+
 _ARM_TAGS: Final = {kind: tag(arm.number) for kind, arm in _ARMS.items()}
 _INDEX: Final = tag(OutputItemDone.OUTPUT_INDEX_FIELD_NUMBER, NUMBER)
 _ITEM: Final = tag(OutputItemDone.ITEM_FIELD_NUMBER)
@@ -417,6 +427,7 @@ _ITEM: Final = tag(OutputItemDone.ITEM_FIELD_NUMBER)
 _RESPONSE: Final = tag(ResponseCompleted.RESPONSE_FIELD_NUMBER)
 _OMITTED: Final = tag(ResponseCompleted.OUTPUT_OMITTED_FIELD_NUMBER, NUMBER) + VARINT[True]
 _EVENT_ID: Final = tag(ResponseCreated.EVENT_ID_FIELD_NUMBER)
+_WARNING: Final = tag(ResponseCreated.WARNINGS_FIELD_NUMBER)
 _OUTPUT: Final = tag(ResponseMessage.OUTPUT_FIELD_NUMBER)
 _MAX_ITEMS: Final = 1024
 

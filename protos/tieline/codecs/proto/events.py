@@ -11,8 +11,9 @@ from tieline.codecs.proto.errors import error_status
 from tieline.codecs.proto.memory import FieldMemory
 from tieline.codecs.proto.schema import EVENT, EVENTS, RESPONSE, Arm
 from tieline.errors import ApiError
-from tieline.events import ErrorEvent, Event, LifecycleEvent
+from tieline.events import ErrorEvent, Event, LifecycleEvent, RequestWarning
 from tieline.responses import Response
+from tieline.v1.events_pb2 import RequestWarning as WarningMessage
 from tieline.v1.events_pb2 import ServerEvent
 from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response as ResponseMessage
@@ -173,6 +174,11 @@ def to_response(response: Response) -> ResponseMessage:
     message = ResponseMessage()
     RESPONSE.write(message, response)
     return message
+
+
+def to_warning(warning: RequestWarning) -> WarningMessage:
+    """A warning as a message."""
+    return WarningMessage(code=warning.code, message=warning.message, param=warning.param)
 
 
 def from_response(message: ResponseMessage) -> Response:

@@ -291,6 +291,34 @@ class Nested(Kind):
         return self.spec.build(field, param)
 
 
+class NestedList(Kind):
+    """A repeated message that mirrors an array of objects."""
+
+    zero: Any = ()
+
+    def __init__(self, spec: "Spec") -> None:
+        self.spec = spec
+
+    def store(self, message: Any, slot: str, raw: bytes) -> bool:
+        given = [members(each) for each in array(raw) or ()]
+        if not given or None in given:
+            return False
+        for each in given:
+            self.spec.fill(getattr(message, slot).add(), each or {})
+        return True
+
+    def load(self, field: Any, param: str) -> Any:
+        return [self.spec.members(each, f"{param}[{at}]") for at, each in enumerate(field)]
+
+    def write(self, message: Any, slot: str, value: Any) -> bool:
+        for each in value:
+            self.spec.write(getattr(message, slot).add(), each)
+        return True
+
+    def read(self, field: Any, param: str) -> Any:
+        return tuple(self.spec.build(each, f"{param}[{at}]") for at, each in enumerate(field))
+
+
 class Slot(NamedTuple):
     """A proto field: the JSON member that it says, and how."""
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from tieline.codecs import json
 from tieline.codecs.memory import MAX_NAME, Memory
@@ -13,7 +13,7 @@ from tieline.codecs.proto.frames import field, tag
 from tieline.codecs.proto.memory import NAMES, FieldMemory
 from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS, raw_members
 from tieline.complaints import refusal
-from tieline.requests import Create, Request
+from tieline.requests import Create, Request, unknown_of
 from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import ResponseCreate
 
@@ -174,11 +174,17 @@ class RequestDecoder:
         return values
 
 
+_UNKNOWN: Final = ""
+"""The name by which a create has what it does not know."""
+
+
 def _add_extras(values: dict[str, Any], given: dict[str, Raw], kind: type[Struct]) -> None:
     """Members that the typed fields could not say: what they are is judged as in JSON."""
     raws = raw_members(kind)
-    for name in kind.__struct_fields__:
-        raw = given.get(name)
+    if kind is Create and (odd := unknown_of(given)) is not UNSET:
+        values[_UNKNOWN] = odd
+    for name in kind.__struct_encode_fields__:
+        raw = given.get(name) if name != _UNKNOWN else None
         if raw is not None:
             values.pop(name, None)
         if raw is not None and raw != NULL:

@@ -27,6 +27,7 @@ from tieline.codecs.proto.fields import (
     Mapped,
     Mode,
     Nested,
+    NestedList,
     Slot,
     Spec,
     Whole,
@@ -73,6 +74,7 @@ _STRUCTS: Final[dict[str, type[Struct]]] = {
         responses.InputTokensDetails,
         responses.OutputTokensDetails,
         events.ErrorDetail,
+        events.RequestWarning,
         events.SteerRef,
     )
 }
@@ -227,7 +229,7 @@ def _message_kind(inner: Descriptor, *, repeated: bool) -> Kind:
         return Variants(_variant(of), _LISTS[inner.name])
     if inner.name in _VARIANTS:
         return Variants(_variant(inner)) if repeated else _variant(inner)
-    return Nested(spec_of(inner))
+    return NestedList(spec_of(inner)) if repeated else Nested(spec_of(inner))
 
 
 _LISTS: Final = {"ItemList": "items", "ContentList": "parts"}
@@ -248,6 +250,10 @@ def _name(field: FieldDescriptor) -> str:
     return field.name.removesuffix("_json")
 
 
+_RARE: Final = frozenset({"output_omitted", "warnings"})
+"""Fields without presence that JSON has only where they are set."""
+
+
 def _mode(field: FieldDescriptor) -> Mode:
     message = field.containing_type
     assert message is not None
@@ -255,7 +261,7 @@ def _mode(field: FieldDescriptor) -> Mode:
         return Mode.ASKED
     if field.name in _NULLABLE.get(message.name, ()):
         return Mode.NULLABLE
-    return Mode.OPTIONAL if field.has_presence or field.name == "output_omitted" else Mode.ALWAYS
+    return Mode.OPTIONAL if field.has_presence or field.name in _RARE else Mode.ALWAYS
 
 
 def _has_json(field: FieldDescriptor) -> bool:

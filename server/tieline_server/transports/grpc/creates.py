@@ -6,12 +6,13 @@ line for one request, whose refusal is the call's status.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from msgspec import structs
 
-from tieline.codecs.proto import RequestDecoder, to_response
+from tieline.codecs.proto import RequestDecoder, to_response, to_warning
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Create, Resume
@@ -116,10 +117,12 @@ class CreateCalls:
         async with self._calls.opened(line) as live:
             self._ask(line, create, len(data), call)
             if create.background:
-                response = await acknowledged(self._services, live, principal)
+                answer = await acknowledged(self._services, live, principal)
             else:
-                response = (await final_answer(live)).response
-        return whole(line_pb2.CreateResponseResponse, response, receives(request))
+                answer = await final_answer(live)
+        warnings = [to_warning(warning) for warning in answer.warnings]
+        made = partial(line_pb2.CreateResponseResponse, warnings=warnings)
+        return whole(made, answer.response, receives(request))
 
     async def resume(self, data: bytes, context: Context, call: Call) -> None:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
@@ -236,7 +239,7 @@ def fitting(size: int, most: int) -> None:
         )
 
 
-def whole(kind: type[ResponseAnswer], response: Response, most: int) -> bytes:
+def whole(kind: Callable[..., ResponseAnswer], response: Response, most: int) -> bytes:
     """A response as the answer of a call, with no more in it than its client receives.
 
     The settings that it echoes go first, since the client has them; its output only where it

@@ -14,7 +14,14 @@ from tieline.requests import Create, Resume, SessionStart
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import unsupported
 from tieline_server.runtime import LineRuntime, Services
-from tieline_server.transports.answers import final_answer, known, traced
+from tieline_server.transports.answers import (
+    Answer,
+    Warnings,
+    final_answer,
+    known,
+    traced,
+    warnings_of,
+)
 from tieline_server.transports.arrivals import Arrival
 from tieline_server.transports.background import acknowledged, first_event, profile_for
 from tieline_server.transports.calls import LiveCalls, LiveLine
@@ -23,11 +30,21 @@ from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.errors import json_response
 from tieline_server.transports.http.sse import EventResponse, EventStream
-from tieline_server.transports.json_events import HEADER, EventJson, asked_for, told
+from tieline_server.transports.json_events import (
+    HEADER,
+    WARNINGS,
+    EventJson,
+    asked_for,
+    told,
+    warnings_header,
+)
 from tieline_server.transports.pulse import Stuck
 
 TIMING: Final = frozenset({"timing"})
 """What this door asks of a line for itself."""
+
+STREAMED: Final = TIMING | {"warnings"}
+"""What a reader of events may ask for."""
 
 IDEMPOTENCY: Final = "Idempotency-Key"
 """The header that says of two creates that they are one."""
@@ -93,8 +110,7 @@ class CreateCalls:
                 if create.stream:
                     return await self._stream(call, live, principal, create, extensions)
                 if create.background:
-                    response = await acknowledged(self._services, live, principal)
-                    return json_response(responses.encode(told(response)))
+                    return _answered(await acknowledged(self._services, live, principal))
                 return await _whole(call, live)
 
     async def resume(self, call: Call, after: int | None) -> web.StreamResponse:
@@ -114,7 +130,7 @@ class CreateCalls:
             return frozenset()
         if not create.stream:
             return TIMING
-        return TIMING & asked_for(call.request.headers.getall(HEADER, []))
+        return STREAMED & asked_for(call.request.headers.getall(HEADER, []))
 
     async def _stream(
         self,
@@ -127,6 +143,7 @@ class CreateCalls:
         first = await first_event(self._services, live, principal, create)
         response = EventResponse(headers=EVENT_STREAM)
         call.stamp(response, {"created": round(call.spent * 1000, 3)})
+        _warn(response, warnings_of(first))
         writer = await response.prepare(call.request)
         assert isinstance(writer, StreamWriter), "a response that has just been made"
         profile = self._services.profile
@@ -155,10 +172,21 @@ async def _whole(call: Call, live: LiveLine) -> web.Response:
         answer = await final_answer(live)
     except ApiError as error:
         raise _known(error) from None
-    response = json_response(responses.encode(told(answer.response)))
+    response = _answered(answer)
     phases = {name: spent / 1000 for name, spent in answer.phases.items()}
     call.stamp(response, phases)
     return response
+
+
+def _answered(answer: Answer) -> web.Response:
+    response = json_response(responses.encode(told(answer.response)))
+    _warn(response, answer.warnings)
+    return response
+
+
+def _warn(response: web.StreamResponse, warnings: Warnings) -> None:
+    if warnings:
+        response.headers[WARNINGS] = warnings_header(warnings)
 
 
 def _known(error: ApiError) -> ApiError:

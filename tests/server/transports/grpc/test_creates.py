@@ -16,7 +16,7 @@ from tests.support.json_values import dumps
 from tests.support.runtime import until
 from tieline.codecs.proto import to_response
 from tieline.responses import Response
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import items_pb2, line_pb2, requests_pb2
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
@@ -299,7 +299,7 @@ def test_cn_17_a_stream_of_one_turn_states_its_limit_with_its_request() -> None:
 def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits() -> None:
     response = Response(
         id="resp_1",
-        output=(Raw(dumps({"type": "message", "role": "assistant", "content": "x" * 30_000})),),
+        output=[Raw(dumps({"type": "message", "role": "assistant", "content": "x" * 30_000}))],
         instructions=Raw(dumps("i" * 1000)),
     )
     answer = line_pb2.CreateResponseResponse
@@ -312,3 +312,42 @@ def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits
     assert len(least) < LEAST_BYTES
     assert answer.FromString(least).output_omitted
     assert receives(line_pb2.GetResponseRequest(max_receive_bytes=1)) == LEAST_BYTES
+
+
+def test_in_07_what_is_ignored_is_typed_in_the_answer_and_in_the_event() -> None:
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel, served.line() as line:
+            hosted = items_pb2.Tool(opaque=items_pb2.OpaqueTool(type="mcp", json='{"type":"mcp"}'))
+            odd = body(tools=[hosted], extra_json='{"tempratur":1}')
+            stub = responses(channel)
+            answer = await stub.CreateResponse(line_pb2.CreateResponseRequest(response_create=odd))
+            await line.send(line_pb2.ConnectRequest(response_create=odd, event_id="e"))
+            created = (await line.until("response_created"))[-1].response_created
+            assert created.event_id == "e"
+            for warnings in (answer.warnings, created.warnings):
+                assert [(each.code, each.param) for each in warnings] == [
+                    ("unknown_parameter", "tempratur"),
+                    ("unsupported_tool", "tools[0].type"),
+                ]
+            plain = await stub.CreateResponse(
+                line_pb2.CreateResponseRequest(response_create=body())
+            )
+            assert not plain.warnings
+
+    run(main())
+
+
+def test_in_07_where_nothing_may_be_ignored_it_is_the_status() -> None:
+    async def main() -> None:
+        async with serve(limits=Limits(ignores=False)) as served, served.channel() as channel:
+            odd = body(extra_json='{"tempratur":1}')
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await responses(channel).CreateResponse(
+                    line_pb2.CreateResponseRequest(response_create=odd)
+                )
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            error = status_error(caught.value.trailing_metadata())
+            assert error is not None
+            assert (error.code, error.param) == ("unknown_parameter", "tempratur")
+
+    run(main())

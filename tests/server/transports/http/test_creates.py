@@ -16,6 +16,7 @@ from tests.support.http_harness import serve
 from tieline import responses
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
+from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import LineRuntime
@@ -119,6 +120,68 @@ def test_many_requests_go_over_one_connection() -> None:
                 assert reply.status == 200
             assert len(served.records) == 50
             assert len(served.door.connections.open) == 1
+
+    run(main())
+
+
+ODD = {"tempratur": 1, "ünknown": 2, "tools": [{"type": "web_search"}]}
+
+
+def test_in_07_what_is_ignored_is_in_a_header_of_the_answer() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            for body in ({**CREATE, **ODD}, {**CREATE, **ODD, "background": True}):
+                reply = await client.ask("POST", PATH, body)
+                assert reply.status == 200
+                assert "warnings" not in reply.json
+                said = reply.headers["x-tieline-warnings"]
+                assert said.isascii()
+                assert [(each["code"], each["param"]) for each in json.loads(said)] == [
+                    ("unknown_parameter", "tempratur"),
+                    ("unknown_parameter", "ünknown"),
+                    ("unsupported_tool", "tools[0].type"),
+                ]
+                assert "'temperature'" in json.loads(said)[0]["message"]
+            plain: dict[str, Any] = {**CREATE, "stream_options": {}, "moderation": None}
+            assert "x-tieline-warnings" not in (await client.ask("POST", PATH, plain)).headers
+
+    run(main())
+
+
+def test_in_07_a_stream_has_the_header_and_openais_events_unless_more_is_asked_for() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            for headers in ({}, {"x-tieline-extensions": "warnings"}):
+                client.request("POST", PATH, {**STREAM, **ODD}, headers=headers)
+                head = await client.head()
+                assert len(json.loads(head.headers["x-tieline-warnings"])) == 3
+                created, *others = await client.events()
+                assert ("warnings" in created) is bool(headers)
+                assert not any("warnings" in event for event in others)
+
+    run(main())
+
+
+def test_in_07_a_header_of_warnings_ends_where_clients_would_refuse_it() -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            odd = {"ü" * 60 + str(number): 1 for number in range(20)}
+            reply = await client.ask("POST", PATH, {**CREATE, **odd})
+            said = reply.headers["x-tieline-warnings"]
+            assert len(said) < 4200
+            assert 1 < len(json.loads(said)) < 16
+
+    run(main())
+
+
+def test_in_07_where_nothing_may_be_ignored_it_is_the_status() -> None:
+    async def main() -> None:
+        async with serve(limits=Limits(ignores=False)) as served, served.connection() as client:
+            for body in ({**CREATE, "tempratur": 1}, {**STREAM, "tempratur": 1}):
+                reply = await client.ask("POST", PATH, body)
+                assert reply.status == 400
+                assert reply.json["error"]["code"] == "unknown_parameter"
+                assert reply.json["error"]["param"] == "tempratur"
 
     run(main())
 

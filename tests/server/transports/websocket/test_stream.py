@@ -565,6 +565,19 @@ def test_a_session_start_is_answered_and_asks_for_extensions() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("query", ["", "?x-tieline-extensions=warnings"])
+def test_in_07_what_is_ignored_is_told_to_a_client_that_asks(query: str) -> None:
+    async def main() -> None:
+        async with serve() as served, served.socket(query=query) as socket:
+            created, *others = await socket.turn(tempratur=1, tools=[{"type": "mcp"}])
+            told = [each["param"] for each in created.get("warnings", [])]
+            assert told == (["tempratur", "tools[0].type"] if query else [])
+            assert not any("warnings" in event for event in others)
+            assert "warnings" not in (await socket.turn())[0]
+
+    run(main())
+
+
 def test_cn_16_a_session_start_that_is_not_first_asks_for_nothing() -> None:
     async def main() -> None:
         async with serve() as served, served.socket() as socket:
