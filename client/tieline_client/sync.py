@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from msgspec import Raw
 
-from tieline.events import Event, SessionGoingAway, SessionStarted
+from tieline.events import Event, RequestWarning, SessionGoingAway, SessionStarted
 from tieline.responses import Response
 from tieline_client import aio
 from tieline_client._replay import Policy
@@ -433,6 +433,11 @@ class _Stream(Generic[S]):
     def timing(self) -> dict[str, int] | None:
         """Microseconds by phase, once the server has told."""
         return self.aio.timing
+
+    @property
+    def warnings(self) -> tuple[RequestWarning, ...]:
+        """What of the create the server ignores, once it has begun the response."""
+        return self.aio.warnings
 
     @property
     def wall(self) -> float | None:

@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from tieline.errors import ApiError, RequestTooLarge, TielineError
-from tieline.events import Event, ResponseCreated, ResponseDone
+from tieline.events import Event, RequestWarning, ResponseCreated, ResponseDone
 from tieline.requests import Create
 from tieline.responses import Response
 from tieline_client._history import History, Plan
@@ -193,6 +193,11 @@ class SessionStream:
     def timing(self) -> dict[str, int] | None:
         """Microseconds by phase, once the server has told."""
         return self._reading.timing
+
+    @property
+    def warnings(self) -> tuple[RequestWarning, ...]:
+        """What of the create the server ignores, once it has begun the response."""
+        return self._reading.warnings
 
     @property
     def wall(self) -> float | None:

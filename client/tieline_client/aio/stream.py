@@ -17,6 +17,7 @@ from tieline.events import (
     Event,
     LifecycleEvent,
     Opaque,
+    RequestWarning,
     ResponseCreated,
     ResponseFailed,
     Timing,
@@ -113,6 +114,8 @@ class ResponseStream:
         self._rested_at: float | None = None
         self.timing: dict[str, int] | None = None
         """Microseconds by phase, once the server has told: service, engine and held time."""
+        self.warnings: tuple[RequestWarning, ...] = () if known is None else known.warnings
+        """What of the create the server ignores, once it has begun the response."""
 
     # Reading.
 
@@ -281,9 +284,11 @@ class ResponseStream:
             return
         if self._has(event):
             return
-        if isinstance(event, ResponseCreated) and self._fold.ended:
-            # The successor of a steered response.
-            self._fold = Fold()
+        if isinstance(event, ResponseCreated):
+            self.warnings = event.warnings or self.warnings
+            if self._fold.ended:
+                # The successor of a steered response.
+                self._fold = Fold()
         self._fold.push(event)
         if isinstance(event, Opaque):
             self._torn = self._torn or event.name in _SHAPING

@@ -34,7 +34,7 @@ from tieline_client.transports.base import Endpoint, Proxy, checked
 EXTENSIONS: Final = "x-tieline-extensions"
 """The header that asks for events of ours, and by which a server says that it has them."""
 
-_ASKED: Final = {EXTENSIONS: "heartbeat,session,timing"}
+_ASKED: Final = {EXTENSIONS: "heartbeat,session,timing,warnings"}
 """What we can read (design: extensions)."""
 _TIMING: Final = "responsesapi.websocket_timing"
 """What :class:`tieline.events.Timing` is called on this wire; phases end in ``_us``."""

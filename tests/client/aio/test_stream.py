@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from tests.client.aio.lines import collect, run
 from tests.client.servicer import Peer, Speaker, refusal
@@ -38,6 +39,28 @@ def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
         assert (result.text, result.calls, stream.ended) == ("two", (), True)
         assert result.usage is not None
         assert result.usage.total_tokens == 5
+
+    run(script, test)
+
+
+def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
+    warning = events.RequestWarning(code="unknown_parameter", message="No.", param="tempratur")
+
+    async def script(peer: Peer) -> None:
+        speaker = Speaker(await peer.create())
+        created = replace(speaker.created(), warnings=(warning,))
+        await peer.send(created, *speaker.text("one"), speaker.completed())
+        speaker = Speaker(await peer.create(), response_id="r2")
+        await peer.send(speaker.created(), *speaker.text("two"), speaker.completed())
+
+    async def test(line: Line) -> None:
+        stream = await line.create(input="a")
+        assert stream.warnings == ()
+        await stream.result()
+        assert stream.warnings == (warning,)
+        plain = await line.create(input="b")
+        await plain.result()
+        assert plain.warnings == ()
 
     run(script, test)
 

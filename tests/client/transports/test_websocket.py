@@ -98,7 +98,7 @@ def test_the_upgrade_asks_for_extensions_and_for_no_compression() -> None:
     run(script, test, api_key="sk-1", path="/base")
     assert got["path"] == "/base/v1/responses"
     assert got["authorization"] == "Bearer sk-1"
-    assert got["x-tieline-extensions"] == "heartbeat,session,timing"
+    assert got["x-tieline-extensions"] == "heartbeat,session,timing,warnings"
     assert not {"sec-websocket-extensions", "origin", "cookie"} & set(got)
 
 

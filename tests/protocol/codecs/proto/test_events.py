@@ -247,3 +247,32 @@ def test_a_typed_item_reads_as_an_item() -> None:
     item = proto.from_item(message)
     assert (item.type, item.opens) == ("function_call", "c")
     assert proto.to_item(item) == message
+
+
+WARNED = events.ResponseCreated(
+    sequence_number=0,
+    response=responses.Response(id="resp_1", status="in_progress"),
+    event_id="e",
+    warnings=(
+        events.RequestWarning(code="unknown_parameter", message="Unknown: 'ü'.", param="ü"),
+        events.RequestWarning(code="unsupported_tool", message="No.", param="tools[0].type"),
+    ),
+)
+
+
+@pytest.mark.parametrize("encode", [proto.encode_event, proto.EventEncoder().encode])
+@pytest.mark.parametrize("decode", [proto.decode_event, proto.EventDecoder().decode])
+def test_in_07_the_warnings_of_a_create_come_as_they_went(encode: Any, decode: Any) -> None:
+    (message,) = ConnectResponse.FromString(encode(WARNED)).events
+    assert [each.param for each in message.response_created.warnings] == ["ü", "tools[0].type"]
+    assert same(decode(message), WARNED)
+    assert decode(message).warnings == WARNED.warnings
+    raw = proto.proto_to_json(message)
+    assert same(json.decode_event(raw), WARNED)
+    assert proto.json_to_proto(raw) == message
+
+
+@pytest.mark.parametrize("warnings", ["[]", "null", "5", '["x"]', '[{"code":1}]', '[{"odd":1}]'])
+def test_in_07_warnings_of_no_usual_shape_are_carried(warnings: str) -> None:
+    raw = b'{"type":"response.created","response":{"id":"r"},"warnings":%b}' % warnings.encode()
+    assert value(proto.proto_to_json(proto.json_to_proto(raw))) == value(raw)
