@@ -27,6 +27,7 @@ EXTENSIONS: Final = (
     "steer",
     "timeout_ms",
     "timing",
+    "warnings",
 )
 """What this server offers beyond OpenAI's API (docs/protocol.md)."""
 

@@ -55,12 +55,12 @@ def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
 
     async def test(line: Line) -> None:
         stream = await line.create(input="a")
-        assert stream.warnings == ()
+        assert not stream.warnings
         await stream.result()
         assert stream.warnings == (warning,)
         plain = await line.create(input="b")
         await plain.result()
-        assert plain.warnings == ()
+        assert not plain.warnings
 
     run(script, test)
 

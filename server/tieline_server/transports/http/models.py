@@ -20,6 +20,7 @@ HTTP_EXTENSIONS: Final = (
     "resume",
     "timeout_ms",
     "timing",
+    "warnings",
 )
 """What of our extensions one request can carry."""
 
