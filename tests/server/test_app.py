@@ -96,6 +96,8 @@ def test_the_limits_are_those_of_the_settings() -> None:
     limits = limits_of(Config.load({**flags, "resume_window": 5}))
     assert (limits.active, limits.lanes, limits.queue, limits.held_timeout) == (1, 2, 3, 4.0)
     assert limits.resume_window == 5.0
+    assert limits.ignores
+    assert not limits_of(Config.load({"ignored": "refuse"})).ignores
 
 
 def test_the_memory_store_has_the_bounds_of_the_settings() -> None:
