@@ -27,7 +27,7 @@ from tieline_server.core.effects import Principal
 from tieline_server.guards.base import GuardError
 from tieline_server.keys import KeyFileError
 from tieline_server.ledger.sql import SqlLedger
-from tieline_server.runtime import Services
+from tieline_server.runtime import Services, running
 from tieline_server.stores.memory import MemoryStore
 from tieline_server.stores.sql import SqlStore
 from tieline_server.telemetry import make_logger
@@ -71,6 +71,23 @@ def test_what_is_there_when_the_server_starts_is_never_searched_for_garbage() ->
     finally:
         gc.unfreeze()
     assert min(frozen) > 10_000
+
+
+def test_op_11_an_idle_server_waits_for_nothing_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What goes on for as long as the process does is no errand that could end."""
+    monkeypatch.setattr(running, "ERRANDS", 3600.0)
+    flags = {"engine": "scripted", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await serve(Config.load(flags), announce=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+    try:
+        asyncio.run(main())
+    finally:
+        gc.unfreeze()
 
 
 def test_a_guard_that_cannot_be_had_is_refused_at_the_start(tmp_path: Path) -> None:

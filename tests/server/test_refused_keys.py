@@ -40,14 +40,40 @@ def metrics(server: ServerProcess) -> str:
     return text
 
 
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.toml"
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    path.write_text(f'[[keys]]\nhash = "sha256:{digest}"\nowner = "ann"\n')
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("transport", ["grpc", "websocket", "http"])
+def test_op_01_a_right_key_is_served_while_wrong_ones_of_its_address_wait(
+    transport: str, keys: Path
+) -> None:
+    with serving("--api-keys", str(keys)) as server:
+        url = schemes(server)[transport]
+
+        async def main() -> None:
+            for _ in range(5):
+                assert await turn(url, WRONG) == "invalid_api_key"
+            wrong = [asyncio.create_task(turn(url, WRONG)) for _ in range(5)]
+            assert await turn(url, KEY) == "completed"
+            # The last of them waits for 5 s.
+            assert not all(task.done() for task in wrong)
+            assert set(await asyncio.gather(*wrong)) == {"invalid_api_key"}
+
+        asyncio.run(main())
+        assert f'{{tieline_transport="{transport}"}} 10' in metrics(server)
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_op_01_wrong_keys_are_logged_and_counted_and_right_ones_served(
-    workers: str, tmp_path: Path
+    workers: str, keys: Path, tmp_path: Path
 ) -> None:
-    keys = tmp_path / "keys.toml"
     digest = hashlib.sha256(KEY.encode()).hexdigest()
-    keys.write_text(f'[[keys]]\nhash = "sha256:{digest}"\nowner = "ann"\n')
-    keys.chmod(0o600)
     several = ("--workers", workers, "--store", f"sqlite:///{tmp_path}/tieline.db")
     with serving("--api-keys", str(keys), *several) as server:
 
