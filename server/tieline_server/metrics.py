@@ -129,21 +129,7 @@ class Numbers:
         ``lines`` are open now and hold ``history_bytes`` of items; ``evicted`` chains had to go.
         """
         parts = [
-            *_sum("tieline_server_lines_active", "gauge", "Open lines.", [((), lines)], ()),
-            *_sum(
-                "tieline_server_history_bytes",
-                "gauge",
-                "Bytes of the items that open lines remember.",
-                [((), history_bytes)],
-                (),
-            ),
-            *_sum(
-                "tieline_server_history_evictions_total",
-                "counter",
-                "Chains that had to go for want of memory.",
-                [((), evicted)],
-                (),
-            ),
+            *_held(lines, history_bytes, evicted),
             *_sum(
                 "tieline_server_events_total",
                 "counter",
@@ -217,6 +203,24 @@ def _sum(
     yield from _head(name, kind, meaning)
     for labels, value in values:
         yield f"{name}{_labels(names, labels)} {value}"
+
+
+def _held(lines: int, history_bytes: int, evicted: int) -> Iterator[str]:
+    yield from _sum("tieline_server_lines_active", "gauge", "Open lines.", [((), lines)], ())
+    yield from _sum(
+        "tieline_server_history_bytes",
+        "gauge",
+        "Bytes of the items that open lines remember.",
+        [((), history_bytes)],
+        (),
+    )
+    yield from _sum(
+        "tieline_server_history_evictions_total",
+        "counter",
+        "Chains that had to go for want of memory.",
+        [((), evicted)],
+        (),
+    )
 
 
 def _guard(what: str, meaning: str, values: Mapping[tuple[str, str], float]) -> Iterator[str]:
