@@ -26,6 +26,9 @@ PERIOD: Final = 0.5
 ANSWER: Final = 1.0
 """Seconds without an answer that make a silence: with the period, it is seen within two."""
 
+FULL_AGAIN: Final = 60.0
+"""Seconds until a disk without room is told again: what is small may find some meanwhile."""
+
 _LOOK: Final = update(LEASES).where(LEASES.c.name == "").values(holder="")
 """Changes nothing, and fails wherever a change would."""
 
@@ -42,7 +45,7 @@ class Told(Protocol):
         ...
 
     def full(self) -> None:
-        """There is no room for what is written; said once until something was."""
+        """There is no room for what is written; said again after a while."""
         ...
 
 
@@ -63,7 +66,7 @@ class PatientDatabase:
         self._answers.set()
         self._waiting: set[asyncio.Timeout] = set()
         self._wrote_at = float("-inf")
-        self._full = False
+        self._full_at = float("-inf")
         self.away = False
         """Whether its silence has outlasted the patience."""
 
@@ -80,7 +83,6 @@ class PatientDatabase:
         """Runs a change; where the database fails meanwhile, from its start again."""
         written = await self._patiently(lambda: self._database.write(change))
         self._wrote_at = self._clock()
-        self._full = False
         return written
 
     async def erase(self) -> bool:
@@ -122,8 +124,8 @@ class PatientDatabase:
         except TimeoutError:
             raise Unavailable() from None
         except Full:
-            if not self._full:
-                self._full = True
+            if self._clock() - self._full_at >= FULL_AGAIN:
+                self._full_at = self._clock()
                 self._told.full()
             raise Unavailable() from None
 

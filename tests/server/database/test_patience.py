@@ -210,7 +210,9 @@ def test_op_02_a_disk_without_room_is_told_once_and_refused_at_once(folder: Path
                     await stage.database.write(fill)
             assert stage.heard.said == ["full"]
             assert not stage.database.away
+            # What is small finds room.
             await stage.database.write(add)
+            stage.clock.now += 60.0
             with pytest.raises(Unavailable):
                 await stage.database.write(fill)
             assert stage.heard.said == ["full", "full"]
