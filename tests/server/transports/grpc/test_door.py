@@ -27,6 +27,7 @@ from tieline_server.transports.grpc.door import HEALTH, MODELS, REFLECTION, RESP
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+NAMES = ("", RESPONSES, MODELS)
 
 
 def test_the_table_of_doors_names_this_one() -> None:
@@ -258,6 +259,27 @@ def test_a_health_watch_stays_open_and_sees_the_drain_begin() -> None:
 
 
 ALPHA = "grpc.reflection.v1alpha.ServerReflection"
+
+
+def test_op_02_the_health_of_the_services_follows_the_readiness() -> None:
+    """That of the server as a whole does not: it lives."""
+
+    async def main() -> None:
+        async with serve() as served, served.channel() as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            readiness = served.services.readiness
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=RESPONSES))
+            assert (await watch.read()).status == SERVING
+            readiness.lack("database", "it is away")
+            assert (await watch.read()).status == NOT_SERVING
+            told = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in NAMES]
+            assert [answer.status for answer in told] == [SERVING, NOT_SERVING, NOT_SERVING]
+            readiness.have("database")
+            assert (await watch.read()).status == SERVING
+            told = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in NAMES]
+            assert [answer.status for answer in told] == [SERVING] * 3
+
+    run(main())
 
 
 @pytest.mark.parametrize("name", [REFLECTION, ALPHA])

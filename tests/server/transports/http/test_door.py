@@ -205,6 +205,25 @@ def test_a_connection_that_says_nothing_is_closed() -> None:
     run(main())
 
 
+def test_op_02_readiness_is_apart_from_life_and_says_what_is_lacking(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text("keys = []\n")
+
+    async def main() -> None:
+        async with serve(api_keys=keys) as served, served.connection() as client:
+            readiness = served.services.readiness
+            assert (await client.ask("GET", "/readyz")).json == {"status": "ready"}
+            readiness.lack("database", "it is away")
+            reply = await client.ask("GET", "/readyz")
+            assert reply.status == 503
+            assert reply.json == {"status": "not_ready", "lacking": {"database": "it is away"}}
+            assert (await client.ask("GET", "/healthz")).status == 200
+            readiness.have("database")
+            assert (await client.ask("HEAD", "/readyz")).status == 200
+
+    run(main())
+
+
 def test_a_drain_closes_idle_connections_and_lets_requests_end() -> None:
     async def main() -> None:
         gate = asyncio.Event()
@@ -222,6 +241,8 @@ def test_a_drain_closes_idle_connections_and_lets_requests_end() -> None:
                 reply = await late.ask("GET", "/healthz")
                 assert (reply.status, reply.error["code"]) == (503, "server_draining")
                 assert reply.headers["connection"] == "close"
+            async with served.connection() as late:
+                assert (await late.ask("GET", "/readyz")).error["code"] == "server_draining"
             async with served.connection() as late:
                 reply = await late.ask("POST", PATH, CREATE)
                 assert (reply.status, reply.error["code"]) == (503, "server_draining")
