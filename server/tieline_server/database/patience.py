@@ -9,6 +9,7 @@ comes late waits less.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
@@ -17,6 +18,8 @@ from sqlalchemy import Connection, update
 from tieline_server.database.connection import Database
 from tieline_server.database.errors import Away, Busy, DatabaseError, Full, Unavailable
 from tieline_server.database.schema import LEASES
+
+logger: Final = logging.getLogger("tieline.database")
 
 T = TypeVar("T")
 
@@ -153,6 +156,10 @@ class PatientDatabase:
             look.result()
         except DatabaseError as error:
             self._silent(began, str(error))
+        except Exception as bug:
+            # Whoever waits must not wait for ever.
+            logger.exception("database.look failed")
+            self._silent(began, type(bug).__name__)
         else:
             self._answered()
         finally:

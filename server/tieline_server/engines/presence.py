@@ -6,11 +6,14 @@ that a process which gets no turns any more learns that it is back.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from tieline.errors import TielineError
 from tieline_server.engines.base import Engine, EngineAway, Probing
+
+logger: Final = logging.getLogger("tieline.engines")
 
 PERIOD: Final = 1.0
 """Seconds between two looks."""
@@ -57,15 +60,17 @@ class Presence:
             await asyncio.gather(*(self._look(name, engine) for name, engine in asking.items()))
 
     async def _look(self, name: str, engine: Probing) -> None:
-        if name not in self._awaited:
-            self._say(name, None if await engine.answers() else SILENT)
-            return
         try:
+            if name not in self._awaited:
+                self._say(name, None if await engine.answers() else SILENT)
+                return
             if not engine.probed:
                 await engine.probe()
             self._arrived()
         except TielineError as error:
             self._say(name, str(error))
+        except Exception:
+            logger.exception("a look at an engine failed", extra={"engine": name})
         else:
             self._awaited.discard(name)
             self._say(name, None)
