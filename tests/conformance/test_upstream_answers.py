@@ -102,6 +102,31 @@ def test_up_03_an_emoji_in_two_chunks_is_one_and_half_of_one_is_u_fffd(
     run(case())
 
 
+def test_up_02_null_in_an_item_is_as_if_absent(wire: Wire) -> None:
+    items = [
+        {"role": "user", "content": "one"},
+        {"type": "reasoning", "id": None, "summary": []},
+        {
+            "type": "reasoning",
+            "id": None,
+            "summary": [],
+            "encrypted_content": None,
+            "content": None,
+        },
+        {"type": "message", "role": "assistant", "id": None, "phase": None, "content": "two"},
+        {"role": "user", "content": "three"},
+    ]
+
+    async def case() -> None:
+        async with before([text("fine"), ended()]) as (server, served), wire(served) as peer:
+            made = response(await ask(peer, model=MODEL, input=items))
+            assert made["status"] == "completed"
+            told = server.bodies[-1]["input"]
+            assert [each["content"] for each in told] == ["one", "two", "three"]
+
+    run(case())
+
+
 def test_up_04_a_log_probability_of_minus_infinity_fails_no_turn(wire: Wire) -> None:
     entry = {"token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": []}
     never = {**entry, "logprob": float("-inf")}

@@ -199,3 +199,9 @@ def test_the_type_of_an_item_counts_wherever_and_however_it_is_written(raw: byte
 def test_a_type_inside_of_an_item_is_not_its_own() -> None:
     item = items.decode(b'{"role":"user","content":[{"type":"function_call_output"}]}')
     assert (item.type, item.answers) == ("message", None)
+
+
+def test_up_06_the_output_of_a_local_shell_names_its_call_by_id_where_it_has_no_call_id() -> None:
+    assert items.decode(b'{"type":"local_shell_call_output","id":"c","output":""}').answers == "c"
+    named = b'{"type":"local_shell_call_output","id":"x","call_id":"c","output":""}'
+    assert items.decode(named).answers == "c"

@@ -18,8 +18,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from tieline import items
 from tieline.errors import ApiError
 from tieline.items import FunctionCall, FunctionCallOutput, Item
+from tieline_server.core.deltas import TOOL_SEARCH
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import TOOL_SEARCH, Settings, Tool, parse_tools
+from tieline_server.core.settings import Settings, Tool, parse_tools
 
 KEY: Final = "core.brought_tools"
 

@@ -5,13 +5,24 @@ kind may follow text of another; a change of kind closes the item before it. ``t
 delta is how many tokens it stands for, so that a turn that is cut knows what was really used.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Raw, Struct
 
 from tieline.items import Item
 
 CallKind = Literal["function_call", "custom_tool_call", "tool_search_call"]
+
+TOOL_SEARCH: Final = "tool_search"
+"""The type of the tool that finds others, and its name where the client runs it."""
+
+CALL_KINDS: Final[dict[str, CallKind]] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    TOOL_SEARCH: "tool_search_call",
+}
+"""Type of a tool that a client may run -> type of its calls."""
+
 FinishReason = Literal["stop", "length", "content_filter"]
 
 

@@ -23,22 +23,12 @@ from tieline.items import Item, too_long
 from tieline.requests import Create
 from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
 from tieline_server.core import ignored, known_values, tool_choice
-from tieline_server.core.deltas import CallKind
+from tieline_server.core.deltas import CALL_KINDS, TOOL_SEARCH, CallKind
 from tieline_server.core.effects import Defaults, Work
 from tieline_server.core.known_values import EFFORTS, SUMMARIES, VERBOSITIES
 from tieline_server.core.tool_choice import ToolChoice as ToolChoice
 
 T = TypeVar("T")
-
-TOOL_SEARCH: Final = "tool_search"
-"""The type of the tool that finds others, and its name where the client runs it."""
-
-_CALL_KINDS: Final[dict[str, CallKind]] = {
-    "function": "function_call",
-    "custom": "custom_tool_call",
-    TOOL_SEARCH: "tool_search_call",
-}
-"""Type of a tool that a client may run -> type of its calls."""
 
 _SEARCH_PARAMETERS: Final = (
     b'{"type":"object","properties":{"paths":{"type":"array","items":{"type":"string"}}},'
@@ -77,12 +67,12 @@ class Tool(Struct, frozen=True, kw_only=True):
     @property
     def client_run(self) -> bool:
         """Whether the client runs it; a search without a name is the server's."""
-        return self.type in _CALL_KINDS and self.name is not None
+        return self.type in CALL_KINDS and self.name is not None
 
     @property
     def call_kind(self) -> CallKind:
         """The type of the item that is a call of it."""
-        return _CALL_KINDS[self.type]
+        return CALL_KINDS[self.type]
 
 
 class Tools(Struct, frozen=True):
@@ -254,7 +244,7 @@ def parse_tools(data: bytes, param: str = "tools") -> Tools:
 
 
 def _read_tool(
-    raw: Raw, param: str, offered: dict[object, Tool], *, namespace: str | None = None
+    raw: Raw, param: str, offered: dict[object, Tool], *, within: _ToolView | None = None
 ) -> Raw | dict[str, Any]:
     """Adds what one entry offers to ``offered`` and returns its echo."""
     view = _decode(_tool, bytes(raw), param)
@@ -269,13 +259,14 @@ def _read_tool(
         if view.tools is None:
             raise missing(f"{param}.tools")
         for index, entry in enumerate(view.tools):
-            _read_tool(entry, f"{param}.tools[{index}]", offered, namespace=view.name)
+            _read_tool(entry, f"{param}.tools[{index}]", offered, within=view)
         return raw
     name, parameters = view.name, None
     if view.type == "function":
         parameters = _schema(view.parameters, param)
     elif searches:
         name, parameters = TOOL_SEARCH, _schema(view.parameters, param) or _SEARCH_PARAMETERS
+    namespace = within.name if within else None
     called = view.type in ("function", "custom") or searches
     key = (namespace, name) if called else len(offered)
     if key in offered:
@@ -294,7 +285,7 @@ def _read_tool(
         strict=view.strict,
         format=_input_format(view.format, param) if view.type == "custom" else None,
         param=param,
-        deferred=view.defer_loading is True,
+        deferred=(view.defer_loading or (within and within.defer_loading)) is True,
     )
     if view.type != "function":
         return raw

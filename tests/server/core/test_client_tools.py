@@ -53,6 +53,8 @@ def test_up_07_a_deferred_function_is_callable_once_a_search_has_found_it() -> N
     chain = [CALL, found(function("mail", deferred=True))]
     assert names(*tools, chain=chain) == ["tool_search", "read", "mail"]
     assert names(*tools, chain=[CALL, {**found(), "tools": None}]) == ["tool_search", "read"]
+    space = {"type": "namespace", "name": "crm", "defer_loading": True, "tools": [function("a")]}
+    assert names(SEARCH, space) == ["tool_search"]
 
 
 def test_up_07_what_a_search_brings_need_not_have_been_offered_and_may_be_in_a_namespace() -> None:

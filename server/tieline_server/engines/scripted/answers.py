@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 
 from tieline_server.core.client_tools import callable_tools
 from tieline_server.core.deltas import (
+    TOOL_SEARCH,
     CallDelta,
     CallKind,
     CallStart,
@@ -208,7 +209,9 @@ class Author:
     def _function_call(self, each: script.FunctionCall, context: Context) -> Runs:
         filled = script.fill_all(each.arguments, context)
         pieces = self._cut(CallDelta, filled if isinstance(filled, str) else _json(filled))
-        return _call("function_call", each.name, each.namespace, pieces, context)
+        offered = (tool.name for tool in context.tools if tool.type == TOOL_SEARCH)
+        kind: CallKind = "tool_search_call" if each.name in offered else "function_call"
+        return _call(kind, each.name, each.namespace, pieces, context)
 
     def _custom_tool_call(self, each: script.CustomToolCall, context: Context) -> Runs:
         pieces = self._filled(CallDelta, each.input, context)
@@ -245,6 +248,8 @@ def _ready(rule: Rule, pace: Pace) -> _Ready:
 
 def _is_fixed(each: script.AnyEmission) -> bool:
     """Whether no prompt can change it, and it is small enough to keep."""
+    if isinstance(each, script.FunctionCall) and each.name == TOOL_SEARCH:
+        return False
     # JSON leaves braces as they are, and none of its own look like a placeholder.
     data = _json(each)
     return len(data) <= REUSED and not PLACEHOLDER.search(data)

@@ -16,6 +16,7 @@ from tieline.codecs.json import check
 from tieline.errors import ApiError
 from tieline.items import OUTPUT_KINDS, VIEWS, decode
 from tieline_server.core.deltas import (
+    TOOL_SEARCH,
     Annotation,
     CallDelta,
     CallKind,
@@ -31,7 +32,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import TOOL_SEARCH, Tool
+from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.calls import custom_input
 from tieline_server.engines.upstream.chunks import DONE

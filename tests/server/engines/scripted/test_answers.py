@@ -349,3 +349,16 @@ def test_many_tools_are_looked_for_in_a_long_message_soon() -> None:
     given = prompt("look up a word " * 20_000, tools=tools)
     assert text(acts_of(plan(given))).startswith("You said")
     assert time.process_time() - start < 5
+
+
+def test_up_07_a_rule_calls_the_search_that_is_on_offer_and_else_a_function() -> None:
+    rule = {"type": "function_call", "name": "tool_search", "arguments": {"query": "x"}}
+    author = Author(parse(json.dumps({"rules": [{"emit": [rule]}]}).encode()), VOCABULARY)
+    search = {"type": "tool_search", "execution": "client"}
+    for tools, kind in (([search], "tool_search_call"), ([], "function_call")) * 2:
+        given = prompt("hi", tools=tools)
+        facts = Reader(VOCABULARY.count).facts_of(given.tip)
+        context = Context(given, facts, head_of(given.settings, VOCABULARY.count))
+        start = acts_of(author.plan(context))[0]
+        assert isinstance(start, CallStart)
+        assert (start.kind, start.name) == (kind, "tool_search")
