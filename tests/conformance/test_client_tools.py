@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.server import run, serve
-from tests.conformance.wire import Wire, ask, response
+from tests.conformance.wire import Wire, ask, collect, response
 
 SEARCH = {
     "type": "tool_search",
@@ -86,6 +86,27 @@ def test_up_07_what_a_search_of_the_client_finds_is_callable_from_then_on(
             after = {"previous_response_id": first["id"], **settings}
             other = response(await ask(peer, input=[empty, said(FETCH)], **after))
             assert kinds(other) == ["message"]
+
+    run(case())
+
+
+@pytest.mark.needs("append", "custom_tools")
+def test_up_07_a_held_turn_goes_on_with_what_was_found(wire: Wire) -> None:
+    async def case() -> None:
+        async with serve() as served, wire(served) as peer:
+            asked = f"{FETCH} Call tool_search first."
+            first = response(await ask(peer, input=asked, tools=[SEARCH], append=True))
+            (search,) = first["output"]
+            found = {
+                "type": "tool_search_output",
+                "call_id": search["call_id"],
+                "execution": "client",
+                "tools": [WEATHER],
+            }
+            await peer.send({"type": "response.append", "input": [found, said(FETCH)]})
+            made = response(await collect(peer))
+            assert made["id"] == first["id"]
+            assert kinds(made) == ["tool_search_call", "function_call"]
 
     run(case())
 

@@ -19,6 +19,7 @@ from tieline_server.core.deltas import (
     Delta,
     Finish,
     ItemEnd,
+    Phase,
     ReasoningDelta,
     RefusalDelta,
     SummaryDelta,
@@ -105,7 +106,7 @@ def left(deltas: Sequence[Delta]) -> list[str]:
     for delta in deltas:
         if isinstance(delta, ItemEnd):
             found.append("")
-        elif not isinstance(delta, Accepted | Finish | CallStart | Annotation | WholeItem):
+        elif not isinstance(delta, Accepted | Finish | CallStart | Annotation | Phase | WholeItem):
             found[-1] += delta.text
     return found
 

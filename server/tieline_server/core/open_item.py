@@ -1,5 +1,6 @@
 """An output item while it is being written, and the shapes that it has as JSON."""
 
+import json
 from typing import Any, Final
 
 import msgspec
@@ -127,9 +128,20 @@ class Open:
 
 
 def _object(text: str) -> Raw:
-    """Arguments that are an object on the wire; an empty one for those that are not whole."""
+    """Arguments that are an object on the wire; an empty one for those that are not whole.
+
+    Escapes of half a character are JSON to many readers and not to all: they become U+FFFD.
+    """
     try:
         _members.decode(text)
+        return Raw(text.encode())
     except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        found = json.loads(text)
+        whole = json.dumps(found if isinstance(found, dict) else {}, ensure_ascii=False)
+        mended = whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        _members.decode(mended)
+    except (ValueError, RecursionError):
         return Raw(b"{}")
-    return Raw(text.encode())
+    return Raw(mended)

@@ -12,6 +12,7 @@ from tieline_server.core.deltas import (
     CallStart,
     Delta,
     ItemEnd,
+    Phase,
     ReasoningDelta,
     RefusalDelta,
     SummaryDelta,
@@ -46,6 +47,8 @@ class Asked(Struct, frozen=True):
             return self.name_of(mark)
         if type(mark) is WholeItem:
             return mark.item.raw.decode()
+        if type(mark) is Phase:
+            return mark.name
         return bytes(mark.raw).decode() if type(mark) is Annotation else ""
 
     def name_of(self, call: CallStart) -> str:

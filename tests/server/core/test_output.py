@@ -91,7 +91,13 @@ SEARCHING = CallStart(kind="tool_search_call", name="tool_search")
 
 @pytest.mark.parametrize(
     ("pieces", "arguments"),
-    [(['{"query":', '"a"}'], {"query": "a"}), (["[1]"], {}), (["{"], {}), ([], {})],
+    [
+        (['{"query":', '"a"}'], {"query": "a"}),
+        ([r'{"query":"a\ud83d"}'], {"query": "a\ufffd"}),
+        (["[1]"], {}),
+        (["{"], {}),
+        ([], {}),
+    ],
 )
 def test_up_07_a_search_for_tools_is_told_whole_at_its_end_with_an_object(
     pieces: list[str], arguments: dict[str, Any]

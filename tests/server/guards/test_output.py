@@ -14,6 +14,7 @@ from tieline_server.core.deltas import (
     Delta,
     Finish,
     ItemEnd,
+    Phase,
     ReasoningDelta,
     RefusalDelta,
     SummaryDelta,
@@ -185,6 +186,12 @@ def test_items_and_annotations_that_come_whole_are_read_too(text: str) -> None:
         out = through(gate("bad"), [TextDelta("a"), mark, Finish()])
         assert seen(out) == [TextDelta("a", 0), Finish(reason="content_filter")]
         assert seen(through(gate("other"), [mark, Finish()])) == [mark, Finish()]
+
+
+def test_so_is_the_phase_of_a_message_which_is_a_word_of_an_upstreams() -> None:
+    said = [Phase("bad"), TextDelta("a"), Finish()]
+    assert seen(through(gate("bad"), said)) == [Finish(reason="content_filter")]
+    assert Phase("bad") in seen(through(gate("other"), said))
 
 
 def test_escapes_count_in_text_that_is_to_be_json() -> None:

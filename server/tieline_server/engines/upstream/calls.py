@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from tieline_server.core.deltas import CallDelta, CallStart, Delta, ItemEnd
+from tieline_server.core.deltas import CallDelta, CallKind, CallStart, Delta, ItemEnd
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.faults import broken_call, malformed
 from tieline_server.engines.upstream.mending import is_json, sound
@@ -37,17 +37,22 @@ _input: Final = msgspec.json.Decoder(_Input)
 class _Call:
     """One call: what came of it, and how much of that was passed on."""
 
-    __slots__ = ("begun", "custom", "id", "index", "name", "pieces", "said")
+    __slots__ = ("begun", "id", "index", "kind", "name", "pieces", "said")
 
     def __init__(self, index: int, call_id: str | None) -> None:
         self.index = index
         self.id = call_id
         self.name = ""
-        self.custom = False
-        """Whether it is one of a custom tool; known once it has begun."""
+        self.kind: CallKind = "function_call"
+        """What it is to the client; known once it has begun."""
         self.pieces: list[str] = []
         self.said = 0
         self.begun = False
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is one of a custom tool."""
+        return self.kind == "custom_tool_call"
 
     @property
     def text(self) -> str:
@@ -141,10 +146,11 @@ class Calls:
         if not call.begun and call.name:
             call.begun = True
             tool = self._tools.get(call.name)
-            call.custom = tool is not None and tool.type == "custom"
+            if tool is not None:
+                call.kind = tool.call_kind
             deltas.append(
                 CallStart(
-                    kind="function_call" if tool is None else tool.call_kind,
+                    kind=call.kind,
                     name=tool.name or call.name if tool is not None else call.name,
                     namespace=tool.namespace if tool is not None else None,
                 )
@@ -163,9 +169,14 @@ def _end(call: _Call, deltas: list[Delta]) -> None:
         deltas.append(CallDelta(custom_input(text), max(1, len(call.pieces))))
     elif not text.strip():
         deltas.append(CallDelta("{}", tokens=0))
-    elif not is_json(text):
+    elif not is_arguments(text, call.kind):
         raise broken_call()
     deltas.append(ItemEnd())
+
+
+def is_arguments(text: str, kind: CallKind) -> bool:
+    """Whether this is JSON, and an object where the item has one: that of a search for tools."""
+    return is_json(text) and (kind != "tool_search_call" or text.lstrip()[:1] == "{")
 
 
 def custom_input(text: str) -> str:

@@ -34,7 +34,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.settings import Tool
 from tieline_server.engines.upstream.answer import tokens_of
-from tieline_server.engines.upstream.calls import custom_input
+from tieline_server.engines.upstream.calls import custom_input, is_arguments
 from tieline_server.engines.upstream.chunks import DONE
 from tieline_server.engines.upstream.faults import (
     broken_call,
@@ -45,7 +45,7 @@ from tieline_server.engines.upstream.faults import (
     status_in,
 )
 from tieline_server.engines.upstream.logprobs import given
-from tieline_server.engines.upstream.mending import Mender, is_json, lenient, sound, written
+from tieline_server.engines.upstream.mending import Mender, lenient, sound, written
 from tieline_server.engines.upstream.stated import ResponseUsage, readable
 
 NULL: Final = Raw(b"null")
@@ -402,7 +402,7 @@ class ResponseAnswer:
         elif call.type == "function_call":
             if not text.strip():
                 deltas.append(CallDelta("{}", tokens=0))
-            elif not is_json(text):
+            elif not is_arguments(text, _kind_of(item, call.tool)):
                 raise broken_call()
 
 

@@ -140,6 +140,19 @@ def test_up_07_a_search_and_what_it_found_are_shown_as_a_call_and_its_output(sha
     assert "The weather to come." in shown
 
 
+@pytest.mark.parametrize("shape", [CHAT, RESPONSES], ids=str)
+@pytest.mark.parametrize("text", ["[1]", '"x"', "7", "{"])
+def test_up_07_arguments_of_a_search_that_are_no_object_are_a_failure(
+    shape: Shape, text: str
+) -> None:
+    async def main() -> None:
+        async with upstream() as server, opened(shape, server) as engine:
+            server.plans.append(streamed(*shape.call("tool_search", text), *shape.stop))
+            assert (await refusal(engine, ask(tools=[SEARCH]))).code == "server_error"
+
+    run(main())
+
+
 def test_up_07_an_upstream_that_calls_a_search_by_its_own_item_has_called_it() -> None:
     members = {"id": "tsc_1", "call_id": "c", "execution": "client"}
     parts = [
