@@ -117,20 +117,23 @@ class ClientFrames:
             if end - at >= 2 and self._is_bad(data[at], data[at + 1]):
                 return self._refuse(data[begin:at], FORBIDDEN)
             sizes = _sizes(data, at)
-            if sizes is None or (data[at] & _CONTROL and sum(sizes) > end - at):
+            control = data[at] & _CONTROL
+            size = 0 if sizes is None else sizes[0] + sizes[1]
+            if sizes is None or (control and size > end - at):
                 self._held = data[at:]
                 break
-            if not data[at] & _CONTROL:
+            if not control:
                 self._size += sizes[1]
                 if self._size > self._gate.most:
                     return self._refuse(data[begin:at], TOO_LARGE)
-                if not self._is_whole(data[at], end - at - sum(sizes)):
+                if not self._is_whole(data[at], end - at - size):
                     self._pass(data[begin:at])
                     begin = at
-                    self._begin(data[at], sum(sizes))
+                    self._begin(data[at], size)
                     continue
-            at += sum(sizes)
-        self._tell()
+            at += size
+        if self._held or self._rest or self._in_message or self._waits:
+            self._tell()
         return self._pass(data if at - begin == len(data) else data[begin:at])
 
     def _is_bad(self, first: int, second: int) -> bool:
