@@ -149,4 +149,4 @@ def still_serves(server: CountedServer, keys: bool) -> bool:
     head = {"Connection": "close", **({"Authorization": "Bearer another"} if keys else {})}
     answer = said(server.http, request_bytes("POST", PATH, CREATE, headers=head))
     body: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return body["status"] == "completed"
+    return bool(body["status"] == "completed")

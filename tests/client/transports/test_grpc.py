@@ -21,7 +21,7 @@ from tieline.errors import (
 )
 from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
 from tieline_client.transports import Endpoint, Options
-from tieline_client.transports.grpc import GrpcTransport, open_plain
+from tieline_client.transports.grpc import UNTOLD_LIMIT, GrpcTransport, open_plain
 
 Test = Callable[[GrpcTransport], Awaitable[None]]
 
@@ -335,6 +335,24 @@ def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
             await transport.send(requests.Create(model="x" * 1000))
         await transport.send(requests.Create(event_id="small"))
         assert isinstance((await transport.receive())[0], events.ResponseCreated)
+
+    run(echoing, test)
+
+
+def test_cn_12_a_large_message_waits_until_the_server_has_said_what_it_takes() -> None:
+    """Sent before, it would end the stream of a server that takes less."""
+
+    async def test(transport: GrpcTransport) -> None:
+        large = requests.Create(model="x" * (UNTOLD_LIMIT + 1))
+        sending = asyncio.ensure_future(transport.send(large))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not sending.done()
+        transport.limit(UNTOLD_LIMIT)
+        with pytest.raises(RequestTooLarge, match=str(UNTOLD_LIMIT)):
+            await sending
+        transport.limit(2 * UNTOLD_LIMIT)
+        assert await transport.send(large)
 
     run(echoing, test)
 
