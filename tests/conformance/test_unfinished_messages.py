@@ -2,7 +2,8 @@
 
 The server is a process of its own, whose memory is read from /proc. It may grow by the bound that
 docs/configuration.md states and no more; what is beyond the owner's bound is refused; others are
-served. Under --soak with the defaults, else with small numbers.
+served. Under --soak with the defaults, else with small numbers; `make soak ARGS="-s -k unfinished"`
+prints the figures.
 """
 
 import hashlib
@@ -132,6 +133,7 @@ def test_cn_21_http_and_websocket_messages_that_never_end_stay_within_their_boun
             each.told()
         grown = server.state.memory - before
         bound = config.max_owner_incoming_bytes + len(begun) * A_CONNECTION + SLACK
+        print(f"{how}: {len(begun)} connections, {grown / MIB:.0f} of {bound / MIB:.0f} MiB")
         assert grown <= bound, (grown, bound)
         held = [each for each in begun if each.code is None]
         refused = [each.code for each in begun if each.code is not None]
@@ -182,6 +184,7 @@ def test_cn_21_calls_of_grpc_whose_messages_never_end_stay_within_their_bound(
         # Each HTTP/2 connection has a window of its own beside those of its calls.
         bound = most * (config.max_grpc_message_bytes + HEADROOM)
         bound += len(connections) * A_CONNECTION + SLACK
+        print(f"{method}: {most} calls, {grown / MIB:.0f} of {bound / MIB:.0f} MiB")
         assert most * size * FRESH <= grown <= bound, (grown, bound)
         serves(server)
         for each in connections:
