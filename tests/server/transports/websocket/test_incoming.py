@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.support.grpc_harness import run
 from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
-from tests.support.websocket_client import PING, PONG, RawSocket, frame
+from tests.support.websocket_client import CLOSE, PING, PONG, RawSocket, frame
 from tieline_server.places import Share
 from tieline_server.runtime import Services
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
@@ -192,5 +193,49 @@ def test_what_is_whole_counts_until_the_reader_takes_it() -> None:
             assert share.taken == left
         incoming.close()
         assert share.taken == 0
+
+    run(main())
+
+
+def deflated(data: bytes) -> bytes:
+    """A frame with a compressed message (RFC 7692 7.2.1)."""
+    squeeze = zlib.compressobj(wbits=-15)
+    packed = squeeze.compress(data) + squeeze.flush(zlib.Z_SYNC_FLUSH)
+    return frame(packed.removesuffix(b"\x00\x00\xff\xff"), bits=0x40)
+
+
+@pytest.mark.parametrize("piece", [100, 1 << 20])
+@pytest.mark.parametrize("over", [1, 2, 50_000])
+def test_cn_12_an_inflated_message_has_the_same_limit(over: int, piece: int) -> None:
+    limit = 20_000
+    offer = {"Sec-WebSocket-Extensions": "permessage-deflate"}
+
+    async def main() -> None:
+        small = upgrade(deflate=True, max_message_bytes=limit)
+        async with serve(upgrade=small) as served, RawSocket(served.port, headers=offer) as socket:
+            assert "permessage-deflate" in socket.headers["sec-websocket-extensions"]
+            data = deflated(create(limit))
+            for at in range(0, len(data), piece):
+                await socket.raw(data[at : at + piece])
+            seen = 0
+            while not seen:
+                seen = (await socket.frame()).head & 0x40
+            await socket.raw(deflated(create(limit + over)))
+            while (last := await socket.frame()).opcode != CLOSE:
+                pass
+            assert last.close == (1009, f"request_too_large: at most {limit} bytes")
+
+    run(main())
+
+
+def test_cn_12_a_message_of_just_the_limit_passes_and_a_byte_more_does_not() -> None:
+    async def main() -> None:
+        small = upgrade(max_message_bytes=20_000)
+        async with serve(upgrade=small) as served, RawSocket(served.port) as socket:
+            await socket.raw(frame(create(20_000)))
+            await socket.until("response.completed")
+            await socket.raw(frame(create(20_001))[:-5000])
+            assert (await socket.event())["error"]["code"] == "request_too_large"
+            assert await socket.closed() == (1009, "request_too_large: at most 20000 bytes")
 
     run(main())
