@@ -1,6 +1,7 @@
 """Options and fixtures of the whole suite."""
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -110,3 +111,11 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/tieline.db"
     running: postgres.Cluster = request.getfixturevalue("cluster")
     return running.new_database()
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """A command that is run in this process leaves SIGINT as its own process would have it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -294,3 +294,13 @@ _CLASSES: Final[dict[int, type[ApiError]]] = {
     503: Unavailable,
     504: DeadlineExceeded,
 }
+
+
+def how_to_install(extras: str) -> str:
+    """What installs extras of this distribution: no index has it, so its bare name is of no use.
+
+    >>> how_to_install("cli")
+    "pip install '.[cli]' in a checkout, or pip install 'tieline-X.whl[cli]' with a wheel's file"
+    """
+    wheel = f"pip install 'tieline-X.whl[{extras}]' with a wheel's file"
+    return f"pip install '.[{extras}]' in a checkout, or {wheel}"

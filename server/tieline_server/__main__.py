@@ -2,20 +2,25 @@
 
 ``tieline-server model`` and ``tieline-server usage`` are commands of their own.
 
-Exit status 0 after an orderly end, 2 when it cannot start, with one line on stderr that says why.
+Exit status 0 after an orderly end, 2 when it cannot start, with one line on stderr that says why,
+130 when it was interrupted before it served.
+
+Nothing is imported up here that takes time: an interrupt can come while it does, and is to end the
+command without a word.
 """
 
-import argparse
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args, get_origin
 
-from tieline.errors import TielineError
-
+# As in `typing`, whose import alone takes longer than all of this.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, Final
+
     from pydantic.fields import FieldInfo
 
     from tieline_server.config import Config
@@ -38,23 +43,50 @@ PLACES: Final = {
 }
 """Settings whose value has a shape of its own -> what stands for it in the help."""
 
-METAVARS: Final[dict[object, str]] = {Path: "FILE", int: "N", float: "SECONDS", str: "NAME"}
-"""Type of a setting -> what stands for its value in the help."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit status.
+
+    SIGINT ends the process at once, until :func:`_interruptible`, and when the command is done.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     # What its C library writes to stderr by itself would make several lines of one error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        command = _COMMANDS.get(words[0]) if words else None
-        return _serve(words) if command is None else command(words[1:])
+        _end_at_once()
+        try:
+            command = _COMMANDS.get(words[0]) if words else None
+            return _serve(words) if command is None else command(words[1:])
+        finally:
+            _end_at_once()
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
+def _end_at_once() -> None:
+    """What imports, and the end of the interpreter, are interrupted in may hide it or print it."""
+    import signal
+
+    # Where a shell has it ignored, it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _interruptible() -> None:
+    """From here on SIGINT is what those who serve make of it: there is something to end."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, frame: object) -> None:
+    os._exit(INTERRUPTED)
+
+
 def _serve(words: Sequence[str]) -> int:
+    from tieline.errors import TielineError
+
     try:
         from tieline_server.config import Config
 
@@ -67,6 +99,7 @@ def _serve(words: Sequence[str]) -> int:
 
         from tieline_server.app import serve
 
+        _interruptible()
         uvloop.run(serve(config, announce=_announce))
     except ModuleNotFoundError as error:
         return _not_installed(error)
@@ -75,7 +108,7 @@ def _serve(words: Sequence[str]) -> int:
     return 0
 
 
-def _supervise(config: "Config", load: "Callable[[], Config]") -> int:
+def _supervise(config: Config, load: Callable[[], Config]) -> int:
     """Several processes serve, and this one none of it: it imports little."""
     import asyncio
 
@@ -83,6 +116,7 @@ def _supervise(config: "Config", load: "Callable[[], Config]") -> int:
     from tieline_server.workers.supervisor import supervise
 
     log = open_log(config.log_format, config.log_level)
+    _interruptible()
     work = supervise(load, command=_process(NURSERY), announce=_announce, log=log)
     asyncio.run(work)
     return 0
@@ -96,7 +130,7 @@ def _process(word: str) -> Sequence[str]:
 
 def _nurse(words: Sequence[str]) -> int:
     """Started by a supervisor alone, which passes the number of a descriptor."""
-    from tieline_server.config import Config, ConfigError
+    from tieline_server.config import ConfigError
     from tieline_server.workers.nurse import nurse
 
     def prepare(config: Config) -> None:
@@ -121,22 +155,25 @@ def _work(words: Sequence[str]) -> int:
     return work(int(words[0]), _serve_as_worker)
 
 
-def _serve_as_worker(config: "Config", post: "Post") -> None:
+def _serve_as_worker(config: Config, post: Post) -> None:
     import uvloop
 
     from tieline_server.app import serve
 
+    _interruptible()
     uvloop.run(serve(config, announce=_unheard, post=post))
 
 
 def _model(words: Sequence[str]) -> int:
     """``tieline-server model``: what concerns the packaged model."""
+    from tieline.errors import TielineError
     from tieline_server import models
 
-    parser = _Parser(prog=f"{PROG} model", description="The default model of the llama engine.")
+    parser = _parser_of(prog=f"{PROG} model", description="The default model of the llama engine.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("fetch", help="Download it, check it, print where it is.")
     parser.parse_args(words)
+    _interruptible()
     try:
         print(models.fetch())
     except TielineError as error:
@@ -146,19 +183,23 @@ def _model(words: Sequence[str]) -> int:
 
 def _usage(words: Sequence[str]) -> int:
     """``tieline-server usage``: what the ledger adds up to."""
+    from tieline.errors import TielineError
+
     try:
         from tieline_server import usage
     except ModuleNotFoundError as error:
         return _not_installed(error)
-    parser = _Parser(
+    parser = _parser_of(
         prog=f"{PROG} usage",
         description="What was used: responses and tokens, summed by key, model or day (UTC).",
         epilog=usage.EPILOG,
         allow_abbrev=False,
     )
     usage.add_options(parser)
+    given = vars(parser.parse_args(words))
+    _interruptible()
     try:
-        print(usage.report(vars(parser.parse_args(words))), end="")
+        print(usage.report(given), end="")
     except TielineError as error:
         return _fail(str(error))
     return 0
@@ -182,7 +223,9 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in ("tieline", "tieline_server"):
         raise error
-    return f"{package} is not installed: pip install 'tieline[server]'"
+    from tieline.errors import how_to_install
+
+    return f"{package} is not installed: {how_to_install('server')}"
 
 
 def _announce(line: str) -> None:
@@ -198,23 +241,31 @@ def _fail(message: str) -> int:
     return CANNOT_START
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+def _parser_of(**options: Any) -> argparse.ArgumentParser:
+    """A parser that says what is wrong in one line."""
+    from argparse import ArgumentParser
+    from typing import NoReturn
 
-    def error(self, message: str) -> NoReturn:
-        sys.exit(_fail(f"{message} (see {self.prog} --help)"))
+    class Parser(ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            sys.exit(_fail(f"{message} (see {self.prog} --help)"))
+
+    return Parser(**options)
 
 
-def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
+def _parser(fields: dict[str, FieldInfo]) -> argparse.ArgumentParser:
     """One option for each setting; what is not given does not appear in the result."""
+    from argparse import SUPPRESS
+    from importlib.metadata import version
+
     from tieline_server.config import FLAGLESS
 
-    parser = _Parser(
+    parser = _parser_of(
         prog=PROG,
         description="Serves the Responses API over gRPC, WebSocket and HTTP.",
         epilog="Settings also come from TIELINE_* variables and from the file of --config. "
         f"`{PROG} model fetch` downloads the default model; `{PROG} usage` says what was used.",
-        argument_default=argparse.SUPPRESS,
+        argument_default=SUPPRESS,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {version('tieline')}")
@@ -224,12 +275,14 @@ def _parser(fields: "dict[str, FieldInfo]") -> argparse.ArgumentParser:
     return parser
 
 
-def _add_option(parser: argparse.ArgumentParser, name: str, field: "FieldInfo") -> None:
+def _add_option(parser: argparse.ArgumentParser, name: str, field: FieldInfo) -> None:
+    from argparse import BooleanOptionalAction
+
     from tieline_server.config import flag
 
     options: dict[str, Any] = {"dest": name, "help": _help(field)}
     if field.annotation is bool:
-        options["action"] = argparse.BooleanOptionalAction
+        options["action"] = BooleanOptionalAction
     else:
         options["metavar"] = PLACES.get(name) or _metavar(field)
     parser.add_argument(flag(name), **options)
@@ -239,17 +292,22 @@ def _add_option(parser: argparse.ArgumentParser, name: str, field: "FieldInfo") 
         )
 
 
-def _help(field: "FieldInfo") -> str:
+def _help(field: FieldInfo) -> str:
     shown = field.default_factory is None and field.default is not None
     default = f" [{field.default}]" if shown else ""
     return f"{field.description}{default}".replace("%", "%%")
 
 
-def _metavar(field: "FieldInfo") -> str:
+def _metavar(field: FieldInfo) -> str:
+    """What stands for the value of a setting in the help, by its type."""
+    from pathlib import Path
+    from typing import Literal, get_args, get_origin
+
+    metavars: dict[object, str] = {Path: "FILE", int: "N", float: "SECONDS", str: "NAME"}
     if get_origin(field.annotation) is Literal:
         return "|".join(get_args(field.annotation))
     kinds = get_args(field.annotation) or (field.annotation,)
-    return next(METAVARS[kind] for kind in kinds if kind in METAVARS)
+    return next(metavars[kind] for kind in kinds if kind in metavars)
 
 
 if __name__ == "__main__":

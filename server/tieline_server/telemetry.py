@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from tieline.errors import ERRORS
+from tieline.errors import ERRORS, how_to_install
 from tieline_server.core.effects import TurnRecord
 from tieline_server.metrics import BUCKETS, Numbers, model_of
 
@@ -430,7 +430,7 @@ def signals_from_environment(
         from opentelemetry import metrics, trace
     except ImportError:
         if _wanted("TRACES") or _wanted("METRICS"):
-            log.warning(TELEMETRY_OFF, reason="not installed: pip install 'tieline[otel]'")
+            log.warning(TELEMETRY_OFF, reason=f"not installed: {how_to_install('otel')}")
         return None
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return Signals(trace.get_tracer_provider(), metrics.get_meter_provider(), lines=lines)

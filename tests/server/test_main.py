@@ -15,8 +15,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.support import interrupted
 from tests.support.grpc_certificates import Authority
+from tests.support.interrupted import script
 from tests.support.server_process import command, run, serving, write_script
+from tieline.errors import how_to_install
 from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
 from tieline_server.__main__ import main
 from tieline_server.config import FLAGLESS, Config, flag
@@ -168,7 +171,7 @@ class TestRefusals:
         )
         assert done.returncode == 2
         assert done.stderr == (
-            f"tieline-server: {package} is not installed: pip install 'tieline[server]'\n"
+            f"tieline-server: {package} is not installed: {how_to_install('server')}\n"
         )
 
 
@@ -313,3 +316,57 @@ class TestLife:
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
             assert len(server.lines("interrupted")) == 1
+
+
+SERVE = ("--engine", "scripted", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+COMMANDS = ((script("tieline-server"),), (sys.executable, "-m", "tieline_server"))
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("started", COMMANDS, ids=["script", "module"])
+    @pytest.mark.parametrize(
+        ("module", "words"),
+        [
+            ("typing", SERVE),
+            ("tieline_server.config", SERVE),
+            ("pydantic_settings", SERVE),
+            ("argparse", SERVE),
+            ("uvloop", SERVE),
+            ("tieline_server.app", SERVE),
+            ("aiohttp", SERVE),
+            ("grpc", SERVE),
+            ("pydantic", ("--workers", "2", *SERVE)),
+            ("tieline_server.config", ("--help",)),
+            ("tieline_server.usage", ("usage",)),
+            ("tieline_server.models", ("model", "fetch")),
+        ],
+    )
+    def test_op_07_an_interrupt_while_it_imports_says_nothing(
+        self, tmp_path: Path, started: tuple[str, ...], module: str, words: tuple[str, ...]
+    ) -> None:
+        done = interrupted.at(module, [*started, *words], tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+    @pytest.mark.parametrize("started", COMMANDS, ids=["script", "module"])
+    @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2, 0.3])
+    def test_op_07_an_interrupt_at_any_time_ends_it_in_order(
+        self, tmp_path: Path, started: tuple[str, ...], seconds: float
+    ) -> None:
+        """OP-07: one that has come as far as to serve drains, as after its start."""
+        words = [*started, *SERVE, "--log-format", "json"]
+        done = interrupted.after(seconds, "tieline_server.config", words, tmp_path)
+        said = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+        assert (done.returncode, bool(said)) in ((130, False), (0, True))
+        if said:
+            assert said[-1] == "stopped"
+
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_op_07_after_its_start_an_interrupt_still_drains(
+        self, tmp_path: Path, workers: str
+    ) -> None:
+        store = f"sqlite:///{tmp_path / 'tieline.db'}"
+        with serving("--workers", workers, "--store", store) as server:
+            server.signal(signal.SIGINT)
+            assert server.wait() == 0
+            assert server.lines("draining")
+            assert server.lines()[-1]["event"] == "stopped"

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.support.otlp_collector import collecting
 from tests.support.records import turn
+from tieline.errors import how_to_install
 from tieline_server import telemetry
 from tieline_server.core.effects import TurnRecord
 from tieline_server.telemetry import Signals, Telemetry, make_logger, signals_from_environment
@@ -390,5 +391,5 @@ telemetry.close(1.0)
         )
         assert done.stderr == ""
         warned, turned = (json.loads(line) for line in done.stdout.splitlines())
-        assert "tieline[otel]" in warned["reason"]
+        assert how_to_install("otel") in warned["reason"]
         assert turned["response_id"] == "resp_1"

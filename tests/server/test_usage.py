@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.filled_ledger import STORE
 from tests.support.server_process import run, serving
+from tieline.errors import how_to_install
 from tieline_server.__main__ import main
 from tieline_server.config import PREFIX
 from tieline_server.ledger import LEDGERS
@@ -240,7 +241,7 @@ class TestRefusals:
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            f"tieline-server: {package} is not installed: pip install 'tieline[server]'\n"
+            f"tieline-server: {package} is not installed: {how_to_install('server')}\n"
         )
 
 

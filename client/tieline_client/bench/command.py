@@ -4,6 +4,8 @@ import sys
 from importlib import import_module
 from typing import Final
 
+from tieline.errors import how_to_install
+
 EXTRA: Final = frozenset({"h2", "hpack", "hyperframe", "uvloop", "aiohttp"})
 """What the extra [bench] brings."""
 
@@ -32,7 +34,7 @@ def run(name: str, *, as_json: bool) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA:
             raise
-        _note(f"{package} is not installed: pip install 'tieline[bench]'")
+        _note(f"{package} is not installed: {how_to_install('bench')}")
         return USAGE
     try:
         result = getattr(module, BENCHMARKS[name])(

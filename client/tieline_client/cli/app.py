@@ -14,15 +14,13 @@ import typer
 from tieline.errors import TielineError
 from tieline_client.agent import Agent, Run, Tool, Turn
 from tieline_client.aio import Line, connect_session
-from tieline_client.cli import bench
+from tieline_client.cli import INTERRUPTED, USAGE, bench, interruptible
 from tieline_client.cli.show import Printer, printable
 from tieline_client.cli.workspace import Workspace, ask_on_terminal
 from tieline_client.errors import UnsupportedUrl
 from tieline_client.transports import Tls
 
 FAILED: Final = 1
-USAGE: Final = 2
-INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="tieline",
@@ -259,6 +257,7 @@ def _tls(url: str, *, ca: Path | None, cert: Path | None, key: Path | None) -> T
 
 def _run(printer: Printer, work: Coroutine[Any, Any, None]) -> int:
     """Runs a command's work; an error is one line, never a traceback."""
+    interruptible()
     try:
         asyncio.run(work)
     except UnsupportedUrl as error:

@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from tieline.errors import how_to_install
 from tieline_server.config import ConfigError
 
 T = TypeVar("T")
@@ -66,6 +67,6 @@ async def connect(url: str, *, full: bool = False, make: bool = True) -> Databas
         from tieline_server.database.postgresql import PostgresqlDatabase
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{error.name} is not installed: pip install 'tieline[server,postgres]'"
+            f"{error.name} is not installed: {how_to_install('server,postgres')}"
         ) from None
     return await PostgresqlDatabase.open(url, full=full)

@@ -6,7 +6,7 @@ A new engine is a module or folder here and a line in :data:`ENGINES`.
 import importlib
 from typing import Any, Final
 
-from tieline.errors import TielineError
+from tieline.errors import TielineError, how_to_install
 from tieline_server.engines.base import Engine
 
 ENGINES: Final[dict[str, str]] = {
@@ -48,8 +48,7 @@ def load(name: str, /, **options: Any) -> Engine:
         if package in ("tieline", "tieline_server"):
             raise
         raise EngineMissing(
-            f"the {name} engine needs the package '{package}': "
-            f"pip install 'tieline[{EXTRAS[name]}]'"
+            f"the {name} engine needs the package '{package}': {how_to_install(EXTRAS[name])}"
         ) from None
     return engine
 

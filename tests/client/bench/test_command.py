@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tieline.errors import how_to_install
 from tieline_client.bench import __main__, command, limits, peer, upstream, warm
 from tieline_client.bench.clients import LoadError
 from tieline_client.bench.processes import StartError
@@ -86,4 +87,4 @@ def test_without_the_extra_one_line_names_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "h2.config", None)
     assert command.run("limits", as_json=False) == 2
-    assert capsys.readouterr().err == "bench: h2 is not installed: pip install 'tieline[bench]'\n"
+    assert capsys.readouterr().err == f"bench: h2 is not installed: {how_to_install('bench')}\n"

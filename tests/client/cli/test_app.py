@@ -341,14 +341,17 @@ def test_an_agent_that_finds_no_answer_in_time_has_failed(tieline: Command, fold
     assert "tieline: no answer within 1 turns" in tieline.err
 
 
-def test_without_the_extra_one_line_says_what_to_install(
+def test_op_08_without_the_extra_one_line_says_what_to_install(
     tieline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("tieline_client.cli.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
     assert tieline("ask", "x") == 2
-    assert tieline.err == "tieline: typer is not installed: pip install 'tieline[cli]'\n"
+    assert tieline.err == (
+        "tieline: typer is not installed: pip install '.[cli]' in a checkout, "
+        "or pip install 'tieline-X.whl[cli]' with a wheel's file\n"
+    )
 
 
 def test_a_reader_that_stops_reading_costs_no_traceback(url: str) -> None:

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from tieline.errors import how_to_install
 from tieline_server import engines
 from tieline_server.engines import ENGINES, EXTRAS, EngineMissing, bpe, load
 from tieline_server.engines.scripted import script
@@ -38,7 +39,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_brings_it(
     with pytest.raises(EngineMissing) as caught:
         load("scripted", script=Script())
     assert str(caught.value) == (
-        "the scripted engine needs the package 'tiktoken': pip install 'tieline[server]'"
+        f"the scripted engine needs the package 'tiktoken': {how_to_install('server')}"
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from tieline.errors import how_to_install
 from tieline_server.models import ModelError
 
 BATCH: Final = 128
@@ -161,9 +162,7 @@ class Runtime:
         try:
             library = import_module("xllamacpp")
         except ImportError as error:
-            raise ModelError(
-                "xllamacpp is not installed: run `pip install 'tieline[llama]'`"
-            ) from error
+            raise ModelError(f"xllamacpp is not installed: {how_to_install('llama')}") from error
         parameters = _parameters(library, path, slots=slots, context=context)
         self._key: str = parameters.api_keys[0]
         try:

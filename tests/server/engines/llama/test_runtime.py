@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tieline.errors import how_to_install
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.tokens import Tokens
 from tieline_server.engines.llama.runtime import (
@@ -157,7 +158,7 @@ def test_without_the_library_the_error_is_one_line_with_the_command(
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(ModelError) as caught:
         Runtime(find(), slots=1, context=64)
-    assert str(caught.value) == ("xllamacpp is not installed: run `pip install 'tieline[llama]'`")
+    assert str(caught.value) == f"xllamacpp is not installed: {how_to_install('llama')}"
 
 
 def test_a_model_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None:
