@@ -304,6 +304,28 @@ def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: s
     on_line(scheme, broken_on_lane_b, test)
 
 
+def test_cn_24_a_held_response_that_is_read_over_http_is_none() -> None:
+    """CN-24: it is held on another line; over HTTP a create cannot be."""
+
+    async def handle(request: aiohttp_web.Request) -> aiohttp_web.StreamResponse:
+        peer = web.StreamPeer(request, await request.read())
+        speaker = Speaker(Create())
+        held = [speaker.created(), *speaker.call("add", "{}", "c1"), speaker.done()]
+        await peer.send(*held, *speaker.text("three"), speaker.completed())
+        return peer.response
+
+    async def main() -> None:
+        async with web.serving(handle) as address, connect(f"http://{address}") as line:
+            stream = await line.resume("r1")
+            assert [call.call_id for call in (await stream.result()).calls] == ["c1"]
+            assert (await stream.result()).text == "three"
+            with pytest.raises(IncompleteStream) as caught:
+                await (await line.create(input="a")).result()
+            assert isinstance(caught.value.__cause__, ProtocolViolation)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_cn_24_a_session_does_not_ask_such_a_server_for_ever(scheme: str) -> None:
     policy = Policy(backoff=Backoff(max_retries=1, first=0.01))

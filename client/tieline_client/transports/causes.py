@@ -67,6 +67,20 @@ def likely(said: str, endpoint: Endpoint) -> str:
     return " ".join(_GRPC_NOISE.sub("", said).split())
 
 
+_GRPC_PEER: Final = re.compile(r"ipv[46]:(\S+:(\d+)): ")
+
+
+def proxy_in(said: str, endpoint: Endpoint) -> str | None:
+    """The address that gRPC has tried, where that is not the endpoint's own.
+
+    >>> at = Endpoint(scheme="grpc", host="h", port=1)
+    >>> proxy_in("last error: UNKNOWN: ipv4:1.2.3.4:3128: Connection refused", at)
+    '1.2.3.4:3128'
+    """
+    tried = _GRPC_PEER.search(said)
+    return tried[1] if tried is not None and int(tried[2]) != endpoint.port else None
+
+
 def unanswered(endpoint: Endpoint) -> str:
     """The likely cause where a server closes a connection and has said nothing on it."""
     plain = endpoint.scheme in _OTHERS["secure"]

@@ -359,6 +359,8 @@ def _cause(error: grpc.aio.AioRpcError, endpoint: Endpoint, *, opening: bool = F
         return ConnectionLost(f"lost the line to {endpoint.address}: {details or code.name}")
     silent = details.endswith(_UNANSWERED)
     why = causes.unanswered(endpoint) if silent else causes.likely(details or code.name, endpoint)
+    if (proxy := causes.proxy_in(details, endpoint)) is not None:
+        return ConnectionLost(f"cannot connect to the proxy {proxy}: {why}")
     return ConnectionLost(f"cannot connect to {endpoint.address}: {why}")
 
 

@@ -144,13 +144,13 @@ class _Turn:
             self.ended = self.response is None or event.error.code == "resumed_elsewhere"
 
     def _check(self, event: Event) -> None:
-        begun = self.response is not None
+        begun, asked = self.response is not None, isinstance(self.request, Create)
         match event:
             case ResponseCreated():
-                wrong = begun and isinstance(self.request, Create)
+                wrong = begun and asked
             case ResponseDone():
-                # Nothing can be answered to it over HTTP.
-                wrong = True
+                # Over HTTP one that is held elsewhere can be read, and none can be held.
+                wrong = asked
             case ErrorEvent() | Heartbeat() | Opaque() | Timing():
                 wrong = False
             case _:

@@ -1,9 +1,10 @@
 """What a create asks for that nothing here acts on: told to the client, or refused by a setting.
 
 Two kinds: members that neither OpenAI's API nor this server has, which are mostly slips of the
-pen, and tools that neither the client nor this server runs. Looked at are the create itself, ``text`` and its format,
-``reasoning``, ``context_management``, and each tool's own members. Items are not: they are kept
-and handed back as they came. Nor are schemas, metadata, and what else is free-form.
+pen, and tools that neither the client nor this server runs. Looked at are the create itself,
+``text`` and its format, ``reasoning``, ``context_management``, and each tool's own members. Items
+are not: they are kept and handed back as they came. Nor are schemas, metadata, and what else is
+free-form.
 """
 
 from collections.abc import Callable, Iterable
