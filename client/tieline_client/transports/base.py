@@ -193,6 +193,10 @@ _VITAL: Final = frozenset(
 """Events without which a turn neither begins nor ends."""
 
 
+CHECKED: Final[frozenset[type[Event]]] = frozenset({Opaque, ResponseCreated})
+"""What :func:`checked` is to see; all others pass, and most are deltas."""
+
+
 def checked(event: Event) -> Event:
     """The event, unless a turn would wait for ever for what it should have said.
 

@@ -33,7 +33,15 @@ from tieline_client.errors import (
     UnsupportedUrl,
 )
 from tieline_client.transports import causes, tls
-from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, Options, Tls, checked, proxy_of
+from tieline_client.transports.base import (
+    CHECKED,
+    DEFAULT_LIMIT,
+    Endpoint,
+    Options,
+    Tls,
+    checked,
+    proxy_of,
+)
 
 UNTOLD_LIMIT: Final = 4 * 1024 * 1024
 """A larger message waits until the server has said what it takes: most servers take no more."""
@@ -300,8 +308,15 @@ class GrpcTransport:
         events: list[Event] = []
         try:
             for said in line_pb2.ConnectResponse.FromString(message).events:
-                if (event := self._event(said)) is not None:
-                    events.append(event)
+                try:
+                    event = self._decoder.decode(said)
+                except ApiError:
+                    if _is_newer(said):
+                        continue
+                    raise
+                if type(event) in CHECKED:
+                    event = checked(_placed(event, said))
+                events.append(event)
         except ProtocolViolation as error:
             self._violation = error
         except (DecodeError, ApiError) as error:
@@ -309,18 +324,6 @@ class GrpcTransport:
             self._violation = ProtocolViolation(text)
             self._violation.__cause__ = error
         return events
-
-    def _event(self, said: ServerEvent) -> Event | None:
-        """One event; None for one of a newer schema, which is passed over."""
-        try:
-            event = self._decoder.decode(said)
-        except ApiError:
-            if said.WhichOneof("event") is None and len(UnknownFieldSet(said)):
-                return None
-            raise
-        if isinstance(event, Opaque) and said.HasField("stream_id"):
-            event = replace(event, stream_id=said.stream_id)
-        return checked(event)
 
     async def _write(self) -> None:
         """The only writer."""
@@ -341,6 +344,18 @@ class GrpcTransport:
                 return await self._outgoing.get()
         except TimeoutError:
             return _HEARTBEAT
+
+
+def _is_newer(said: ServerEvent) -> bool:
+    """Whether an event is of a newer schema than ours: it is passed over."""
+    return said.WhichOneof("event") is None and len(UnknownFieldSet(said)) > 0
+
+
+def _placed(event: Event, said: ServerEvent) -> Event:
+    """An event without a class, on its lane."""
+    if isinstance(event, Opaque) and said.HasField("stream_id"):
+        return replace(event, stream_id=said.stream_id)
+    return event
 
 
 def _cause(error: grpc.aio.AioRpcError, endpoint: Endpoint, *, opening: bool = False) -> Exception:

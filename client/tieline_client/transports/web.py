@@ -29,7 +29,7 @@ from tieline_client.errors import (
     ProtocolViolation,
 )
 from tieline_client.transports import causes, tls
-from tieline_client.transports.base import Endpoint, Proxy, checked
+from tieline_client.transports.base import CHECKED, Endpoint, Proxy, checked
 
 EXTENSIONS: Final = "x-tieline-extensions"
 """The header that asks for events of ours, and by which a server says that it has them."""
@@ -204,7 +204,9 @@ def decode(raw: bytes) -> Event:
     """One event; raises :class:`ProtocolViolation` for what is none (:func:`checked`)."""
     try:
         event = json.decode_event(raw)
-        return checked(_placed(event) if isinstance(event, Opaque) else event)
+        if type(event) in CHECKED:
+            return checked(_placed(event) if isinstance(event, Opaque) else event)
+        return event
     except ApiError as error:
         raise ProtocolViolation(f"a message of the server cannot be read: {error}") from error
 
