@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from tieline import items
+from tieline.complaints import invalid_value
 from tieline.errors import ApiError
 from tieline.ids import RESPONSE
 from tieline.items import Item
@@ -218,11 +219,7 @@ def page_of(
         code = "integer_below_min_value" if limit < 1 else "integer_above_max_value"
         raise ApiError.of(code, f"Invalid 'limit': expected 1 to {LONGEST_PAGE}.", param="limit")
     if order not in ("asc", "desc"):
-        raise ApiError.of(
-            "invalid_value",
-            f"Invalid value: '{order[:64]}'. Supported values are: 'asc' and 'desc'.",
-            param="order",
-        )
+        raise invalid_value("order", order, ("asc", "desc"))
     ordered = listed if order == "asc" else listed[::-1]
     start = 0 if after is None else _behind([entry_id for entry_id, _ in ordered], after)
     chosen = ordered[start : start + limit]

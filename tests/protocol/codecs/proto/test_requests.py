@@ -341,3 +341,32 @@ def test_cn_20_so_is_that_of_a_tool(tool: Tool, field: str) -> None:
     error = refused(ResponseCreate(tools=[tool]))
     assert error.code == "invalid_json"
     assert f"'{field}'" in error.message
+
+
+BROKEN: list[tuple[ResponseCreate, str, str]] = [
+    (ResponseCreate(text_json='{"a":"x\\ud83d"}'), "text", "a lone surrogate at byte 7"),
+    (ResponseCreate(tool_choice_json='{"type":NaN}'), "tool_choice", "NaN at byte 8"),
+    (ResponseCreate(reasoning_json="\ufeff{}"), "reasoning", "a byte-order mark at byte 0"),
+    (ResponseCreate(extra_json='{"a":1e999}'), "extra_json", "a number beyond a double at byte 5"),
+    (ResponseCreate(prompt_json="["), "prompt", "it ends too soon, at byte 1"),
+    (
+        ResponseCreate(
+            tools=[
+                Tool(function=FunctionTool(name="f")),
+                Tool(function=FunctionTool(name="g", parameters_json='{"a":tru}')),
+            ]
+        ),
+        "tools[1].parameters",
+        "a character that JSON does not have there at byte 5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "param", "told"), BROKEN)
+def test_in_04_json_in_a_field_is_told_with_its_byte_and_path(
+    message: ResponseCreate, param: str, told: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        proto.from_create(message)
+    assert (refused.value.code, refused.value.param) == ("invalid_json", param)
+    assert refused.value.message.startswith(f"Invalid JSON: {told}")
