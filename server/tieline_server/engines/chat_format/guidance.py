@@ -7,15 +7,15 @@ lets other threads run; so who asks does it beside the event loop.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from msgspec import Struct
 
-from tieline_server.engines.chat_format.json_schema import Bounds, Limited, Walk, read
-from tieline_server.engines.chat_format.schema_parts import SchemaError, escaped
+from tieline_server.engines.chat_format.json_schema import Bounds, Walk, read
+from tieline_server.engines.chat_format.schema_parts import Limited, SchemaError, escaped
 
 logger: Final = logging.getLogger("tieline.schemas")
 
@@ -108,7 +108,10 @@ def followed(
 
 def _made(raw: bytes, strict: bool, bounds: Bounds | None, function: bool) -> Followed | Refused:
     try:
-        walk = Walk(read(raw), strict=strict, fails=_fails, bounds=bounds, function=function)
+        root = read(raw)
+        walk = Walk(
+            root, strict=strict, fails=_fails, means=_means, bounds=bounds, function=function
+        )
         return _verdict(walk, walk.copy(), strict=strict)
     except SchemaError as error:
         return Refused(error.why, error.at)
@@ -142,11 +145,6 @@ def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | 
             parent = parent[step]
         parent[path[-1]] = True
         left_out, told = [*left_out, "schema"], told + 1
-    if "oneOf" in (error or ""):
-        why = (
-            "the model cannot be held to 'oneOf' unless its schemas exclude each other; use 'anyOf'"
-        )
-        return Refused(why, f"{_pointer(walk, path)}/oneOf")
     why = "the model cannot be held to this schema; simplify its patterns and what it combines"
     return Refused(why, _pointer(walk, path))
 
@@ -189,6 +187,20 @@ def _fails(words: dict[str, Any]) -> bool:
     return _piece_fails(json.dumps(words))
 
 
+def _means(pattern: str, names: Iterable[str]) -> bool:
+    # Not by Python's own expressions, which may take for ever.
+    built = matcher({"type": "string", "pattern": pattern}, strict=True)
+    if built.is_error():
+        return True
+    for name in names:
+        text = json.dumps(name, ensure_ascii=False).encode(errors="replace")
+        if built.try_consume_tokens([*text]) == len(text) and built.is_accepting():
+            return True
+        if not built.reset():
+            return True
+    return False
+
+
 @lru_cache(PIECES)
 def _piece_fails(words: str) -> bool:
     error, _ = _asked(json.loads(words), strict=True)
@@ -196,10 +208,7 @@ def _piece_fails(words: str) -> bool:
 
 
 def _word_of(warning: str) -> str:
-    for word in ("oneOf", "format", "minProperties"):
-        if word.lower().removeprefix("min") in warning.lower():
-            return word
-    return "schema"
+    return "minProperties" if "Properties" in warning else "schema"
 
 
 Path = tuple[Any, ...]

@@ -13,7 +13,7 @@ it is left out of the copy, and :class:`Walk` tells which word it was and where.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -30,8 +30,11 @@ from tieline_server.engines.chat_format.schema_parts import (
     IMPLIED,
     IN_PLACE,
     KNOWN,
+    NAME,
     NUMBERS,
     TYPES,
+    Excluding,
+    Limited,
     Schema,
     SchemaError,
     anchors,
@@ -40,8 +43,6 @@ from tieline_server.engines.chat_format.schema_parts import (
     escaped,
     is_exact,
     listed,
-    mapped,
-    matches,
     names_of,
     opens,
     plain,
@@ -70,9 +71,6 @@ LONGEST: Final = 2**31 - 1
 MOST_TOLD: Final = 64
 """Words that were left out of which the places are kept."""
 
-NAME: Final = r"^[A-Za-z_][A-Za-z0-9_./ -]{0,39}$"
-"""Names of members that a schema leaves open, where lists have a bound."""
-
 
 class Bounds(Struct, frozen=True, kw_only=True):
     """For models that ramble: the longest string and list where a schema does not say."""
@@ -81,21 +79,10 @@ class Bounds(Struct, frozen=True, kw_only=True):
     items: int | None = None
 
 
-class Limited(dict[str, Any]):
-    """A schema of the copy in which the bounds named in ``ours`` are of :class:`Bounds`."""
-
-    def __init__(self, words: Mapping[str, Any]) -> None:
-        super().__init__(words)
-        self.ours: set[str] = set()
-
-    def limit(self, word: str, most: int) -> None:
-        """Adds a bound."""
-        self[word] = most
-        self.ours.add(word)
-
-
 Fails: TypeAlias = Callable[[dict[str, Any]], bool]
 """Whether the runtime cannot take a schema of a few words."""
+Means: TypeAlias = Callable[[str, Iterable[str]], bool]
+"""Whether a pattern of the runtime's means one of these names, or cannot be read."""
 
 
 def read(raw: bytes) -> Any:
@@ -123,7 +110,7 @@ class _Place(NamedTuple):
 class Walk:
     """Copies the schema ``root``, of a ``function``'s parameters or of any value.
 
-    ``fails`` asks the runtime about the words of one string, number or pattern.
+    ``fails`` and ``means`` ask the runtime about the words of one string, number or pattern.
     """
 
     def __init__(
@@ -132,6 +119,7 @@ class Walk:
         *,
         strict: bool,
         fails: Fails,
+        means: Means,
         bounds: Bounds | None = None,
         function: bool = False,
     ) -> None:
@@ -146,7 +134,7 @@ class Walk:
         self._root = root
         self._strict = strict
         self._function = function
-        self._fails = fails
+        self._fails, self._means = fails, means
         self._bounds = bounds or Bounds()
         self._defs: dict[str, Schema] = {}
         self._names: dict[tuple[str, bool], str] = {}
@@ -430,10 +418,11 @@ class Walk:
 
     def _follows(self, pattern: str, schema: dict[str, Any], place: _Place) -> bool:
         """Whether the runtime holds members to ``pattern``: not those that are named, too."""
-        named = [*mapped(schema.get("properties")), *listed(schema.get("required"))]
+        named = names_of(schema)
         self._names_by_pattern -= 1
-        right = self._affords("pattern", pattern) and self._names_by_pattern >= 0
-        right = right and not any(matches(pattern, each) for each in named)
+        self._looks -= len(named)
+        right = self._affords("pattern", pattern) and min(self._names_by_pattern, self._looks) >= 0
+        right = right and not (named and self._means(pattern, named))
         alone = {"type": "object", "patternProperties": {pattern: True}}
         if right and not self._fails(alone):
             return True
@@ -463,9 +452,25 @@ class Walk:
             why = f"'{word}' is a list of at least one schema"
             self._leave_out(word, f"{place.at}/{word}", why)
             return
-        made[word] = [
+        copies = [
             self._of(each, place.under(word, at, alone=alone)) for at, each in enumerate(branches)
         ]
+        if word == "oneOf":
+            # Not by what was copied: what is narrower may exclude more.
+            if not Excluding(self._resolved).all(branches):
+                why = "the model is held to a 'oneOf' only where its schemas exclude each other"
+                self._leave_out(word, f"{place.at}/{word}", why)
+            word, copies = (
+                ("allOf", [*made.get("allOf", []), {"anyOf": copies}])
+                if "anyOf" in made
+                else ("anyOf", copies)
+            )
+        made[word] = copies
+
+    def _resolved(self, reference: str) -> Any:
+        """What a reference points at; what cannot be said admits anything."""
+        fragment = self._fragment(reference)
+        return True if fragment is None else self._target(fragment, "")[1]
 
     def _refer(self, reference: Any, made: dict[str, Any], place: _Place, *, alone: bool) -> None:
         at = f"{place.at}/$ref"
@@ -519,15 +524,15 @@ class Walk:
             self._named(schema, set()) if composed else (names_of(schema), opens(schema))
         )
         known = bool(names) or ("properties" in schema and not composed)
-        if known and not opened and made.get("minProperties", 0) <= len(names):
+        shut = made.get("additionalProperties") is False
+        if known and not opened and not shut and made.get("minProperties", 0) <= len(names):
             members = made.setdefault("properties", {})
             for name in names:
                 members.setdefault(name, True)
-            made.setdefault("additionalProperties", False)
+            made["additionalProperties"] = False
             return
-        closed = made.get("additionalProperties") is False and not made.get("patternProperties")
         if (
-            closed
+            (shut and not made.get("patternProperties"))
             or made.get("maxProperties", 2) < 2
             or (composed and kinds == [None] and not opened)
         ):

@@ -1,8 +1,9 @@
 """What the walk of a schema knows of JSON Schema itself: words, parts, ends, places, numbers."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from itertools import combinations
 from typing import Any, Final, TypeAlias
 
 Schema: TypeAlias = "dict[str, Any] | bool"
@@ -83,8 +84,15 @@ KNOWN: Final = frozenset(
 """Words that llguidance 1.0.1 follows."""
 
 
+NAME: Final = r"^[A-Za-z_][A-Za-z0-9_./ -]{0,39}$"
+"""Names of members that a schema leaves open, where lists have a bound."""
+
 EXACT: Final = 2**53
 """Numbers beyond it are floats to the runtime."""
+
+MOST_COMPARED: Final = 100_000
+"""Pairs of schemas that are compared to find whether those of a ``oneOf`` exclude each other."""
+MOST_COMPARED_DEPTH: Final = 8
 
 MOST_ANCHORED: Final = 20_000
 """Parts of a document that are searched for anchors."""
@@ -97,6 +105,19 @@ class SchemaError(Exception):
         super().__init__(why)
         self.why = why
         self.at = at
+
+
+class Limited(dict[str, Any]):
+    """A schema of the copy in which the bounds named in ``ours`` are of ``json_schema.Bounds``."""
+
+    def __init__(self, words: Mapping[str, Any]) -> None:
+        super().__init__(words)
+        self.ours: set[str] = set()
+
+    def limit(self, word: str, most: int) -> None:
+        """Adds a bound."""
+        self[word] = most
+        self.ours.add(word)
 
 
 def end_loops(made: Schema, defs: dict[str, Schema], origins: Mapping[str, str]) -> None:
@@ -264,6 +285,89 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+class Excluding:
+    """Whether schemas of a client exclude each other, as far as that is plain from their words.
+
+    ``resolve`` says what a reference points at.
+    """
+
+    def __init__(self, resolve: Callable[[str], Any]) -> None:
+        self._resolve = resolve
+        self._left = MOST_COMPARED
+
+    def all(self, schemas: list[Any]) -> bool:
+        """Whether any two of them do."""
+        return all(self._two(*pair, depth=0) for pair in combinations(schemas, 2))
+
+    def _two(self, first: Any, second: Any, *, depth: int) -> bool:
+        self._left -= 1
+        if self._left < 0 or depth > MOST_COMPARED_DEPTH:
+            return False
+        ours, theirs = self._parts(first, 0), self._parts(second, 0)
+        return any(self._apart(one, two, depth) for one in ours for two in theirs)
+
+    def _parts(self, schema: Any, depth: int) -> list[Any]:
+        """A schema and others that hold where it does."""
+        self._left -= 1
+        if not isinstance(schema, dict) or depth > MOST_COMPARED_DEPTH or self._left < 0:
+            return [schema]
+        more = listed(schema.get("allOf"))
+        if isinstance(schema.get("$ref"), str):
+            more = [*more, self._resolve(schema["$ref"])]
+        return [schema, *(part for each in more for part in self._parts(each, depth + 1))]
+
+    def _apart(self, first: Any, second: Any, depth: int) -> bool:
+        self._left -= 1
+        if first is False or second is False:
+            return True
+        if not isinstance(first, dict) or not isinstance(second, dict) or self._left < 0:
+            return False
+        for one, two in ((first, second), (second, first)):
+            for word in ("anyOf", "oneOf"):
+                branches = listed(one.get(word))
+                if branches and all(self._two(each, two, depth=depth + 1) for each in branches):
+                    return True
+        values, others = _values_of(first), _values_of(second)
+        if values is not None and others is not None:
+            return not values & others
+        kinds, other_kinds = _kinds_of(first), _kinds_of(second)
+        if kinds is None or other_kinds is None:
+            return False
+        if kinds == other_kinds == {"object"}:
+            return self._members_apart(first, second, depth)
+        return not kinds & other_kinds
+
+    def _members_apart(self, first: dict[str, Any], second: dict[str, Any], depth: int) -> bool:
+        """Whether a member that one of them requires cannot be what both say."""
+        ours, theirs = mapped(first.get("properties")), mapped(second.get("properties"))
+        required = {
+            each
+            for schema in (first, second)
+            for each in listed(schema.get("required"))
+            if isinstance(each, str)
+        }
+        return any(
+            self._two(ours[name], theirs[name], depth=depth + 1)
+            for name in sorted(required & ours.keys() & theirs.keys())
+        )
+
+
+def _values_of(schema: dict[str, Any]) -> set[str] | None:
+    """The values that a schema names, as text; None where it names none."""
+    if "const" in schema:
+        return {json.dumps(plain(schema["const"]), sort_keys=True)}
+    if isinstance(schema.get("enum"), list):
+        return {json.dumps(plain(each), sort_keys=True) for each in schema["enum"]}
+    return None
+
+
+def _kinds_of(schema: dict[str, Any]) -> set[str] | None:
+    """The types of a schema, integers as numbers; None where it does not say."""
+    kind = schema.get("type")
+    named = {each for each in (listed(kind) or [kind]) if isinstance(each, str)}
+    return {"number" if each == "integer" else each for each in named} or None
+
+
 def names_of(schema: dict[str, Any]) -> dict[str, None]:
     named = [*mapped(schema.get("properties")), *listed(schema.get("required"))]
     return dict.fromkeys(each for each in named if isinstance(each, str))
@@ -272,11 +376,3 @@ def names_of(schema: dict[str, Any]) -> dict[str, None]:
 def opens(schema: dict[str, Any]) -> bool:
     others = schema.get("additionalProperties", False)
     return others is not False or bool(schema.get("patternProperties"))
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Whether a name may be one that a pattern means."""
-    try:
-        return re.search(pattern, name) is not None
-    except (re.error, RecursionError, OverflowError):
-        return True

@@ -159,6 +159,17 @@ def test_sc_13_parameters_of_a_function_are_an_object(kind: Any) -> None:
     assert follow({"type": ["object", "null"]}, function=True).schema["type"] == "object"
 
 
+@pytest.mark.parametrize("pattern", ["^a", "b$", "^[a-z]{2}$", "(a+)+b", "\\p{L}", "("])
+def test_a_pattern_that_means_a_named_member_is_refused_or_told(pattern: str) -> None:
+    """Nor does finding that out take long, whatever the pattern."""
+    named = {"ab": {"type": "string"}, "a" * 200 + "!": {"type": "null"}}
+    schema = {"properties": named, "patternProperties": {pattern: {"maxLength": 1}}}
+    assert refusal(schema, strict=True).at.startswith("/patternProperties/")
+    assert follow(schema).left_out == ("patternProperties",)
+    apart = {"properties": named, "patternProperties": {"^x": {"maxLength": 1}}}
+    assert follow(apart).left_out == ()
+
+
 def test_what_the_whole_cannot_be_held_to_is_left_out_alone() -> None:
     """Each pattern is fine; that all hold at once is more than llguidance finds out."""
     much = {"allOf": [{"type": "string", "pattern": f".{{{n}}}a.*b"} for n in (7, 11, 13)]}

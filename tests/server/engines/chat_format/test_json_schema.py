@@ -1,6 +1,8 @@
 """The walk of a client's schema: what is copied, closed, bounded, left out and refused."""
 
 import json
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,13 +16,17 @@ from tieline_server.engines.chat_format.json_schema import (
     MOST_STEPS,
     MOST_TOLD,
     MOST_VALUES,
-    NAME,
     Bounds,
-    Limited,
     Walk,
     read,
 )
-from tieline_server.engines.chat_format.schema_parts import EXACT, KNOWN, SchemaError
+from tieline_server.engines.chat_format.schema_parts import (
+    EXACT,
+    KNOWN,
+    NAME,
+    Limited,
+    SchemaError,
+)
 
 BOUNDS = Bounds(string=256, items=8)
 
@@ -31,7 +37,14 @@ def walk(schema: Any, *, strict: bool = False, bounds: Bounds | None = None) -> 
     def fails(words: dict[str, Any]) -> bool:
         return "(?=" in json.dumps(words) or words.get("format") == "odd"
 
-    return Walk(read(json.dumps(schema).encode()), strict=strict, fails=fails, bounds=bounds)
+    def means(pattern: str, names: Iterable[str]) -> bool:
+        try:
+            return any(re.search(pattern, name) for name in names)
+        except re.error:
+            return True
+
+    raw = json.dumps(schema).encode()
+    return Walk(read(raw), strict=strict, fails=fails, means=means, bounds=bounds)
 
 
 def copied(schema: Any, *, strict: bool = False, bounds: Bounds | None = None) -> dict[str, Any]:
@@ -121,7 +134,8 @@ class TestNumbers:
 
     def test_sc_02_decimals_are_compared_as_they_are_written(self) -> None:
         for text, exact in ((b"0.1", True), (b"0.10000000000000000555", False), (b"1e-7", True)):
-            made = Walk(read(b'{"const":%b}' % text), strict=False, fails=lambda _: False)
+            root = read(b'{"const":%b}' % text)
+            made = Walk(root, strict=False, fails=lambda _: False, means=lambda *_: False)
             assert ("const" in made.copy()) is exact
 
     @pytest.mark.parametrize("word", ["minimum", "maximum", "exclusiveMinimum", "multipleOf"])
@@ -253,6 +267,16 @@ class TestObjects:
         }
         assert copied({"type": "object", "properties": {}})["additionalProperties"] is False
 
+    def test_one_that_shuts_out_what_it_requires_stays_so(self) -> None:
+        """A name that is required alone would else be let in."""
+        schema = {
+            "properties": {"a": True},
+            "required": ["c"],
+            "additionalProperties": False,
+            "anyOf": [{"required": ["b"]}],
+        }
+        assert copied(schema)["properties"] == {"a": True}
+
     @pytest.mark.parametrize("others", [True, {"type": "string"}])
     def test_unless_the_schema_opens_it(self, others: Any) -> None:
         schema = {"properties": {"a": True}, "additionalProperties": others}
@@ -326,6 +350,43 @@ class TestObjects:
 
     def test_sc_10_a_member_that_is_false_stays_so(self) -> None:
         assert copied({"properties": {"a": False}})["properties"] == {"a": False}
+
+
+class TestOneOf:
+    """SC-07: what is narrower than the client's excludes more, so it is the client's that count."""
+
+    def test_branches_that_exclude_each_other_are_a_choice(self) -> None:
+        branches = [
+            {"type": "object", "properties": {"k": {"const": each}}, "required": ["k"]}
+            for each in ("a", "b")
+        ]
+        made = copied({"oneOf": branches}, strict=True)
+        assert [each["properties"] for each in made["anyOf"]] == [
+            each["properties"] for each in branches
+        ]
+        assert all(each["additionalProperties"] is False for each in made["anyOf"])
+        both = {"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}, {"type": "string"}]}
+        assert copied(both, strict=True) == {
+            "anyOf": [{"type": "null"}],
+            "allOf": [{"anyOf": [{"type": "null"}, {"type": "string"}]}],
+        }
+
+    @pytest.mark.parametrize(
+        "branches",
+        [
+            [{"type": "integer"}, {"type": "number"}],
+            # A number satisfies both; in what is copied the second one means a string.
+            [{"type": "number"}, {"minLength": 2}],
+            [{"type": "array"}, {"minLength": 2}],
+            # So does an object with both members.
+            [
+                {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+                for name in "ab"
+            ],
+        ],
+    )
+    def test_branches_that_overlap_are_refused_or_told(self, branches: Any) -> None:
+        assert left_out({"oneOf": branches}) == [("oneOf", "/oneOf")]
 
 
 class TestWhatIsNotFollowed:

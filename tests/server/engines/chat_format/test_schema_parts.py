@@ -7,13 +7,13 @@ import pytest
 
 from tieline_server.engines.chat_format.schema_parts import (
     EXACT,
+    Excluding,
     SchemaError,
     anchors,
     as_number,
     end_loops,
     escaped,
     is_exact,
-    matches,
     parts,
     plain,
     target,
@@ -71,13 +71,6 @@ def test_numbers_are_what_they_were() -> None:
         assert not is_exact(value)
 
 
-def test_a_pattern_that_cannot_be_read_may_mean_any_name() -> None:
-    assert matches("^a", "ab")
-    assert not matches("^a", "ba")
-    assert matches("(", "ba")
-    assert matches("\\p{L}", "ba")
-
-
 def test_a_loop_without_an_end_is_told_or_shut() -> None:
     loop: dict[str, Any] = {"$ref": "#/$defs/d0"}
     with pytest.raises(SchemaError) as caught:
@@ -95,3 +88,38 @@ def test_the_parts_about_one_value_are_told_from_the_others() -> None:
     schema = {"allOf": [{"const": 1}], "properties": {"a": {"const": 2}}, "items": {"const": 3}}
     assert [part.get("const") for part in parts(schema, in_place=True)] == [None, 1]
     assert [part.get("const") for part in parts(schema)] == [None, 1, 3, 2]
+
+
+KIND = {"type": "object", "properties": {"k": {"const": "a"}}, "required": ["k"]}
+OTHER = {"type": "object", "properties": {"k": {"enum": ["b", "c"]}}}
+NAMED = {"#a": KIND, "#b": OTHER, "#loop": {"$ref": "#loop"}}
+
+
+@pytest.mark.parametrize(
+    ("schemas", "apart"),
+    [
+        ([{"type": "string"}, {"type": ["integer", "null"]}], True),
+        ([{"type": "integer"}, {"type": "number"}], False),
+        ([{"const": 1}, {"const": Decimal("1.0")}], False),
+        ([{"const": 1}, {"const": True}], True),
+        ([{"enum": ["a", "b"]}, {"enum": ["b", "c"]}], False),
+        ([{"const": "a"}, {"type": "string"}], False),
+        ([{"const": "a", "type": "string"}, {"type": "null"}], True),
+        ([KIND, OTHER], True),
+        ([OTHER, OTHER], False),
+        ([{"$ref": "#a"}, {"$ref": "#b"}], True),
+        ([{"$ref": "#a"}, {"$ref": "#loop"}], False),
+        ([{"allOf": [KIND, {"title": "t"}]}, OTHER], True),
+        ([{"anyOf": [{"type": "null"}, KIND]}, OTHER], True),
+        ([{"anyOf": [{"type": "null"}, OTHER]}, OTHER], False),
+        ([False, {}], True),
+        ([True, {"type": "null"}], False),
+        ([{"minLength": 2}, {"type": "number"}], False),
+        ([{"type": "null"}, {"type": "string"}, {"type": "null"}], False),
+        ([{"const": each} for each in range(200)], True),
+        ([{"const": each} for each in range(2_000)], False),
+    ],
+)
+def test_schemas_exclude_each_other_where_that_is_plain(schemas: list[Any], apart: bool) -> None:
+    """The last ones are too many to be compared."""
+    assert Excluding(NAMED.__getitem__).all(schemas) is apart
