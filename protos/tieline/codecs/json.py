@@ -197,6 +197,8 @@ def members(raw: bytes | Raw) -> dict[str, Raw] | None:
     except RecursionError:
         raise _too_deep(raw, None) from None
     except (msgspec.MsgspecError, ValueError) as error:
+        # A decoder that skips what it carries stumbles elsewhere than one that reads all of it.
+        _check_unusual(bytes(raw), None, 0)
         raise invalid_json(fault(bytes(raw), error)) from None
 
 
@@ -354,11 +356,11 @@ class RequestDecoder:
         create = self._at_once(raw, _creates)
         if create is not None:
             return create
+        given = members(raw)
+        if given is None:
+            check(bytes(raw))
+            raise invalid_event("A client event is a JSON object.")
         try:
-            given = members(raw)
-            if given is None:
-                check(bytes(raw))
-                raise invalid_event("A client event is a JSON object.")
             return self._build(text_of(given.get("stream_id"))[:MAX_NAME], given)
         except ApiError as error:
             raise _located(raw, error) from None
@@ -373,11 +375,11 @@ class RequestDecoder:
         create = self._at_once(raw, _bodies)
         if create is not None:
             return create
+        given = members(raw)
+        if given is None:
+            check(raw)
+            raise ApiError.of("invalid_type", "The request body must be a JSON object.")
         try:
-            given = members(raw)
-            if given is None:
-                check(raw)
-                raise ApiError.of("invalid_type", "The request body must be a JSON object.")
             built = self._build("", {**given, "type": _CREATE})
         except ApiError as error:
             raise _located(raw, error) from None

@@ -357,3 +357,38 @@ def test_commas_and_brackets_in_text_are_no_values(text: bytes) -> None:
     assert isinstance(create, requests.Create)
     assert isinstance(create.input, Raw)
     assert bytes(create.input) == b'"%b"' % (text * MANY)
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b'{"input":"a\\ud83d"}', "a lone surrogate at byte 11"),
+        (
+            b'{"input":"' + b"x" * 70_000 + b'\\ud800 and so on, and on"}',
+            "a lone surrogate at byte 70010",
+        ),
+        (b'{"tools":[{"a":"\\ud83d\\u0041 and so on"}]}', "a lone surrogate at byte 16"),
+        (b'{"temperature":-Infinity}', "-Infinity at byte 15"),
+        (b'{"temperature":1e999}', "a number beyond a double at byte 15"),
+        (b'{"a":"1e999", "input":["1e999",1e999]}', "a number beyond a double at byte 31"),
+        (b'{"input":' + b"9" * 400 + b"}", "a number beyond a double at byte 9"),
+        (b'{"input":"a\xff"}', "no UTF-8 at byte 11"),
+        (
+            b'{"a":"[[", "input":' + b"[" * 300 + b"]" * 300 + b"}",
+            "it nests deeper than 256 levels at byte 274",
+        ),
+        (b"[" * 100_000, "it nests deeper than 256 levels at byte 256"),
+        (b'\xef\xbb\xbf{"input":1}', "a byte-order mark at byte 0"),
+        (b'{"store":tru}', "a character that JSON does not have there at byte 9"),
+        (b'{"input":"x"', "it ends too soon, at byte 12"),
+        (b"", "it ends too soon, at byte 0"),
+    ],
+    ids=lambda value: str(value[:40]),
+)
+def test_in_04_a_fault_is_told_by_its_byte_in_the_whole_text(raw: bytes, told: str) -> None:
+    for read in (json.RequestDecoder().create, json.RequestDecoder().decode):
+        with pytest.raises(ApiError) as refused:
+            read(raw)
+        assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+        assert refused.value.message.startswith(f"Invalid JSON: {told}")
+        assert "and so on" not in refused.value.message
