@@ -245,9 +245,10 @@ def _answers(view: Opaque) -> str | None:
         return None
     if view.type == "tool_search_output" and view.execution not in (None, "client"):
         return None
-    # OpenAI's types have a local shell's call in ``id``, its guide and its agents in ``call_id``.
-    own = view.id if view.type == "local_shell_call_output" else None
-    return view.approval_request_id or view.call_id or own
+    if view.type == "local_shell_call_output" and view.call_id is None:
+        # OpenAI's schema knows the call under this name alone.
+        return view.id
+    return view.approval_request_id or view.call_id
 
 
 class Opened(Struct, frozen=True, kw_only=True):

@@ -252,7 +252,7 @@ def _read_tool(
     if view.type in ("function", "custom", "namespace"):
         if not view.name:
             raise missing(f"{param}.name")
-    elif bytes(view.parameters) != b"null" and not searches:
+    elif view.type != TOOL_SEARCH and bytes(view.parameters) != b"null":
         # A function by all that it has, which no model would be offered.
         raise invalid_value(f"{param}.type", view.type, ("function", "custom", "namespace"))
     if view.type == "namespace":

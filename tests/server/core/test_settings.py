@@ -250,6 +250,10 @@ class TestTools:
         offered = settled(tools=[tool("f"), *spaces]).tools.offered
         assert [each.namespace for each in offered] == [None, "m", "n"]
 
+    def test_a_search_for_tools_may_say_its_parameters(self) -> None:
+        search = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
+        assert echoed(settled(tools=[search]))["tools"] == [search]
+
     def test_in_03_hosted_tools_have_no_names_to_be_unique(self) -> None:
         servers = [{"type": "mcp", "server_label": name} for name in "ab"]
         assert len(settled(tools=servers).tools.offered) == 2
