@@ -23,7 +23,7 @@ class Part(Struct):
     tags: dict[str, int] = {}
 
 
-def refused(raw: bytes, kind: Any, **place: str) -> ApiError:
+def refused(raw: bytes, kind: Any, **place: Any) -> ApiError:
     with pytest.raises(msgspec.MsgspecError) as caught:
         msgspec.json.decode(raw, type=kind)
     return refusal(caught.value, **place)
