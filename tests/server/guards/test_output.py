@@ -189,7 +189,7 @@ def test_items_and_annotations_that_come_whole_are_read_too(text: str) -> None:
 
 
 def test_so_is_the_phase_of_a_message_which_is_a_word_of_an_upstreams() -> None:
-    said = [Phase("bad"), TextDelta("a"), Finish()]
+    said: list[Delta] = [Phase("bad"), TextDelta("a"), Finish()]
     assert seen(through(gate("bad"), said)) == [Finish(reason="content_filter")]
     assert Phase("bad") in seen(through(gate("other"), said))
 
