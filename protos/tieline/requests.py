@@ -92,6 +92,7 @@ ACCEPTED: Final = frozenset(
         "image",
         "input_transformations",
         "moderation",
+        "multi_agent",
         "prompt_cache_diagnostics",
         "prompt_cache_options",
         "prompt_cache_retention",
