@@ -392,3 +392,12 @@ def test_in_04_a_fault_is_told_by_its_byte_in_the_whole_text(raw: bytes, told: s
         assert (refused.value.status, refused.value.code) == (400, "invalid_json")
         assert refused.value.message.startswith(f"Invalid JSON: {told}")
         assert "and so on" not in refused.value.message
+
+
+def test_in_07_what_a_create_does_not_know_is_told_and_is_no_member_of_it() -> None:
+    raw = (
+        b'{"type":"response.create","model":"m","tempratur":1,"":2,"stream_options":{},"unknown":3}'
+    )
+    create = json.decode_request(raw)
+    assert create == requests.Create(model="m", unknown=("tempratur", "", "unknown"))
+    assert json.encode(create) == b'{"type":"response.create","model":"m"}'
