@@ -365,8 +365,8 @@ def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
         ),
         (HEAD + b"content-length: 9\r\n\r\ndata: {\n\n", "cannot be read"),
         (b"HTTP/1.1 302 Found\r\nlocation: http://h/\r\ncontent-length: 0\r\n\r\n", "302"),
-        (b"garbage\r\n\r\n", "lost the line"),
-        (b"", "lost the line"),
+        (b"garbage\r\n\r\n", "does not speak HTTP there"),
+        (b"", "closed the connection and said nothing"),
     ],
 )
 def test_what_is_no_event_stream_is_a_loss(response: bytes, says: str) -> None:
