@@ -98,20 +98,22 @@ class PromptBuilder:
 
     def new_bytes(self, prompt: Prompt) -> int:
         """Bytes of items and settings that :meth:`build` or :meth:`count` have to render."""
-        settings = prompt.settings
-        whole = self.template.manner(settings.reasoning_effort).forms is None
-        new = self.template.unrendered(prompt.tip, whole=whole)
-        return new + (0 if self._knows(prompt) else _size(settings))
+        new = self._unrendered(prompt)
+        return new + (0 if self._knows(prompt) else _size(prompt.settings))
 
     def heavy(self, prompt: Prompt) -> bool:
         """Whether these may take long: much is to be rendered, or a schema may be a new one."""
+        new = self._unrendered(prompt)
+        if self._knows(prompt):
+            return new > INLINE_BYTES or any(each.type in BRINGING for each in prompt.tip.shown)
         settings = prompt.settings
-        if not self._knows(prompt):
-            if settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
-                return True
-        elif any(item.type in BRINGING for item in prompt.tip.shown):
+        if settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
             return True
-        return self.new_bytes(prompt) > INLINE_BYTES
+        return new + _size(settings) > INLINE_BYTES
+
+    def _unrendered(self, prompt: Prompt) -> int:
+        whole = self.template.manner(prompt.settings.reasoning_effort).forms is None
+        return self.template.unrendered(prompt.tip, whole=whole)
 
     def _knows(self, prompt: Prompt) -> bool:
         """Whether the lane's settings are those that it had last."""

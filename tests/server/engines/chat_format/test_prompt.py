@@ -164,3 +164,18 @@ def test_tools_that_came_with_the_input_can_be_required() -> None:
 def callable_in(given: Prompt) -> list[str | None]:
     calls = builder().build(given).constraint.calls
     return [frame.tool.name for frame in calls.frames] if calls else []
+
+
+def test_a_schema_that_may_be_new_is_asked_about_beside_the_loop() -> None:
+    built, recall = builder(), Recall()
+    options: dict[str, Any] = {"tools": [WEATHER], "recall": recall}
+    given = prompt("hi", **options)
+    assert built.heavy(given)
+    built.build(given)
+    assert not built.heavy(prompt("ho", **options))
+    more = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
+    brought = link([more, {"type": "message", "role": "user", "content": "hi"}])
+    assert built.heavy(prompt(tip=brought, **options))
+    form = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}
+    assert builder().heavy(prompt("hi", text=form))
+    assert not builder().heavy(prompt("hi"))
