@@ -57,9 +57,15 @@ class History:
         known = [item for item in items if item is not None]
         return Plan(input=_joined(known), previous_response_id=self.root, whole=True)
 
-    def rest(self, response_id: str, new: Sequence[Raw], output: Sequence[Raw]) -> None:
-        """A response has taken the new items and has made these."""
-        self.items += [*new, *(raw for raw in output if _counts(raw))]
+    def rest(
+        self, response_id: str, new: Sequence[Raw], output: Sequence[Raw], *, cut: bool = True
+    ) -> None:
+        """A response has taken the new items and has made these.
+
+        Of one that was ``cut``, a call that is incomplete is not in the chain. Of any other it
+        is: a value in it has reached a bound of the server's, and it can be answered.
+        """
+        self.items += [*new, *(raw for raw in output if not cut or _counts(raw))]
         self.latest, self._base = response_id, tuple(self.items)
 
     def restart(self, response_id: str) -> None:

@@ -93,6 +93,13 @@ def test_calls_of_a_cut_response_count_only_when_they_are_whole() -> None:
     assert words(history.whole([])) == ["a", "par", "function_call"]
 
 
+def test_sc_16_an_incomplete_call_of_one_that_was_not_cut_counts() -> None:
+    """A value in it has reached a bound of the server's: it is in the chain, to be answered."""
+    history = History()
+    history.rest("r1", [item("a")], [call("c1", "incomplete")], cut=False)
+    assert words(history.whole([])) == ["a", "function_call"]
+
+
 def test_ids_and_bare_reasoning_stay_with_the_server_that_made_them() -> None:
     reasoning = {"type": "reasoning", "id": "rs", "summary": []}
     sealed = {**reasoning, "encrypted_content": "x"}

@@ -542,7 +542,8 @@ class SessionStream:
         if self._succeeded:
             self._history.restart(response.id)
         else:
-            self._history.rest(response.id, self._new, response.output[self._read :])
+            cut = not held and response.status != "completed"
+            self._history.rest(response.id, self._new, response.output[self._read :], cut=cut)
         self._new, self._read = [], len(response.output)
         self._held, self._held_at = held, stream.cursor
         self._rested, self._pending = True, None
