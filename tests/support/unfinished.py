@@ -82,7 +82,7 @@ def http_body(address: str, key: str, size: int) -> Unfinished:
 
 
 def http_chunks(address: str, key: str, size: int) -> Unfinished:
-    """The same in one chunk, of which nobody knows whether it is the last."""
+    """The same in one chunk, which may not be the last."""
     head = request_bytes("POST", PATH, headers=_bearer(key))
     coding = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n"
     coding %= size + LEFT

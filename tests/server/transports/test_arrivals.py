@@ -22,7 +22,7 @@ def test_cn_21_bytes_are_counted_before_they_are_kept_and_given_back_at_the_end(
     assert (share.held_by("a"), share.taken) == (0, 0)
 
 
-def test_cn_21_what_an_owner_has_no_room_for_is_429_and_what_nobody_has_is_503() -> None:
+def test_cn_21_past_the_owners_bound_it_is_429_and_past_that_of_all_503() -> None:
     share = Share(each=1000, total=1500)
     first, second, other = arriving(share), arriving(share), arriving(share, "b")
     first.take(900, 100.0)

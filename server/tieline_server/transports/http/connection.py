@@ -135,7 +135,7 @@ class Connection(web.RequestHandler):
 
     def set_parser(self, parser: Any, *how: Any, **named: Any) -> None:
         """An upgrade: from here on ``parser`` reads frames, and only such as a client may send."""
-        assert self.gate is not None, "whoever upgrades says what may come"
+        assert self.gate is not None, "the door that upgrades has set it"
         super().set_parser(cast(Any, ClientFrames(parser, self.gate)), *how, **named)
 
     def pause_writing(self) -> None:
