@@ -15,7 +15,8 @@ from tieline.items import Message
 from tieline_server.core.compaction import Fold, Plan, plan_within
 from tieline_server.core.deltas import Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Compacting, Format, ToolChoice
+from tieline_server.core.settings import Compacting, Format
+from tieline_server.core.tools import ToolChoice
 from tieline_server.engines.base import Engine
 
 SUMMARY: Final = "summary"

@@ -16,16 +16,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from tieline import items
-from tieline.errors import ApiError
 from tieline.items import FunctionCall, FunctionCallOutput, Item
 from tieline_server.core.deltas import TOOL_SEARCH
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Settings, Tool, parse_tools
+from tieline_server.core.settings import Settings
+from tieline_server.core.tools import Tool, brought_by
 
 KEY: Final = "core.brought_tools"
-
-BRINGING: Final = frozenset({"additional_tools", "tool_search_output"})
-"""Types of items that bring tools."""
 
 NOTHING_FOUND: Final = "No tools were found."
 
@@ -35,10 +32,6 @@ _NO_OBJECT: Final = Raw(b"{}")
 
 Found = Callable[[tuple[Tool, ...]], str]
 """Tells a model of the tools that a search has found."""
-
-
-class _Tools(Struct, frozen=True):
-    tools: Raw = Raw(b"[]")
 
 
 class _Call(Struct, frozen=True):
@@ -74,27 +67,12 @@ class _Output(Struct, frozen=True):
     reason: str | None = None
 
 
-_tools: Final = msgspec.json.Decoder(_Tools)
 _call: Final = msgspec.json.Decoder(_Call)
 _output: Final = msgspec.json.Decoder(_Output)
 _text: Final = msgspec.json.Decoder(str | None)
 _ran: Final = msgspec.json.Decoder(str | list[_Ran] | None)
 _screenshot: Final = msgspec.json.Decoder(_Screenshot)
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def brought_by(item: Item, param: str = "tools") -> tuple[Tool, ...]:
-    """The tools that an item brings, which stand at ``param``; what was found is not deferred."""
-    if item.type not in BRINGING:
-        return ()
-    try:
-        tools = parse_tools(bytes(_tools.decode(item.raw).tools), param).offered
-    except (ApiError, msgspec.MsgspecError, RecursionError):
-        # Whether the input is right was asked before it came here; these tools are no tools.
-        return ()
-    if item.type == "additional_tools":
-        return tools
-    return tuple(structs.replace(tool, deferred=False) for tool in tools)
 
 
 def brought_tools(tip: Segment) -> tuple[Tool, ...]:

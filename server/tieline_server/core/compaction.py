@@ -14,11 +14,11 @@ from msgspec import Struct
 from tieline import ids, items
 from tieline.items import AdditionalTools, Item, Message, Opened
 from tieline_server.core import sealed
-from tieline_server.core.client_tools import BRINGING
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.history import Segment
 from tieline_server.core.sealed import is_user
 from tieline_server.core.tally import Tally
+from tieline_server.core.tools import BRINGING
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from tieline import items
 from tieline.complaints import invalid_value, missing, refusal
 from tieline.items import ROLES, Item
-from tieline_server.core.settings import parse_tools
+from tieline_server.core.tools import parse_tools
 
 _Name = Annotated[str, Meta(min_length=1)]
 _Id = Annotated[str, Meta(min_length=1)] | None

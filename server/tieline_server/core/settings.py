@@ -6,35 +6,35 @@ a :class:`Recall`; where the bytes are equal, what was parsed, checked and built
 used again and nothing is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 
-from tieline.complaints import invalid_value, missing, refusal
+from tieline.complaints import invalid_value, missing
 from tieline.errors import ApiError
 from tieline.events import RequestWarning
-from tieline.items import Item, too_long
+from tieline.items import Item
 from tieline.requests import Create
-from tieline.responses import EMPTY_LIST, EMPTY_OBJECT, NULL, Response
-from tieline_server.core import ignored, known_values, tool_choice
-from tieline_server.core.deltas import CALL_KINDS, TOOL_SEARCH, CallKind
+from tieline.responses import EMPTY_OBJECT, NULL, Response
+from tieline_server.core import ignored, known_values
 from tieline_server.core.effects import Defaults, Work
 from tieline_server.core.known_values import EFFORTS, SUMMARIES, VERBOSITIES
-from tieline_server.core.tool_choice import ToolChoice as ToolChoice
+from tieline_server.core.tools import (
+    ToolChoice,
+    Tools,
+    brought_by,
+    check_choice,
+    decode,
+    parse_choice,
+    parse_tools,
+    present,
+)
 
 T = TypeVar("T")
-
-_SEARCH_PARAMETERS: Final = (
-    b'{"type":"object","properties":{"paths":{"type":"array","items":{"type":"string"}}},'
-    b'"required":["paths"],"additionalProperties":false}'
-)
-"""Of a search whose client says none: the names of what it is to load, as OpenAI's has them."""
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The member of ``include`` that asks for log probabilities."""
@@ -42,44 +42,6 @@ LOGPROBS: Final = "message.output_text.logprobs"
 SERVED: Final = "default"
 """The tier that serves here, whichever was asked for: there is one. So it is what the response
 says; an upstream that states a tier of its own is believed, where its answer is read."""
-
-
-class Tool(Struct, frozen=True, kw_only=True):
-    """A tool that the client offers.
-
-    ``parameters`` is the raw JSON schema of a function tool. ``namespace`` is the namespace it
-    lives in. Hosted tools have only a type: they are accepted and passed over.
-    """
-
-    type: str
-    name: str | None = None
-    namespace: str | None = None
-    description: str | None = None
-    parameters: bytes | None = None
-    strict: bool | None = None
-    format: bytes | None = None
-    """Raw JSON of a custom tool's input format (a grammar), where it has one."""
-    param: str = "tools"
-    """Where it stands in the create."""
-    deferred: bool = False
-    """Whether it is offered only once a search has found it (``core.client_tools``)."""
-
-    @property
-    def client_run(self) -> bool:
-        """Whether the client runs it; a search without a name is the server's."""
-        return self.type in CALL_KINDS and self.name is not None
-
-    @property
-    def call_kind(self) -> CallKind:
-        """The type of the item that is a call of it."""
-        return CALL_KINDS[self.type]
-
-
-class Tools(Struct, frozen=True):
-    """All tools of a create: what is offered, and the JSON that echoes them."""
-
-    offered: tuple[Tool, ...] = ()
-    echo: Raw = EMPTY_LIST
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -136,13 +98,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def meet(self, items: Iterable[Item]) -> None:
         """Refuses a choice that neither ``tools`` nor these items meet; raises 400."""
-        offered = list(self.tools.offered)
-        for item in items:
-            if item.type in tool_choice.CARRIERS:
-                # What a release before this one took may not be right by this one's rules.
-                with suppress(ApiError):
-                    offered += parse_tools(tool_choice.tools_in(item.raw)).offered
-        tool_choice.check(self.tool_choice, offered)
+        # What a release before this one took may not be right by this one's rules: it brings none.
+        brought = (tool for item in items for tool in brought_by(item))
+        check_choice(self.tool_choice, [*self.tools.offered, *brought])
 
     def following(self) -> "Settings":
         """The same settings for a response that continues another by itself."""
@@ -155,7 +113,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         if bytes(said) == b"null":
             return self
-        choice = recall.read("tool_choice", said, tool_choice.parse)
+        choice = recall.read("tool_choice", said, parse_choice)
         echo = {**self.echo, "tool_choice": Raw(bytes(said))}
         return msgspec.structs.replace(
             self,
@@ -203,135 +161,7 @@ class Recall:
         return value
 
 
-_Name = Annotated[str, Meta(min_length=1)]
-
-
-class _ToolView(Struct, frozen=True):
-    type: str
-    name: _Name | None = None
-    description: str | None = None
-    parameters: Raw = NULL
-    strict: bool | None = None
-    format: Raw = NULL
-    tools: list[Raw] | None = None
-    execution: str | None = None
-    defer_loading: bool | None = None
-
-
-_tools: Final = msgspec.json.Decoder(list[Raw] | None)
-_tool: Final = msgspec.json.Decoder(_ToolView)
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
-
-
-MAX_TOOLS: Final = 1024
-"""Tools that one create may offer, namespaces counted as one each."""
-
-
-def parse_tools(data: bytes, param: str = "tools") -> Tools:
-    """Reads ``tools``; raises :class:`ApiError` 400 naming the tool that is wrong.
-
-    Names are unique within a namespace; a tool may come again in another list.
-    """
-    entries = _decode(_tools, data, param) or []
-    if len(entries) > MAX_TOOLS:
-        raise too_long(param, len(entries), MAX_TOOLS)
-    offered: dict[object, Tool] = {}
-    echoes = [
-        _read_tool(entry, f"{param}[{index}]", offered) for index, entry in enumerate(entries)
-    ]
-    echo = Raw(msgspec.json.encode(echoes)) if echoes else EMPTY_LIST
-    return Tools(tuple(offered.values()), echo)
-
-
-def _read_tool(
-    raw: Raw, param: str, offered: dict[object, Tool], *, within: _ToolView | None = None
-) -> Raw | dict[str, Any]:
-    """Adds what one entry offers to ``offered`` and returns its echo."""
-    view = _decode(_tool, bytes(raw), param)
-    searches = view.type == TOOL_SEARCH and view.execution == "client"
-    if view.type in ("function", "custom", "namespace"):
-        if not view.name:
-            raise missing(f"{param}.name")
-    elif view.type != TOOL_SEARCH and bytes(view.parameters) != b"null":
-        # A function by all that it has, which no model would be offered.
-        raise invalid_value(f"{param}.type", view.type, ("function", "custom", "namespace"))
-    if view.type == "namespace":
-        if view.tools is None:
-            raise missing(f"{param}.tools")
-        for index, entry in enumerate(view.tools):
-            _read_tool(entry, f"{param}.tools[{index}]", offered, within=view)
-        return raw
-    name, parameters = view.name, None
-    if view.type == "function":
-        parameters = _schema(view.parameters, param)
-    elif searches:
-        name, parameters = TOOL_SEARCH, _schema(view.parameters, param) or _SEARCH_PARAMETERS
-    namespace = within.name if within else None
-    called = view.type in ("function", "custom") or searches
-    key = (namespace, name) if called else len(offered)
-    if key in offered:
-        raise ApiError.of(
-            "invalid_value",
-            f"Invalid '{param}.name': another tool has this name. Names have to be unique within "
-            "their namespace.",
-            param=f"{param}.name",
-        )
-    offered[key] = Tool(
-        type=view.type,
-        name=name,
-        namespace=namespace,
-        description=view.description,
-        parameters=parameters,
-        strict=view.strict,
-        format=_input_format(view.format, param) if view.type == "custom" else None,
-        param=param,
-        deferred=(view.defer_loading or (within and within.defer_loading)) is True,
-    )
-    if view.type != "function":
-        return raw
-    # The echo of a function tool always has all four members (wire.md 6).
-    empty = {"description": None, "parameters": None, "strict": None}
-    return {**empty, **_members.decode(raw)}
-
-
-class _InputFormat(Struct, frozen=True):
-    type: Literal["text", "grammar"]
-    syntax: Literal["lark", "regex"] | None = None
-    definition: str | None = None
-
-
-_input_formats: Final = msgspec.json.Decoder(_InputFormat)
-_FORMATS: Final = {"type": ("text", "grammar"), "syntax": ("lark", "regex")}
-
-
-def _input_format(raw: Raw, param: str) -> bytes | None:
-    """The format of a custom tool's input, known to be one."""
-    data = _present(raw)
-    if data is None:
-        return None
-    where = f"{param}.format"
-    view = _decode(_input_formats, data, where, _FORMATS)
-    if view.type == "grammar":
-        for name in ("syntax", "definition"):
-            if getattr(view, name) is None:
-                raise missing(f"{where}.{name}")
-    return data
-
-
-def _present(raw: Raw) -> bytes | None:
-    """Free-form JSON, or None for null (msgspec has no ``Raw | None``)."""
-    return None if bytes(raw) == b"null" else bytes(raw)
-
-
-def _schema(raw: Raw, param: str) -> bytes | None:
-    data = _present(raw)
-    if data is not None and not data.lstrip().startswith(b"{"):
-        raise ApiError.of(
-            "invalid_function_parameters",
-            f"Invalid schema for '{param}': 'parameters' must be a JSON schema object.",
-            param=f"{param}.parameters",
-        )
-    return data
 
 
 class _FormatView(Struct, frozen=True):
@@ -356,7 +186,7 @@ _verbosity: Final = msgspec.json.Decoder(_Verbosity)
 
 def parse_text(data: bytes) -> tuple[Format, Raw]:
     """Reads ``text``; returns the format and the echo, which always names a format."""
-    text = _decode(_text, data, "text")
+    text = decode(_text, data, "text")
     if text is not None and text.verbosity not in (None, *VERBOSITIES):
         raise invalid_value("text.verbosity", text.verbosity, VERBOSITIES)
     if text is None or text.format is None:
@@ -366,7 +196,7 @@ def parse_text(data: bytes) -> tuple[Format, Raw]:
     view = text.format
     if view.type not in ("text", "json_object", "json_schema"):
         raise invalid_value("text.format.type", view.type, ("text", "json_object", "json_schema"))
-    schema = _present(view.schema)
+    schema = present(view.schema)
     if view.type == "json_schema" and (schema is None or not schema.lstrip().startswith(b"{")):
         raise missing("text.format.schema")
     return Format(type=view.type, name=view.name, schema=schema, strict=view.strict), Raw(data)
@@ -385,7 +215,7 @@ def parse_reasoning(data: bytes, *, default: str | None = None) -> tuple[str | N
 
     The ``default`` of a model, which may be a word of its upstream's, is one that can be asked for.
     """
-    view = _decode(_reasoning, data, "reasoning") or _ReasoningView()
+    view = decode(_reasoning, data, "reasoning") or _ReasoningView()
     effort = view.effort if view.effort is not None else default
     if effort not in (None, default, *EFFORTS):
         raise invalid_value("reasoning.effort", str(effort), EFFORTS)
@@ -408,7 +238,7 @@ _management: Final = msgspec.json.Decoder(list[_Management] | None)
 
 def parse_context_management(data: bytes) -> Compacting | None:
     """Reads ``context_management``; of several thresholds the lowest counts."""
-    entries = _decode(_management, data, "context_management") or []
+    entries = decode(_management, data, "context_management") or []
     for index, entry in enumerate(entries):
         if entry.type != "compaction":
             raise invalid_value(f"context_management[{index}].type", entry.type, ("compaction",))
@@ -421,7 +251,7 @@ _instructions: Final = msgspec.json.Decoder(str | None)
 
 def parse_instructions(data: bytes) -> str | None:
     """Reads ``instructions``: text or nothing."""
-    return _decode(_instructions, data, "instructions")
+    return decode(_instructions, data, "instructions")
 
 
 UNSUPPORTED: Final = ("conversation", "prompt")
@@ -478,7 +308,7 @@ def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Se
     if most is None:
         most = defaults.max_output_tokens
     tools = recall.read("tools", create.tools, parse_tools)
-    choice = recall.read("tool_choice", create.tool_choice, tool_choice.parse)
+    choice = recall.read("tool_choice", create.tool_choice, parse_choice)
     form, text_echo = recall.read("text", create.text, parse_text)
     effort, reasoning_echo = _reasoning_of(create, recall, defaults.reasoning_effort)
     managed = recall.read("context_management", create.context_management, parse_context_management)
@@ -526,7 +356,7 @@ _PASSED_ON: Final = (
 
 def _unmet(choice: ToolChoice, tools: Tools) -> bool:
     try:
-        tool_choice.check(choice, tools.offered)
+        check_choice(choice, tools.offered)
     except ApiError:
         return True
     return False
@@ -576,18 +406,6 @@ def _echo(
         "prompt_cache_key": create.prompt_cache_key,
         "service_tier": SERVED,
     }
-
-
-def _decode(
-    decoder: "msgspec.json.Decoder[T]",
-    data: bytes,
-    param: str,
-    known: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> T:
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise refusal(error, at=param, known=known) from None
 
 
 def _unsupported(name: str) -> ApiError:

@@ -19,7 +19,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 
 Text = TextDelta | RefusalDelta | ReasoningDelta | SummaryDelta | CallDelta
 

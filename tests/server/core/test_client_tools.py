@@ -14,7 +14,7 @@ from tieline_server.core.client_tools import (
     brought_tools,
     callable_tools,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 
 SEARCH = {
     "type": "tool_search",

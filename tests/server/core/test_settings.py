@@ -13,15 +13,13 @@ from tieline_server.core.effects import Work
 from tieline_server.core.known_values import EFFORTS, INCLUDE
 from tieline_server.core.settings import (
     LOGPROBS,
-    MAX_TOOLS,
     Compacting,
     Recall,
     Settings,
-    Tool,
-    ToolChoice,
     parse_reasoning,
     settle,
 )
+from tieline_server.core.tools import MAX_TOOLS, Tool, ToolChoice
 
 
 def settled(**members: Any) -> Settings:

@@ -21,8 +21,8 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import Tool
 from tieline_server.core.tally import Tally
+from tieline_server.core.tools import Tool
 from tieline_server.guards.base import Counts, Spent
 from tieline_server.guards.held import Asked
 from tieline_server.guards.output import Gate, Watcher

@@ -23,7 +23,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.guards.base import Counts, Spent
 from tieline_server.guards.held import Asked

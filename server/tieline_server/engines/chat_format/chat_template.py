@@ -35,7 +35,8 @@ from tieline.items import (
 from tieline_server.core.client_tools import as_functions, callable_tools
 from tieline_server.core.effects import Work
 from tieline_server.core.history import Segment
-from tieline_server.core.settings import Settings, Tool
+from tieline_server.core.settings import Settings
+from tieline_server.core.tools import Tool
 from tieline_server.engines.chat_format.constrain import Constraint, Speech
 from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.effort import NAMES, words_for

@@ -23,7 +23,7 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.chat_format.guidance import FREE, Followed
 from tieline_server.engines.chat_format.json_scan import (
     JsonScan,

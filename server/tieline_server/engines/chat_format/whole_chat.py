@@ -27,8 +27,9 @@ from tieline.items import (
     Message,
     encode,
 )
-from tieline_server.core.client_tools import as_functions, brought_by
+from tieline_server.core.client_tools import as_functions
 from tieline_server.core.history import Segment
+from tieline_server.core.tools import brought_by
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import parameters
 from tieline_server.engines.chat_format.content import text_of

@@ -26,7 +26,8 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Format, Tool
+from tieline_server.core.settings import Format
+from tieline_server.core.tools import Tool
 from tieline_server.engines.bpe import Vocabulary
 from tieline_server.engines.scripted import script
 from tieline_server.engines.scripted.example import example

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.engines.scripted.answers import Author, Context, Plan, Run

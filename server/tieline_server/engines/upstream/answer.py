@@ -19,7 +19,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     TextDelta,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.calls import CallPiece, Calls
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.logprobs import given

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline_server.core.deltas import CallDelta, CallKind, CallStart, Delta, ItemEnd
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.faults import broken_call, malformed
 from tieline_server.engines.upstream.mending import is_json, sound
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings, Tool
+from tieline_server.core.settings import Settings
+from tieline_server.core.tools import Tool
 
 LANES: Final = 1024
 """Lanes whose preface is kept."""

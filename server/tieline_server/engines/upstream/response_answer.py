@@ -32,7 +32,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.calls import custom_input, is_arguments
 from tieline_server.engines.upstream.chunks import DONE

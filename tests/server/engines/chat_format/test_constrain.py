@@ -16,7 +16,8 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.settings import Format, Tool, ToolChoice
+from tieline_server.core.settings import Format
+from tieline_server.core.tools import Tool, ToolChoice
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.constrain import (
     MAX_CALLS,

@@ -19,7 +19,7 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.guidance import followed
 from tieline_server.engines.chat_format.json_schema import Bounds

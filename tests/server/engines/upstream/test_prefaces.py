@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.settings import Recall, Settings, Tool
+from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.prefaces import LANES, Preface, Prefaces
 
 TIP = link("hello")

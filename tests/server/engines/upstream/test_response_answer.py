@@ -21,7 +21,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.settings import Tool
+from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.faults import MALFORMED, Failure
 from tieline_server.engines.upstream.response_answer import ResponseAnswer
 

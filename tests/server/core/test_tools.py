@@ -1,4 +1,4 @@
-"""Which tools the model may or must call, against those on offer."""
+"""Tools: what a create offers, and which of them the model may or must call."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tieline.errors import ApiError
-from tieline_server.core import tool_choice
-from tieline_server.core.settings import Tool
+from tieline.items import decode
+from tieline_server.core.tools import Tool, ToolChoice, brought_by, check_choice, parse_choice
 
 F = Tool(type="function", name="f")
 SPACED = Tool(type="function", name="g", namespace="n")
@@ -15,8 +15,8 @@ SEARCH = Tool(type="web_search_preview")
 SERVER = Tool(type="mcp")
 
 
-def parsed(choice: Any) -> tool_choice.ToolChoice:
-    return tool_choice.parse(msgspec.json.encode(choice))
+def parsed(choice: Any) -> ToolChoice:
+    return parse_choice(msgspec.json.encode(choice))
 
 
 def allowing(*tools: dict[str, str], mode: str = "auto") -> dict[str, Any]:
@@ -25,7 +25,7 @@ def allowing(*tools: dict[str, str], mode: str = "auto") -> dict[str, Any]:
 
 def refused(choice: Any, *offered: Tool) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        tool_choice.check(parsed(choice), offered)
+        check_choice(parsed(choice), offered)
     assert (caught.value.status, caught.value.code) == (400, "invalid_value")
     return caught.value
 
@@ -74,7 +74,7 @@ def test_a_function_is_no_custom_tool_of_its_name() -> None:
     ],
 )
 def test_what_is_offered_may_be_chosen(choice: Any) -> None:
-    tool_choice.check(parsed(choice), [F, SPACED, SEARCH, SERVER])
+    check_choice(parsed(choice), [F, SPACED, SEARCH, SERVER])
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,5 @@ def test_what_is_no_choice_is_refused_by_its_path(choice: Any, code: str, param:
 
 def test_the_tools_of_an_item_are_read_as_they_came() -> None:
     raw = b'{"type":"additional_tools","tools":[{"type":"function","name":"f"}]}'
-    assert tool_choice.tools_in(raw) == b'[{"type":"function","name":"f"}]'
+    [tool] = brought_by(decode(raw), "input[0].tools")
+    assert tool == Tool(type="function", name="f", param="input[0].tools[0]")
