@@ -50,7 +50,7 @@ UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
         "context_management[0].compact_treshold",
         "compact_threshold",
     ),
-    ({"tools": [FUNCTION, {**FUNCTION, "parametres": {}}]}, "tools[1].parametres", "parameters"),
+    ({"tools": [FUNCTION, {**FUNCTION, "name": "g", "parametres": {}}]}, "tools[1].parametres", "parameters"),
     ({"tools": [{"type": "custom", "name": "c", "fromat": {}}]}, "tools[0].fromat", "format"),
     (
         {"tools": [{"type": "namespace", "name": "n", "tools": [{**FUNCTION, "strct": True}]}]},
@@ -123,11 +123,11 @@ OPENAI: list[dict[str, Any]] = [
     },
     {"reasoning": dict.fromkeys(known(reasoning.Reasoning))},
     *(
-        {"tools": [{**dict.fromkeys(known(kind)), "type": name, "name": "t"}]}
-        for name, kind in (
-            ("function", function_tool_param.FunctionToolParam),
-            ("custom", custom_tool_param.CustomToolParam),
-            ("namespace", namespace_tool_param.NamespaceToolParam),
+        {"tools": [{**dict.fromkeys(known(kind)), "type": name, "name": "t", **inner}]}
+        for name, kind, inner in (
+            ("function", function_tool_param.FunctionToolParam, {}),
+            ("custom", custom_tool_param.CustomToolParam, {}),
+            ("namespace", namespace_tool_param.NamespaceToolParam, {"tools": []}),
         )
     ),
     {"tools": [{"type": "tool_search", "execution": "client"}]},
