@@ -333,7 +333,9 @@ def test_no_schema_that_is_accepted_as_strict_admits_what_is_invalid(
                 wrong.append(f"{file}: {case['description']}: {each['description']}")
     print(f"\nstrict: {dict(counted)}")
     assert not wrong
-    assert counted["invalid"] > counted["refused"] > 0
+    # Some are refused, and of what is not, enough was tried.
+    assert 0 < counted["refused"] < counted["schemas"]
+    assert counted["invalid"] > 0 < counted["valid and admitted"]
 
 
 def test_schemas_of_tools_are_accepted_where_they_are_not_strict(
