@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.chat_family import CALLS, OUTPUTS, TOOLS, ChatFamily
 from tests.support.engine_contract import link, prompt
+from tests.support.grammar_matcher import Grammar
 from tieline_server.engines.chat_format.chat_template import CHATS, LOOK_TOOLS
 from tieline_server.engines.chat_format.prompt import PromptBuilder
 from tieline_server.engines.chat_format.syntax import PLAIN
@@ -123,6 +124,22 @@ def test_calls_are_read_from_the_form_that_they_are_shown_in(path: Path) -> None
     expected = [("look", '{"at":"x"}'), ("shell", 'echo "a"')]
     heard = family.heard(inside + calls)
     assert heard == expected[: 1 if syntax.between is None else 2]
+
+
+def test_its_grammar_admits_calls_text_and_calls_behind_text(path: Path) -> None:
+    speech = family_of(path).template.speech
+    syntax = speech.syntax
+    views = [item.view for item in link(CALLS).shown]
+    calls = "".join(said_calls(syntax, views[: 1 if syntax.between is None else 2]))
+    inside = syntax.thought[1] if speech.inside and syntax.thought else ""
+    grammar = Grammar(speech, prompt(tools=TOOLS).settings)
+    assert grammar.admits(inside + calls, ends=syntax.call_ends)
+    assert grammar.admits(f"{inside}{syntax.says}Hello", ends=syntax.text_ends)
+    if syntax.begins:
+        assert grammar.admits(f"{inside}Well, {calls}", ends=syntax.call_ends)
+    if syntax.thought and not speech.inside:
+        opens, closes = syntax.thought
+        assert grammar.admits(f"{opens}hm{closes}\n{calls}", ends=syntax.call_ends)
 
 
 def test_the_page_has_its_row(path: Path) -> None:

@@ -4,12 +4,16 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import chat_templates
-from tests.support.chat_family import CALLS, OUTPUTS, ChatFamily
+from tests.support.chat_family import CALLS, OUTPUTS, TOOLS, ChatFamily
 from tests.support.chat_syntaxes import syntax_of
+from tests.support.engine_contract import prompt
+from tests.support.grammar_matcher import Grammar
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.syntax import PLAIN
+from tieline_server.engines.chat_format.syntax.base import LETTER, THOUGHT
 
 ARGUMENTS: dict[str, Any] = {
     "at": 'x "y" </par\nz é',
@@ -32,7 +36,11 @@ TYPES = {
     "gone": {"type": ["string", "null"]},
 }
 
-FULL = {"type": "function", "name": "full", "parameters": {"type": "object", "properties": TYPES}}
+FULL: dict[str, Any] = {
+    "type": "function",
+    "name": "full",
+    "parameters": {"type": "object", "properties": TYPES},
+}
 
 QWEN_CODER = """\
 <tool_call>
@@ -197,6 +205,42 @@ def test_tp_01_arguments_stream_as_they_come() -> None:
     pieces = ChatFamily(chat_templates.PARAMETERS).pieces(QWEN_CODER, tools=[FULL])
     assert "".join(pieces) == json.dumps(ARGUMENTS, ensure_ascii=False, separators=(",", ":"))
     assert len(pieces) > len("x y z é") + len(ARGUMENTS)
+
+
+@in_each_form
+def test_tp_01_the_grammar_admits_parameters_alone_and_behind_text(
+    template: str, written: str
+) -> None:
+    """TP-01, TP-02: though a tag that is no special token begins as text may."""
+    tools = prompt(tools=[{**FULL, "parameters": {**FULL["parameters"], "required": ["at"]}}])
+    grammar = Grammar(ChatFamily(template).template.speech, tools.settings)
+    assert grammar.admits(written)
+    assert grammar.admits(f"Well <to, < {written}")
+    assert grammar.admits("Well <to")
+    assert not grammar.admits(written.replace("count", "counts"))
+    assert not grammar.admits(written.replace("42", "4.2", 1))
+    assert not grammar.admits(written + "!")
+
+
+def test_a_thought_can_be_closed_and_a_call_follow_text_in_each_form() -> None:
+    sources = [chat_templates.HERMES, chat_templates.LIST, chat_templates.FUNCTIONARY]
+    for source in sources:
+        family = ChatFamily(source)
+        speech = replace(
+            family.template.speech, syntax=replace(family.template.speech.syntax, thought=THOUGHT)
+        )
+        grammar = Grammar(speech, prompt(tools=TOOLS).settings)
+        syntax = speech.syntax
+        head, tail = syntax.frame("look")
+        tail = tail.replace(LETTER, "a")
+        call = f'{syntax.opens}{head}{{"at":"x"}}{tail}{syntax.closes}'
+        for text in (
+            call,
+            f"Well <to {call}",
+            f"<think>a </thin b</think>\n{call}",
+            "<think>a</think>Hi",
+        ):
+            assert grammar.admits(text), text
 
 
 def test_a_name_that_is_no_parameter_is_an_error() -> None:
