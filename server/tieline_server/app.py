@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, guards, telemetry
-from tieline_server.config import MEMORY, OFF, Config, ConfigError, flag
+from tieline_server.config import MEMORY, Config, ConfigError, flag
 from tieline_server.core.budget import Budget
 from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
@@ -45,6 +45,7 @@ from tieline_server.runtime.sampling import open_sampling
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
+from tieline_server.tables import OFF
 from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import Door
 from tieline_server.transports.grpc import GrpcDoor

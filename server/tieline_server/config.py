@@ -6,7 +6,6 @@ file, ``TIELINE_HELD_TIMEOUT`` in the environment, ``--held-timeout`` on the com
 docs/configuration.md lists them all, and a test compares it with this file.
 """
 
-import ipaddress
 import os
 import re
 import tomllib
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -26,6 +25,9 @@ from pydantic_settings import (
 from tieline.errors import TielineError
 from tieline_server.tables import (
     OF_UPSTREAMS,
+    OFF,
+    Address,
+    AddressOrOff,
     GuardSettings,
     Mode,
     ModelSettings,
@@ -34,6 +36,7 @@ from tieline_server.tables import (
     Seconds,
     Store,
     Upstream,
+    is_loopback,
     listed,
     meant,
     no_such,
@@ -52,44 +55,6 @@ class ConfigError(TielineError):
     """A setting is wrong; the message is one line, written for who starts the server."""
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """``HOST:PORT`` in two; an IPv6 host stands in brackets. Raises :class:`ValueError`.
-
-    >>> split_address("[::1]:50051")
-    ('::1', 50051)
-    """
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    numeric = port.isascii() and port.isdigit() and int(port) <= 65535
-    if not colon or not bare or not numeric or (":" in bare and bare == host):
-        raise ValueError(f"'{address}' is not HOST:PORT")
-    return bare, int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach ``HOST:PORT``."""
-    host, _ = split_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _address(value: str) -> str:
-    split_address(value)
-    return value
-
-
-OFF: Final = "off"
-"""Stands for an address that nothing listens on."""
-
-
-def _address_or_off(value: str) -> str:
-    return OFF if value in ("", OFF) else _address(value)
-
-
 MEMORY: Final = "memory"
 """The store that is gone when the process ends."""
 
@@ -104,9 +69,6 @@ _OF_KUBERNETES: Final = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT|_PORT$|_PORT_\
 
 UPSTREAM: Final = "upstream"
 """The engine that other servers are."""
-
-Address = Annotated[str, AfterValidator(_address)]
-AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
 
 
 class Config(BaseSettings):

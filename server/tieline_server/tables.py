@@ -1,5 +1,6 @@
 """The tables of the file of ``--config``, and the forms that values and names have to have."""
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -51,6 +52,45 @@ def _origins(value: str | None) -> str | None:
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#,]+")
 
+
+def split_address(address: str) -> tuple[str, int]:
+    """``HOST:PORT`` in two; an IPv6 host stands in brackets. Raises :class:`ValueError`.
+
+    >>> split_address("[::1]:50051")
+    ('::1', 50051)
+    """
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    numeric = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not colon or not bare or not numeric or (":" in bare and bare == host):
+        raise ValueError(f"'{address}' is not HOST:PORT")
+    return bare, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach ``HOST:PORT``."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+OFF: Final = "off"
+"""Stands for an address that nothing listens on."""
+
+
+def _address_or_off(value: str) -> str:
+    return OFF if value in ("", OFF) else _address(value)
+
+
 _STORES: Final = re.compile(
     r"memory|sqlite:///[^?#]*[^?#/]|postgres(?:ql)?://[^/?#]*/[^/?#]+(?:\?.*)?"
 )
@@ -65,6 +105,8 @@ def _store(value: str) -> str:
     return value.replace("postgres://", "postgresql://", 1)
 
 
+Address = Annotated[str, AfterValidator(_address)]
+AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
 Store = Annotated[str, AfterValidator(_store)]
 Origins = Annotated[str | None, AfterValidator(_origins)]
 

@@ -11,12 +11,10 @@ from tieline_server.config import (
     Config,
     ConfigError,
     flag,
-    is_loopback,
-    split_address,
     unknown_variables,
     urls_of,
 )
-from tieline_server.tables import GuardSettings
+from tieline_server.tables import GuardSettings, is_loopback, split_address
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 

@@ -11,7 +11,8 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from tieline_server.config import Config, ConfigError, flag, is_loopback, unknown_variables
+from tieline_server.config import Config, ConfigError, flag, unknown_variables
+from tieline_server.tables import is_loopback
 
 UNKNOWN_VARIABLE: Final = "unknown_variable"
 KEYS_UNENCRYPTED: Final = "keys_unencrypted"

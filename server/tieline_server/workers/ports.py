@@ -9,7 +9,8 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from tieline_server.config import ConfigError, flag, split_address
+from tieline_server.config import ConfigError, flag
+from tieline_server.tables import split_address
 
 
 @contextmanager

@@ -50,7 +50,11 @@ UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
         "context_management[0].compact_treshold",
         "compact_threshold",
     ),
-    ({"tools": [FUNCTION, {**FUNCTION, "name": "g", "parametres": {}}]}, "tools[1].parametres", "parameters"),
+    (
+        {"tools": [FUNCTION, {**FUNCTION, "name": "g", "parametres": {}}]},
+        "tools[1].parametres",
+        "parameters",
+    ),
     ({"tools": [{"type": "custom", "name": "c", "fromat": {}}]}, "tools[0].fromat", "format"),
     (
         {"tools": [{"type": "namespace", "name": "n", "tools": [{**FUNCTION, "strct": True}]}]},
