@@ -1,11 +1,26 @@
-"""Settings of the gRPC door and the channel options that they become."""
+"""Settings of the gRPC door, the channel options that they become, and what those do to pings."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from tests.support.grpc_certificates import Authority
+from tests.support.grpc_client import CONNECT, RawLine, create
+from tests.support.grpc_engine import (
+    Step,
+    gated,
+    hello,
+    user_text,
+)
+from tests.support.grpc_harness import Served, run, serve
+from tests.support.grpc_proxy import GOAWAY, PING, FrameProxy
+from tieline.v1 import line_pb2
 from tieline_server.config import Config
+from tieline_server.core.effects import Prompt
 from tieline_server.transports.grpc.config import HEADROOM, INT_MAX, GrpcConfig, Tls
 
 
@@ -98,3 +113,104 @@ def test_tls_files_that_are_no_pem_or_do_not_belong_together_are_named(tmp_path:
         with pytest.raises(OSError, match="PEM") as caught:
             Tls.read(certificate, key, client_ca)
         assert caught.value.filename == str(blamed)
+
+
+PINGING = [
+    ("grpc.keepalive_time_ms", 100),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+"""A client's keepalive at a hundredth of the usual time."""
+
+
+def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> None:
+    strikes = 2
+
+    async def pinged(served: Served, request: line_pb2.ConnectRequest | None) -> None:
+        async with (
+            FrameProxy(served.port) as proxy,
+            RawLine(proxy.port, options=PINGING) as line,
+        ):
+            if request is not None:
+                await line.send(request)
+                await line.until("response_in_progress")
+            await proxy.signal.until(lambda: proxy.from_client[PING] > 2 * strikes)
+            await line.turn(create("now", stream_id="other"))
+            assert proxy.from_server[GOAWAY] == 0
+
+    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        quiet = gated(asyncio.Event()) if user_text(prompt) == "quiet" else hello
+        async for step in quiet(prompt):
+            yield step
+
+    async def main() -> None:
+        async with serve(answer, ping_interval=0.1) as served:
+            await asyncio.gather(pinged(served, create("quiet")), pinged(served, None))
+
+    run(main())
+
+
+def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_more_is_cut() -> (
+    None
+):
+    """The library's own client pings once a second, however short a keepalive it is given."""
+    strikes = 2
+    every_second = [*PINGING, ("grpc.keepalive_time_ms", 1_000)]
+
+    async def at_the_floor() -> None:
+        async with (
+            serve(ping_interval=1.0) as served,
+            FrameProxy(served.port) as proxy,
+            RawLine(proxy.port, options=every_second) as line,
+        ):
+            await line.turn(create("x"))
+            await proxy.signal.until(lambda: proxy.from_client[PING] > 2 * strikes)
+            await line.turn(create("y"))
+            assert proxy.from_server[GOAWAY] == 0
+
+    async def below_it() -> None:
+        async with (
+            serve(ping_interval=5.0) as served,
+            FrameProxy(served.port) as proxy,
+            RawLine(proxy.port, options=every_second) as line,
+        ):
+            await line.turn(create("x"))
+            code, error = await line.status()
+            assert (code, error) == (grpc.StatusCode.UNAVAILABLE, None)
+            assert await line.call.details() == "Too many pings"
+            assert proxy.from_server[GOAWAY] == 1
+
+    async def main() -> None:
+        await asyncio.gather(at_the_floor(), below_it())
+
+    run(main())
+
+
+def test_gr_01_the_misspelt_option_of_other_servers_would_end_the_same_stream() -> None:
+    async def hold(request: Any, context: Any) -> None:
+        await context.send_initial_metadata(())
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        right = "grpc.http2.min_ping_interval_without_data_ms"
+        wrong = "grpc.http2.min_recv_ping_interval_without_data_ms"
+        options = [
+            (wrong if name == right else name, value)
+            for name, value in GrpcConfig(ping_interval=0.1).options(message_bytes=2048)
+        ]
+        server = grpc.aio.server(options=options)
+        _, service, method = CONNECT.split("/")
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(hold)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with FrameProxy(port) as proxy, RawLine(proxy.port, options=PINGING) as line:
+            code, _ = await line.status()
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert proxy.from_server[GOAWAY] == 1
+        await server.stop(None)
+
+    run(main())

@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from tests.support.grpc_client import CONNECT, RawLine, create, kind, output
+from tests.support.grpc_client import RawLine, create, kind, output
 from tests.support.grpc_engine import (
     INPUT_TOKENS,
     Step,
@@ -21,14 +21,14 @@ from tests.support.grpc_engine import (
     user_text,
 )
 from tests.support.grpc_harness import Served, run, serve
-from tests.support.grpc_proxy import DATA, GOAWAY, PING, FrameProxy
+from tests.support.grpc_proxy import DATA, FrameProxy
 from tieline.codecs.proto import RequestDecoder
 from tieline.requests import Request
 from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2
 from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
-from tieline_server.transports.grpc.config import HEADROOM, GrpcConfig
+from tieline_server.transports.grpc.config import HEADROOM
 from tieline_server.transports.grpc.status import Context
 from tieline_server.transports.grpc.stream import EVENT_BYTES, WRITE_BYTES, EventWriter
 
@@ -355,107 +355,6 @@ def test_gr_05_heartbeats_keep_a_quiet_stream_open_through_a_proxy_that_wants_da
     async def main() -> None:
         assert await silent_turn(heartbeat=0.1) == ("OK", 0)
         assert await silent_turn(heartbeat=60.0) == ("UNAVAILABLE", 1)
-
-    run(main())
-
-
-PINGING = [
-    ("grpc.keepalive_time_ms", 100),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-]
-"""A client's keepalive at a hundredth of the usual time."""
-
-
-def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> None:
-    strikes = 2
-
-    async def pinged(served: Served, request: line_pb2.ConnectRequest | None) -> None:
-        async with (
-            FrameProxy(served.port) as proxy,
-            RawLine(proxy.port, options=PINGING) as line,
-        ):
-            if request is not None:
-                await line.send(request)
-                await line.until("response_in_progress")
-            await proxy.signal.until(lambda: proxy.from_client[PING] > 2 * strikes)
-            await line.turn(create("now", stream_id="other"))
-            assert proxy.from_server[GOAWAY] == 0
-
-    async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
-        quiet = gated(asyncio.Event()) if user_text(prompt) == "quiet" else hello
-        async for step in quiet(prompt):
-            yield step
-
-    async def main() -> None:
-        async with serve(answer, ping_interval=0.1) as served:
-            await asyncio.gather(pinged(served, create("quiet")), pinged(served, None))
-
-    run(main())
-
-
-def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_more_is_cut() -> (
-    None
-):
-    """The library's own client pings once a second, however short a keepalive it is given."""
-    strikes = 2
-    every_second = [*PINGING, ("grpc.keepalive_time_ms", 1_000)]
-
-    async def at_the_floor() -> None:
-        async with (
-            serve(ping_interval=1.0) as served,
-            FrameProxy(served.port) as proxy,
-            RawLine(proxy.port, options=every_second) as line,
-        ):
-            await line.turn(create("x"))
-            await proxy.signal.until(lambda: proxy.from_client[PING] > 2 * strikes)
-            await line.turn(create("y"))
-            assert proxy.from_server[GOAWAY] == 0
-
-    async def below_it() -> None:
-        async with (
-            serve(ping_interval=5.0) as served,
-            FrameProxy(served.port) as proxy,
-            RawLine(proxy.port, options=every_second) as line,
-        ):
-            await line.turn(create("x"))
-            code, error = await line.status()
-            assert (code, error) == (grpc.StatusCode.UNAVAILABLE, None)
-            assert await line.call.details() == "Too many pings"
-            assert proxy.from_server[GOAWAY] == 1
-
-    async def main() -> None:
-        await asyncio.gather(at_the_floor(), below_it())
-
-    run(main())
-
-
-def test_gr_01_the_misspelt_option_of_other_servers_would_end_the_same_stream() -> None:
-    async def hold(request: Any, context: Any) -> None:
-        await context.send_initial_metadata(())
-        await asyncio.Event().wait()
-
-    async def main() -> None:
-        right = "grpc.http2.min_ping_interval_without_data_ms"
-        wrong = "grpc.http2.min_recv_ping_interval_without_data_ms"
-        options = [
-            (wrong if name == right else name, value)
-            for name, value in GrpcConfig(ping_interval=0.1).options(message_bytes=2048)
-        ]
-        server = grpc.aio.server(options=options)
-        _, service, method = CONNECT.split("/")
-        handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(hold)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with FrameProxy(port) as proxy, RawLine(proxy.port, options=PINGING) as line:
-            code, _ = await line.status()
-            assert code is grpc.StatusCode.UNAVAILABLE
-            assert proxy.from_server[GOAWAY] == 1
-        await server.stop(None)
 
     run(main())
 
