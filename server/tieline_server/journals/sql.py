@@ -184,6 +184,8 @@ class SqlJournal:
 
     async def claim(self, claim: Claim) -> Claim:
         """Takes the key, or finds the claim that has it."""
+        # A claim that is over must not be found: its response will never be there.
+        self._try_again()
         beat = self._beat()
         change = TakeClaim(claim, self._others, now=self._now(), beat=beat)
         self._writer.add(change)

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from tests.support.journal_contract import (
     JournalContract,
@@ -25,7 +26,7 @@ from tests.support.store_contract import saved
 from tieline.codecs.json import encode
 from tieline.events import OutputTextDelta
 from tieline.responses import Usage
-from tieline_server.database.errors import DatabaseError, Overtaken
+from tieline_server.database.errors import DatabaseError, Overtaken, Unavailable
 from tieline_server.database.orphans import MESSAGE
 from tieline_server.database.retention import Bounds
 from tieline_server.journals import sql
@@ -620,3 +621,32 @@ async def rename(opened: Process, old: str, new: str) -> None:
     """Takes a table away, or brings it back."""
     statement = text(f"ALTER TABLE {old} RENAME TO {new}")
     await opened.durable.database.write(lambda connection: connection.execute(statement))
+
+
+def test_a_key_whose_claim_was_given_up_is_free_at_once_though_its_commit_went_through(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(one: Process, _two: Process) -> None:
+        database, released = one.durable.database, asyncio.Event()
+        write = database.write
+
+        async def away(_change: Callable[[Connection], Any]) -> Any:
+            released.set()
+            raise Unavailable
+
+        async def lost(change: Callable[[Connection], Any]) -> Any:
+            monkeypatch.setattr(database, "write", away)
+            await write(change)
+            raise Unavailable
+
+        monkeypatch.setattr(database, "write", lost)
+        with pytest.raises(Unavailable):
+            await one.opened.journal.claim(claim("resp_1"))
+        await released.wait()
+        monkeypatch.setattr(database, "write", write)
+        # What is made after the release that failed is made after it was found out.
+        await put(one.opened, saved("resp_other"))
+        again = claim("resp_2")
+        assert await one.opened.journal.claim(again) == again
+
+    run(address, scenario)
