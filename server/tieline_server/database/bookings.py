@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Insert
+from sqlalchemy import Connection, Insert, bindparam, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline_server.core.booking import Booking
@@ -34,6 +34,8 @@ _ADD: Final[Mapping[str, Insert]] = {
     "postgresql": postgresql.insert(LEDGER).on_conflict_do_nothing(),
 }
 
+_REMOVE: Final = delete(LEDGER).where(LEDGER.c.response_id == bindparam("response"))
+
 
 def row_of(booking: Booking) -> dict[str, Any]:
     """A booking as a row."""
@@ -52,3 +54,13 @@ def add(connection: Connection, bookings: Sequence[Booking]) -> None:
     """Writes rows; a response that has one keeps it."""
     rows = [row_of(booking) for booking in bookings]
     connection.execute(_ADD[connection.dialect.name], rows)
+
+
+def claim(connection: Connection, booking: Booking) -> bool:
+    """Writes a row unless its response has one, once that is certain; whether it was written."""
+    return connection.execute(_ADD[connection.dialect.name], row_of(booking)).rowcount == 1
+
+
+def remove(connection: Connection, response_id: str) -> None:
+    """Removes a row that was written in the same transaction."""
+    connection.execute(_REMOVE, {"response": response_id})

@@ -5,6 +5,9 @@ are enough of them that the end would feel it. At its end only what is left, the
 ledger's row are written, in one transaction. A draft is an economy and never needed: where it
 could not be written, or was swept away, the end writes everything.
 
+Where the database goes away, what it made of the last commit may stay unknown. Whoever waits is
+then told that it failed, and what was made all the same is *withdrawn* once it is back.
+
 Every answer comes from the database; but a chain that was lately in memory, with the tokens that
 were computed on it, is not read and computed again. It is looked for by its node, which only
 the owner's response leads to.
@@ -14,6 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Self
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -25,7 +29,7 @@ from tieline_server.core.effects import Discard, Keep, Saved
 from tieline_server.core.history import Segment, Tip
 from tieline_server.database import begun, bookings, chains
 from tieline_server.database.connection import Database
-from tieline_server.database.errors import Overtaken
+from tieline_server.database.errors import Away, Overtaken, Unavailable
 from tieline_server.database.retention import Bounds, Retention, Running
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 from tieline_server.database.writer import Write, Writer
@@ -36,6 +40,9 @@ LONG: Final = 200
 
 ENOUGH: Final = 32 * KIB
 """Bytes of items that are worth a transaction of their own while their response runs."""
+
+RETRY: Final = 1.0
+"""Seconds after which what could not be withdrawn is tried again."""
 
 
 class Draft:
@@ -90,6 +97,10 @@ class SqlStore:
         self.recent = RecentChains() if recent is None else recent
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._used: dict[int, str] = {}
+        self._doubtful: dict[tuple[str, str], Booking] = {}
+        """What was told as failed and may be there, with the row that it then should have."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._closing = False
         self.retention = Retention(
             database, writer, bounds, now=now, clock=clock, running=self._running
         )
@@ -138,9 +149,15 @@ class SqlStore:
         draft = self._drafts.pop((record.owner, record.response.id), None)
         if draft is not None:
             draft.ended = True
+        self._doubtful.pop((record.owner, record.response.id), None)
         change = PutResponse(record, booking, draft=draft, key=self._key, now=self._now())
         self._writer.add(change)
-        await change.done
+        try:
+            await change.done
+        except Away:
+            # It may be there all the same, where only the answer was lost.
+            self._doubt(booking)
+            raise
         self.recent.add(change.node, Chain(record.tip.segment, record.input_from))
         self.retention.stored()
 
@@ -152,7 +169,7 @@ class SqlStore:
         head = await self._database.read(
             lambda connection: connection.execute(_RESPONSE, asked).first()
         )
-        if head is None:
+        if head is None or (owner, response_id) in self._doubtful:
             return None
         chain = self.recent.find(head.node) or await self._chain(owner, head.node)
         if chain is None:
@@ -204,7 +221,30 @@ class SqlStore:
 
     async def close(self) -> None:
         """Ends the sweeping; what is written now is the writer's."""
+        self._closing = True
+        self._withdraw()
         await self.retention.close()
+
+    def _doubt(self, booking: Booking) -> None:
+        failed = replace(booking, outcome="failed", reason=None, error_code=Unavailable().code)
+        self._doubtful[(booking.owner, booking.response_id)] = failed
+        self._withdraw_later()
+
+    def _withdraw_later(self) -> None:
+        if self._retry is None and self._doubtful and not self._closing:
+            self._retry = asyncio.get_running_loop().call_later(RETRY, self._withdraw)
+
+    def _withdraw(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._doubtful:
+            self._writer.leave(Withdraw(self._doubtful, settled=self._withdrawn))
+
+    def _withdrawn(self, gone: bool) -> None:
+        if gone:
+            self.retention.owe()
+        self._withdraw_later()
 
     def _running(self) -> Running:
         drafts = self._drafts.values()
@@ -402,6 +442,45 @@ class PutResponse(Write):
         super().settle(error)
 
 
+class Withdraw:
+    """Removes responses that were told as failed, where they are there all the same."""
+
+    erases = False
+
+    def __init__(
+        self, doubtful: dict[tuple[str, str], Booking], *, settled: Callable[[bool], None]
+    ) -> None:
+        self._doubtful = doubtful
+        self._settled = settled
+        """Called at its end: whether something was removed, which is in the log of the file."""
+        self._taken: dict[tuple[str, str], Booking] = {}
+        self._gone = False
+
+    def take(self) -> bool:
+        """All that are doubtful now: one that is put again is so no longer."""
+        self._taken = dict(self._doubtful)
+        return bool(self._taken)
+
+    def write(self, connection: Connection) -> None:
+        """A row of the ledger waits for a commit of the same one that is still on its way."""
+        self._gone = False
+        for (owner, response_id), failed in self._taken.items():
+            mine = bookings.claim(connection, failed)
+            if chains.remove_response(connection, owner=owner, response_id=response_id):
+                self._gone = True
+                bookings.replace(connection, failed)
+            elif mine:
+                # The one that its line books says more.
+                bookings.remove(connection, response_id)
+
+    def settle(self, error: Exception | None) -> None:
+        """What could not be done is tried again."""
+        if error is None:
+            for key in self._taken:
+                self._doubtful.pop(key, None)
+        self._settled(self._gone and error is None)
+
+
 class DeleteResponse(Write):
     """Removes a response."""
 
@@ -416,8 +495,10 @@ class DeleteResponse(Write):
         """Removes it with what only it needed."""
         owner, response_id = self._asked
         removed = chains.remove_response(connection, owner=owner, response_id=response_id)
-        self.node = removed.node if removed else None
-        self.erases = removed is not None
+        # Run again where the answer was lost, it finds nothing, and has removed it all the same.
+        if removed is not None:
+            self.node = removed.node
+        self.erases = self.node is not None
 
 
 class NoteUse:

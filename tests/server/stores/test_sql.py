@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Connection, Engine, event, text
 
 from tests.support.database import Durable, durable
@@ -23,8 +25,9 @@ from tieline.items import decode_input
 from tieline_server.core.effects import Discard, Saved
 from tieline_server.core.history import Segment
 from tieline_server.database.connection import READERS
-from tieline_server.database.errors import Away, DatabaseError
+from tieline_server.database.errors import Away, DatabaseError, Unavailable
 from tieline_server.database.retention import ROUND
+from tieline_server.stores import sql
 from tieline_server.stores.base import ResponseStore
 from tieline_server.stores.sql import LONG as LONG_CHAIN
 
@@ -354,3 +357,107 @@ def test_a_file_that_was_moved_away_takes_nothing_until_it_is_back(
         assert texts(await opened.store.get("ann", "resp_1")) == texts(first)
 
     run(f"sqlite:///{path}", scenario)
+
+
+def lose_answers(opened: Durable, monkeypatch: pytest.MonkeyPatch, *, for_good: bool) -> None:
+    """The answer of the next commit is lost; the change is run again, or its caller gives up."""
+    write = opened.database.write
+
+    async def lost(change: Callable[[Connection], Any]) -> Any:
+        monkeypatch.setattr(opened.database, "write", write)
+        made = await write(change)
+        if for_good:
+            raise Unavailable
+        del made
+        return await write(change)
+
+    monkeypatch.setattr(opened.database, "write", lost)
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_put_that_runs_again_as_its_answer_was_lost_is_there_once(
+    address: str, monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    async def scenario(opened: Durable) -> None:
+        first = saved("resp_1")
+        await put(opened.store, first)
+        record = saved("resp_2", after=first, text=LONG if long else "hello")
+        for keep in kept(record) if long else ():
+            opened.store.keep(keep)
+        await opened.store.get("ann", "resp_1")  # What was kept has been written.
+        lose_answers(opened, monkeypatch, for_good=False)
+        await put(opened.store, record)
+        assert texts(await opened.store.get("ann", "resp_2")) == texts(record)
+        tables = ("responses", "ledger", "nodes", "items")
+        assert [await opened.count(table) for table in tables] == [2, 2, 2, 4]
+
+    run(address, scenario)
+
+
+def test_a_delete_that_runs_again_as_its_answer_was_lost_has_deleted(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(opened: Durable) -> None:
+        await put(opened.store, saved("resp_1"))
+        lose_answers(opened, monkeypatch, for_good=False)
+        assert await opened.store.delete("ann", "resp_1")
+        assert not await opened.store.delete("ann", "resp_1")
+
+    run(address, scenario)
+
+
+def test_a_response_that_was_told_as_failed_is_withdrawn_where_its_commit_went_through(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "RETRY", 0.001)
+
+    async def scenario(opened: Durable) -> None:
+        first, record = saved("resp_1"), saved("resp_2")
+        await put(opened.store, first)
+        lose_answers(opened, monkeypatch, for_good=True)
+        with pytest.raises(Unavailable):
+            await put(opened.store, record)
+        assert await opened.store.get("ann", "resp_2") is None
+        # As its line books it.
+        failed = replace(booked(record), outcome="failed", error_code="storage_unavailable")
+        opened.ledger.book(failed)
+        async with asyncio.timeout(30):
+            while await opened.count("responses") > 1:  # noqa: ASYNC110  # nothing tells of it
+                await asyncio.sleep(0.01)
+        assert await opened.store.get("ann", "resp_1") is not None
+        outcome = "SELECT count(*) FROM ledger WHERE outcome = 'failed' AND response_id = 'resp_2'"
+        assert await opened.value(outcome) == 1
+        tables = ("responses", "ledger", "nodes")
+        assert [await opened.count(table) for table in tables] == [1, 2, 1]
+
+    run(address, scenario)
+
+
+def test_what_is_put_again_after_a_failure_is_not_withdrawn(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(opened: Durable) -> None:
+        record = saved("resp_1")
+        lose_answers(opened, monkeypatch, for_good=True)
+        with pytest.raises(Unavailable):
+            await put(opened.store, record)
+        await put(opened.store, record)
+        await opened.store.close()
+        await opened.writer.close()
+        assert texts(await opened.store.get("ann", "resp_1")) == texts(record)
+
+    run(address, scenario)
+
+
+def test_what_is_doubtful_at_the_end_is_withdrawn_before_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(opened: Durable) -> None:
+        lose_answers(opened, monkeypatch, for_good=True)
+        with pytest.raises(Unavailable):
+            await put(opened.store, saved("resp_1"))
+        await opened.store.close()
+        await opened.writer.close()
+        assert await opened.count("responses") == 0
+
+    run(address, scenario)
