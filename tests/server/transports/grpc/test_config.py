@@ -1,6 +1,7 @@
 """Settings of the gRPC door, the channel options that they become, and what those do to pings."""
 
 import asyncio
+import signal
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.grpc_engine import (
 )
 from tests.support.grpc_harness import Served, run, serve
 from tests.support.grpc_proxy import GOAWAY, PING, FrameProxy
+from tests.support.server_process import serving
 from tieline.v1 import line_pb2
 from tieline_server.config import Config
 from tieline_server.core.effects import Prompt
@@ -49,6 +51,15 @@ def test_pings_that_the_network_bunches_are_not_too_early() -> None:
 def test_the_largest_message_size_stays_a_c_int() -> None:
     options = dict(GrpcConfig().options(message_bytes=INT_MAX))
     assert options["grpc.max_receive_message_length"] == INT_MAX
+
+
+@pytest.mark.parametrize("flag", ["--max-connections", "--max-calls", "--grpc-ping-interval"])
+def test_a_server_starts_with_the_largest_number_that_there_is(flag: str) -> None:
+    """The library would end the process without a word."""
+    with serving(flag, str(2**63 - 1)) as server:
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert [line["event"] for line in server.lines()] == ["started", "draining", "stopped"]
 
 
 def test_the_servers_settings_become_the_doors(tmp_path: Path) -> None:
