@@ -229,7 +229,11 @@ def _missing(error: ModuleNotFoundError) -> str:
 
 
 def _announce(line: str) -> None:
-    print(line, flush=True)
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # The reader has what it wanted: that is no reason to end, nor to say so at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unheard(_line: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
 import signal
 import socket
@@ -18,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.support import interrupted
 from tests.support.grpc_certificates import Authority
 from tests.support.interrupted import script
-from tests.support.server_process import command, run, serving, write_script
+from tests.support.server_process import command, environment, run, serving, write_script
 from tieline.errors import how_to_install
 from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
 from tieline_server.__main__ import main
@@ -195,6 +196,27 @@ class TestLife:
             lines = server.lines()
             assert [line["event"] for line in lines] == ["started", "draining", "stopped"]
             assert len({line["pid"] for line in lines}) == 1
+
+    def test_a_reader_of_the_addresses_that_goes_is_no_reason_to_end(self) -> None:
+        """As in `tieline-server | head -n 0`."""
+        reads, writes = os.pipe()
+        os.close(reads)
+        flags = ("--engine", "scripted", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+        with subprocess.Popen(
+            command(*flags, "--log-format", "json"),
+            env=environment(),
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            os.close(writes)
+            assert process.stderr is not None
+            first = json.loads(process.stderr.readline())
+            process.send_signal(signal.SIGTERM)
+            rest = process.stderr.read()
+        assert first["event"] == "started"
+        assert [json.loads(line)["event"] for line in rest.splitlines()] == ["draining", "stopped"]
+        assert process.returncode == 0
 
     def test_a_response_that_runs_gets_to_its_end_before_the_server_does(
         self, tmp_path: Path
