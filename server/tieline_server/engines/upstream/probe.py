@@ -24,6 +24,9 @@ logger: Final = logging.getLogger("tieline.upstream")
 TIMEOUT: Final = 10.0
 """Seconds that one answer may take."""
 
+PROMPT: Final = 2.0
+"""Seconds in which a replica that turns have found away has to answer, to count as back."""
+
 
 SAMPLING: Final = 60.0
 """Seconds that an answer of a few tokens may take."""
@@ -106,14 +109,16 @@ async def models_of(
 
 
 async def answers(session: aiohttp.ClientSession, replica: Replica) -> bool:
-    """Whether a replica lists its models."""
-    return isinstance(await _list_of(session, replica), list)
+    """Whether a replica lists its models, and soon: one that stands still is away as well."""
+    return isinstance(await _list_of(session, replica, seconds=PROMPT), list)
 
 
-async def _list_of(session: aiohttp.ClientSession, replica: Replica) -> list[Model] | UpstreamError:
+async def _list_of(
+    session: aiohttp.ClientSession, replica: Replica, *, seconds: float = TIMEOUT
+) -> list[Model] | UpstreamError:
     """The models of one replica, or what is wrong with it."""
     url = f"{replica.url}/models"
-    status, body = await _get(session, url)
+    status, body = await _request(session, "GET", url, seconds=seconds)
     if status is None:
         return UpstreamAway(f"no upstream answers at {url}")
     if status == 429 or status >= 500:
@@ -233,10 +238,6 @@ def _counted(answer: bytes) -> int | None:
     if (count := counted.count or counted.input_tokens) is not None:
         return count if 0 <= count <= MOST else None
     return len(counted.tokens) if counted.tokens is not None else None
-
-
-async def _get(session: aiohttp.ClientSession, url: str) -> tuple[int | None, bytes]:
-    return await _request(session, "GET", url)
 
 
 async def _request(

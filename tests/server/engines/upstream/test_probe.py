@@ -5,13 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
 from tests.support.engine_contract import prompt
 from tieline_server.engines.base import Model
-from tieline_server.engines.upstream import UpstreamEngine
+from tieline_server.engines.upstream import UpstreamEngine, probe
 from tieline_server.engines.upstream.probe import UpstreamError
+from tieline_server.engines.upstream.replicas import Replica
 
 
 @asynccontextmanager
@@ -103,3 +105,25 @@ def test_tokens_are_counted_in_the_way_that_the_server_has(routes: Any, count: i
 def test_a_list_that_is_none_is_said_in_one_line(answer: Any) -> None:
     with pytest.raises(UpstreamError, match="no list of models"):
         probed({"/v1/models": answer})
+
+
+def test_a_replica_that_takes_connections_and_stands_still_is_not_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "PROMPT", 0.01)
+
+    async def main() -> None:
+        never = asyncio.Event()
+
+        async def still(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await never.wait()
+            writer.close()
+
+        async with await asyncio.start_server(still, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            replica = Replica(f"http://127.0.0.1:{port}/v1", places=1)
+            async with aiohttp.ClientSession() as session:
+                assert not await probe.answers(session, replica)
+            never.set()
+
+    asyncio.run(main())
