@@ -42,6 +42,7 @@ from tieline_server.engines.chat_format.schema_parts import (
     end_loops,
     escaped,
     is_exact,
+    levels,
     listed,
     names_of,
     opens,
@@ -51,7 +52,7 @@ from tieline_server.engines.chat_format.schema_parts import (
 
 MOST_NODES: Final = 2_000
 """Schemas within one: the runtime takes half a second for as many members of one object."""
-MOST_DEPTH: Final = 64
+MOST_DEPTH: Final = 60  # Of schemas, each two levels of JSON: the runtime reads up to 127.
 MOST_LOOKS: Final = 20_000
 """Schemas that are looked at to find what the parts of others name."""
 MOST_ITEMS: Final = 10_000
@@ -333,29 +334,28 @@ class Walk:
         return True
 
     def _literals(self, schema: dict[str, Any], made: dict[str, Any], place: _Place) -> None:
-        why = f"the model writes numbers up to 2^53, and {MOST_VALUES} bytes of values"
+        why = f"values have numbers up to 2^53, {MOST_VALUES} bytes, and {MOST_DEPTH} levels in all"
         if "const" in schema:
             value = schema["const"]
-            if is_exact(value) and self._afford(value):
+            if is_exact(value) and self._afford(value, place):
                 made["const"] = plain(value)
             else:
                 self._leave_out("const", f"{place.at}/const", why)
         if "enum" in schema:
             at, values = f"{place.at}/enum", schema["enum"]
             if not isinstance(values, list):
-                self._leave_out("enum", at, "an 'enum' is a list")
-                return
+                return self._leave_out("enum", at, "an 'enum' is a list")
             if not values:
                 raise SchemaError("nothing satisfies an empty 'enum'", at)
-            kept = [each for each in values if is_exact(each) and self._afford(each)]
+            kept = [each for each in values if is_exact(each) and self._afford(each, place)]
             if len(kept) < len(values):
                 self._leave_out("enum", at, why)
             if kept:
                 made["enum"] = [plain(each) for each in kept]
 
-    def _afford(self, value: Any) -> bool:
+    def _afford(self, value: Any, place: _Place) -> bool:
         self._values -= len(msgspec.json.encode(value))
-        return self._values >= 0
+        return self._values >= 0 and levels(value) <= MOST_DEPTH - place.depth
 
     def _array(self, schema: dict[str, Any], made: dict[str, Any], place: _Place) -> None:
         items, first = schema.get("items"), schema.get("prefixItems")

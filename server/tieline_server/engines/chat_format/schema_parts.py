@@ -241,6 +241,14 @@ def is_exact(value: Any) -> bool:
     return not isinstance(value, int) or abs(value) <= EXACT
 
 
+def levels(value: Any) -> int:
+    """How deep lists and objects are nested in a value."""
+    inner = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    )
+    return 0 if inner is None else 1 + max(map(levels, inner), default=0)
+
+
 def plain(value: Any) -> Any:
     """The same with ints and floats for decimals."""
     if isinstance(value, dict):

@@ -8,7 +8,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from llguidance import LLMatcher
 from tests.support.llguidance_inside import verdict
 from tieline_server.engines.chat_format import guidance
 from tieline_server.engines.chat_format.guidance import FREE, Followed, followed, matcher
-from tieline_server.engines.chat_format.json_schema import Bounds
+from tieline_server.engines.chat_format.json_schema import MOST_DEPTH, Bounds
 from tieline_server.engines.chat_format.schema_parts import SchemaError
 
 HERE = Path(__file__).parent
@@ -179,6 +179,37 @@ def test_what_the_whole_cannot_be_held_to_is_left_out_alone() -> None:
     assert found.left_out == ("schema",)
     assert admits(found, {"a": 1, "b": None})
     assert not admits(found, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("word", ["properties", "anyOf", "items", "$defs"])
+def test_what_is_nested_as_deep_as_it_may_be_is_read_by_the_runtime(
+    word: str, strict: bool
+) -> None:
+    around: dict[str, Callable[[Any], Any]] = {
+        "properties": lambda inner: {
+            "type": "object",
+            "properties": {"a": inner},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        "anyOf": lambda inner: {"anyOf": [inner, {"type": "null"}]},
+        "items": lambda inner: {"type": "array", "items": inner},
+        "$defs": lambda inner: {"$defs": {"a": inner}, "$ref": "#/$defs/a"},
+    }
+    schema: Any = {"type": "array", "const": [[1]]}
+    for _ in range(MOST_DEPTH - 2 if word != "$defs" else 1):
+        schema = around[word](schema)
+    assert follow(schema, strict=strict).left_out == ()
+    deeper = {"type": "string"}
+    for _ in range(MOST_DEPTH + 1):
+        deeper = around["properties"](deeper)
+    deeper = around[word](deeper)
+    if strict:
+        with pytest.raises(SchemaError, match="nested at most"):
+            follow(deeper, strict=True)
+    else:
+        assert follow(deeper).left_out == ("schema",)
 
 
 def test_a_clients_options_of_the_library_are_without_effect() -> None:

@@ -459,6 +459,12 @@ class TestWhatIsNotFollowed:
         for _ in range(MOST_DEPTH + 1):
             deep = {"type": "array", "items": deep}
         assert [word for word, _ in left_out(deep)] == ["schema"]
+        value: list[Any] = []
+        for _ in range(MOST_DEPTH):
+            value = [value]
+        assert left_out({"const": value}) == [("const", "/const")]
+        assert left_out({"enum": [value[0], value]}) == [("enum", "/enum")]
+        assert left_out({"items": {"const": value[0]}}) == [("const", "/items/const")]
         many = walk({"properties": {f"p{n}": {"not": {}} for n in range(MOST_TOLD * 2)}})
         many.copy()
         assert (many.told, len(many.left_out)) == (MOST_TOLD * 2, MOST_TOLD)
