@@ -30,6 +30,7 @@ from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.core.readiness import DATABASE, DRAINING, ENGINE, Readiness
+from tieline_server.core.share import Share
 from tieline_server.homes import Home
 from tieline_server.journals import JOURNALS
 from tieline_server.journals.base import Journal
@@ -38,7 +39,6 @@ from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
-from tieline_server.places import Share
 from tieline_server.pretouch import pretouch
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.runtime.sampling import open_sampling
@@ -199,6 +199,7 @@ async def opened(
             incoming=Share(
                 each=config.max_owner_incoming_bytes, total=config.max_total_incoming_bytes
             ),
+            queued=Share(each=config.max_owner_queue_bytes, total=config.max_total_queue_bytes),
             observe=observer.observe,
             clock=time.monotonic,
             now=time.time,

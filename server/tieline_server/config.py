@@ -278,6 +278,12 @@ class Config(BaseSettings):
     max_total_incoming_bytes: int = Field(
         512 * MIB, ge=1, description="Bytes of all such messages together."
     )
+    max_owner_queue_bytes: int = Field(
+        256 * MIB, ge=1, description="Bytes of one owner's requests that wait behind others."
+    )
+    max_total_queue_bytes: int = Field(
+        512 * MIB, ge=1, description="Bytes of all such requests together."
+    )
     max_resume_bytes: int = Field(
         64 * MIB,
         ge=1,

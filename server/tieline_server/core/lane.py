@@ -8,6 +8,7 @@ from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create
 from tieline_server.core.effects import Principal
 from tieline_server.core.history import Segment
+from tieline_server.core.limits import size_of
 from tieline_server.core.settings import Recall, Settings
 from tieline_server.core.transitions import LANES, LaneInput, LaneState
 from tieline_server.core.turn import Host, Turn
@@ -44,11 +45,17 @@ class Lane:
         """How many requests wait."""
         return len(self.queue) + len(self.parked)
 
+    def may_wait(self, request: Create | Append) -> bool:
+        """Whether another response may have to end before this is answered."""
+        key = request.idempotency_key if isinstance(request, Create) else None
+        return self.current is not None or key is not None
+
     def parks(self, request: Create | Append, principal: Principal) -> bool:
         """Keeps a request until the response that was resumed here has come, if one is to come."""
         reading = self.current.reading if self.current is not None else None
         if reading is None or not reading.moves:
             return False
+        self._host.queued.take(principal.owner, size_of(request))
         self.parked.append((request, principal))
         return True
 
@@ -64,6 +71,9 @@ class Lane:
         """Takes what is kept, in order."""
         parked = list(self.parked)
         self.parked.clear()
+        for request, principal in parked:
+            if not isinstance(request, Cancel):
+                self._host.queued.give_back(principal.owner, size_of(request))
         return parked
 
     def admit_answer(self, named: str) -> None:
@@ -110,7 +120,9 @@ class Lane:
         """Only the state changes."""
 
     def enqueue(self, turn: Turn) -> None:
-        """The create takes its place in the queue."""
+        """The create takes its place in the queue. What may wait there is counted."""
+        if self.may_wait(turn.request):
+            turn.standing.wait(turn.size)
         self.queue.append(turn)
 
     def begin(self) -> None:
@@ -127,7 +139,7 @@ class Lane:
 
         One of the same key asks for that very turn: it waits, and hears it when that has ended.
         """
-        self.queue.append(turn)
+        self.enqueue(turn)
         assert self.current is not None
         key = turn.request.idempotency_key
         if key is not None and key == self.current.request.idempotency_key:
@@ -145,7 +157,7 @@ class Lane:
         )
         turn = Turn(self._host, create, principal=principal, recall=self.recall)
         turn.follows_latest = True
-        self.queue.append(turn)
+        self.enqueue(turn)
 
     def answer(self, append: Append, _principal: Principal) -> None:
         """The held turn gets its tool outputs, or an error and stays held."""

@@ -6,9 +6,10 @@ from typing import Final
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Resume
 from tieline_server.core.lane import Lane
-from tieline_server.core.limits import Admission, size_of
+from tieline_server.core.limits import Admission, admit_waiting, size_of
 from tieline_server.core.profile import Profile, unsupported
 from tieline_server.core.settings import Recall
+from tieline_server.core.standing import WAITING
 from tieline_server.core.turn import Host, Turn
 
 
@@ -54,8 +55,8 @@ class Lanes:
             lane = self._by_name[name] = Lane(self._host, name, known)
         return lane
 
-    def admit(self, request: Create | Append) -> Lane:
-        """The lane of a request; raises :class:`ApiError` 400 or 429."""
+    def admit(self, request: Create | Append, owner: str) -> Lane:
+        """The lane of an owner's request; raises :class:`ApiError` 400, 429 or 503."""
         self._profile.admit(request)
         self._admission.lane(request.stream_id)
         lane = self.get(request.stream_id)
@@ -64,6 +65,8 @@ class Lanes:
             self._admission.queue(lane.waiting)
             if lane.current is not None:
                 self._admission.queue_bytes(self._waiting_bytes(), request)
+            if lane.may_wait(request):
+                admit_waiting(self._host.queued, owner, size_of(request) + WAITING)
         return lane
 
     def _waiting_bytes(self) -> int:

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
 from tieline.requests import Append, Create
+from tieline_server.core.share import Share
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -89,6 +90,23 @@ def _size(member: Any) -> int:
     if kind is list:
         return sum(map(len, member))
     return len(member) if kind is str else 0
+
+
+def admit_waiting(queued: Share, owner: str, size: int) -> None:
+    """Admits a request that waits, beside those of all lines; raises 429 or 503."""
+    if not queued.fits(owner, size):
+        raise ApiError.of(
+            "queue_full",
+            f"Requests that wait may have {queued.each} bytes of one key's owner together. "
+            "Send fewer at once.",
+            retry_after=1.0,
+        )
+    if not queued.has_room(owner, size):
+        raise ApiError.of(
+            "server_is_overloaded",
+            "The server has no room for more requests that wait.",
+            retry_after=1.0,
+        )
 
 
 class Admission:

@@ -52,6 +52,7 @@ from tieline_server.core.outbox import Outgoing
 from tieline_server.core.profile import OPENAI, Profile, session_started, unsupported
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall
+from tieline_server.core.share import Share
 from tieline_server.core.snapshot import snapshot
 from tieline_server.core.succession import Succession
 from tieline_server.core.transitions import INPUTS, LINES, LineInput, LineState
@@ -76,6 +77,7 @@ class Line:
         merge: bool = True,
         profile: Profile = OPENAI,
         budget: Budget | None = None,
+        queued: Share | None = None,
         kept: KeptTurns | None = None,
         driver: object = None,
         recall: Recall | None = None,
@@ -93,6 +95,8 @@ class Line:
         self.heard = False
         """Whether the client has said anything: only its first message may start a session."""
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
+        self.queued = Share() if queued is None else queued
+        """Bytes of requests that wait, of all lines."""
         self.memory = Memory(budget, most=limits.line_bytes)
         self.admission = Admission(limits)
         self.extensions: frozenset[str] = frozenset()
@@ -317,7 +321,7 @@ class Line:
 
     def create(self, create: Create, principal: Principal) -> None:
         """A new response on its lane."""
-        lane = self._admit(create)
+        lane = self._admit(create, principal)
         if lane is None or lane.parks(create, principal):
             return
         if self.profile.appends_by_default:
@@ -334,7 +338,7 @@ class Line:
 
     def append(self, append: Append, principal: Principal) -> None:
         """Answers what the lane holds, or continues its latest response."""
-        lane = self._admit(append)
+        lane = self._admit(append, principal)
         if lane is None or lane.parks(append, principal):
             return
         if append.response_id is not None:
@@ -459,7 +463,7 @@ class Line:
             for turn in list(lane.turns()):
                 self._abandon(turn, outright=error is not None)
             lane.queue.clear()
-            lane.parked.clear()
+            lane.unpark()
         self.effects.append(Close(error))
 
     def close(self) -> None:
@@ -471,10 +475,10 @@ class Line:
     def _refuse(self, request: Request, error: ApiError) -> None:
         self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
 
-    def _admit(self, request: Create | Append) -> Lane | None:
+    def _admit(self, request: Create | Append, principal: Principal) -> Lane | None:
         """The lane of a request, or None when it was refused there and then."""
         try:
-            return self._lanes.admit(request)
+            return self._lanes.admit(request, principal.owner)
         except ApiError as error:
             self._refuse(request, error)
             return None

@@ -70,6 +70,7 @@ def part(turn: "Turn", tip: "Tip | None" = None) -> None:
         with suppress(ApiError):
             # What is remembered unused makes room for it, or it goes itself.
             turn.host.memory.admit(tip.owner)
+    turn.standing.leave()
     turn.host.effects.append(Stop(turn))
 
 
@@ -80,6 +81,7 @@ def lose(turn: "Turn", error: ApiError) -> None:
         error = ApiError.of("server_error", ABSENT)
     turn.push_error(error, turn.request.event_id)
     turn.failure = error.bare()
+    turn.standing.leave()
     turn.host.effects.append(Stop(turn))
 
 

@@ -1,12 +1,16 @@
-"""What a running turn holds outside of itself: memory of its line, and drafts in the store."""
+"""What a turn holds outside of itself: memory of its owner and its line, drafts in the store."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tieline.items import Item
 from tieline_server.core.effects import Discard, Effect, Keep
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.memory import Memory
+from tieline_server.core.share import Share
+
+WAITING: Final = 4096
+"""Bytes, about, that a turn takes beside its request."""
 
 
 class Host(Protocol):
@@ -14,6 +18,7 @@ class Host(Protocol):
 
     effects: list[Effect]
     memory: Memory
+    queued: Share
 
 
 class Standing:
@@ -22,18 +27,30 @@ class Standing:
     ``kept`` says whether items of it were handed to the store.
     """
 
-    __slots__ = ("_host", "_link", "_owner", "_response_id", "_written", "kept")
+    __slots__ = ("_host", "_link", "_owner", "_response_id", "_waits", "_written", "kept")
 
     def __init__(self, host: Host, response_id: str, owner: str) -> None:
         self._host = host
         self._response_id = response_id
         self._owner = owner
         self._link: Segment | None = None
+        self._waits = 0
         self._written = 0
         self.kept = False
 
+    def wait(self, size: int) -> None:
+        """Its request of ``size`` bytes waits for the end of another response."""
+        if self._host.queued.take(self._owner, size + WAITING):
+            self._waits = size + WAITING
+
+    def _waited(self) -> None:
+        if self._waits:
+            self._host.queued.give_back(self._owner, self._waits)
+            self._waits = 0
+
     def move(self, link: Segment) -> Segment:
         """The chain ends here now: this is what counts among what the line holds."""
+        self._waited()
         if link.parent is self._link is not None:
             self._host.memory.grow(self._owner, link)
         else:
@@ -51,6 +68,7 @@ class Standing:
 
     def leave(self) -> None:
         """The turn is over: what it holds is let go."""
+        self._waited()
         self._release()
         self._link = None
 

@@ -52,6 +52,7 @@ from tieline_server.core.reading import Reading
 from tieline_server.core.record import Marks
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.share import Share
 from tieline_server.core.snapshot import snapshot
 from tieline_server.core.standing import Standing
 from tieline_server.core.steering import Steers
@@ -75,6 +76,7 @@ class Host(Protocol):
     now: float
     outgoing: Outgoing
     profile: Profile
+    queued: Share
     sealer: Sealer
     unix_time: int
     waiting: deque["Turn"]

@@ -96,6 +96,7 @@ class LineRuntime:
             merge=merge,
             profile=profile or services.profile,
             budget=services.budget,
+            queued=services.queued,
             kept=services.running.kept,
             driver=self,
             recall=recall,

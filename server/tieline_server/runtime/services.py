@@ -15,11 +15,11 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.readiness import Readiness
 from tieline_server.core.sealed import Sealer
+from tieline_server.core.share import Share
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
 from tieline_server.journals.base import Journal
 from tieline_server.ledger.base import Ledger
-from tieline_server.places import Share
 from tieline_server.runtime.running import Running
 from tieline_server.stores.base import ResponseStore
 
@@ -55,6 +55,8 @@ class Services(Struct, frozen=True, kw_only=True):
     sealer: Sealer
     incoming: Share = field(default_factory=Share)
     """Bytes of messages that are still coming."""
+    queued: Share = field(default_factory=Share)
+    """Bytes of requests that wait for the end of another response."""
     homes: Homes = field(default_factory=Alone)
     """The neighbours in which turns run as well."""
     profile: Profile = OPENAI

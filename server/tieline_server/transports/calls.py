@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline_server.places import OwnPlaces, Places, Share
+from tieline_server.core.share import Share
+from tieline_server.places import OwnPlaces, Places
 from tieline_server.runtime import LineRuntime
 
 RETRY_AFTER: Final = 1.0

@@ -19,7 +19,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
 from tieline.v1 import line_pb2, models_pb2
-from tieline_server.places import Places, Share
+from tieline_server.core.share import Share
+from tieline_server.places import Places
 from tieline_server.runtime import Services
 from tieline_server.tables import split_address
 from tieline_server.transports.calls import FAREWELL, LiveCalls

@@ -11,7 +11,7 @@ from tests.support.grpc_harness import run
 from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
 from tests.support.websocket_client import CLOSE, PING, PONG, RawSocket, frame
-from tieline_server.places import Share
+from tieline_server.core.share import Share
 from tieline_server.runtime import Services
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 from tieline_server.transports.websocket.incoming import IncomingMessages
