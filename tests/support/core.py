@@ -17,15 +17,16 @@ from tieline.codecs.json import decode_request
 from tieline.errors import ApiError
 from tieline.ids import IdSource
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, text_of
-from tieline.requests import Append, Create, Request
+from tieline.requests import Append, Cancel, Create, Request
 from tieline.responses import Response
 from tieline_server.core import effects
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Resolved, Saved, TurnRecord
 from tieline_server.core.history import Segment
-from tieline_server.core.limits import Limits
+from tieline_server.core.limits import Limits, size_of
 from tieline_server.core.line import Line
 from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
 from tieline_server.routing import ModelCatalog
 from tieline_server.sealing import Keyring
@@ -161,6 +162,7 @@ class Lockstep:
         merge: bool = False,
         store_answers: bool = True,
         profile: Profile = OPENAI,
+        queued: Share | None = None,
         seed: int = 1,
     ) -> None:
         self.made: list[str] = []
@@ -173,6 +175,7 @@ class Lockstep:
             sealer=SEALER,
             merge=merge,
             profile=profile,
+            queued=queued,
         )
         self.now = 100.0
         self.unix_time = 1_700_000_000.0
@@ -466,6 +469,11 @@ class Lockstep:
         for lane in self.line._lanes:
             assert all(turn.state in ("queued", "doomed") for turn in lane.queue)
             assert len(lane.queue) <= limits.queue + 1, "one more than asked for: a successor"
+        turns = [*self.line._lanes.turns(), *self.outlived]
+        parked = [each for lane in self.line._lanes for each, _ in lane.parked]
+        waiting = sum(turn.standing._waits for turn in turns)
+        waiting += sum(size_of(each) for each in parked if not isinstance(each, Cancel))
+        assert self.line.queued.taken == waiting, "what waits is counted, and nothing else"
         recorded = [each.response_id for each in self.records]
         assert len(recorded) == len(set(recorded)), "one record a response"
         for response_id in self.audit.by_response:

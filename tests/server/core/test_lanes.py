@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.core import TEN, Lockstep
+from tests.support.core import TEN, Lockstep, create_of
 from tieline.errors import ApiError
 from tieline.requests import Cancel, Resume
 from tieline_server.core.deltas import TextDelta
+from tieline_server.core.effects import Principal
 from tieline_server.core.lanes import Lanes
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
+from tieline_server.core.share import Share
+from tieline_server.core.standing import WAITING
 
 
 def lanes_of(line: Lockstep) -> Lanes:
@@ -137,3 +140,79 @@ def test_a_heartbeat_says_what_the_liveliest_lane_does(phase: str) -> None:
     assert lanes_of(line).idle is (phase == "idle")
     line.say(line.create("hi", lane="other"), TEN, TextDelta("x"))
     assert lanes_of(line).phase == "thinking"
+
+
+class TestWhatWaitsOnAllLines:
+    """Waiting requests count against their owner and the whole, whatever line they are on."""
+
+    def test_an_owner_has_a_bound_over_all_lines_and_another_owner_is_served(self) -> None:
+        queued = Share(each=3 * WAITING, total=100 * WAITING)
+        lines = [Lockstep(queued=queued, seed=seed) for seed in range(3)]
+        running = [line.create("runs") for line in lines]
+        for line in lines[:2]:
+            line.create("x" * (WAITING // 4))
+        assert lines[2].create("y" * WAITING, event_id="e") == ""
+        (refused,) = lines[2].error_events
+        assert (refused.status, refused.error.code) == (429, "queue_full")
+        assert refused.error.event_id == "e"
+        assert lines[2].create("z" * WAITING, lane="idle") != "", "what need not wait is served"
+        other = Principal(owner="other")
+        lines[2].receive(create_of(input="y" * WAITING), other)
+        assert len(lines[2].error_events) == 1
+        for line, turn in zip(lines, running, strict=True):
+            line.answer(turn)
+        lines[2].drop()
+        for line in lines[:2]:
+            line.answer(line.sampling[0])
+        assert queued.taken == 0
+
+    def test_past_the_bound_of_all_owners_what_must_wait_is_503_and_the_rest_is_served(
+        self,
+    ) -> None:
+        queued = Share(each=3 * WAITING, total=3 * WAITING)
+        line, other = Lockstep(queued=queued), Lockstep(queued=queued, seed=2)
+        for each in (line, other):
+            each.create("runs")
+        line.create("x" * WAITING)
+        other.receive(create_of(input="y" * WAITING), Principal(owner="other"))
+        assert [event.status for event in other.error_events] == [503]
+        assert other.error_events[0].error.code == "server_is_overloaded"
+        other.receive(create_of(stream_id="b", input="y" * WAITING), Principal(owner="other"))
+        assert len(other.sampling) == 2
+
+    def test_a_turn_without_much_to_say_counts_for_what_it_takes_itself(self) -> None:
+        line = Lockstep(queued=Share(each=2 * WAITING))
+        line.create("runs")
+        assert line.create("") != ""
+        assert line.create("") == ""
+        assert [code for code, _ in line.errors] == ["queue_full"]
+
+    @pytest.mark.parametrize("end", ["drop", "cancel", "refuse", "run"])
+    def test_however_waiting_ends_nothing_is_counted_any_more(self, end: str) -> None:
+        queued = Share()
+        line = Lockstep(queued=queued)
+        turn = line.create("runs", append=True)
+        model = "nobody" if end == "refuse" else "scripted"
+        line.create("waits", event_id="e", model=model)
+        line.check()
+        assert queued.taken > WAITING
+        if end == "drop":
+            line.drop()
+        elif end == "cancel":
+            line.receive(Cancel(event_id="e"))
+            line.answer(turn)
+        else:
+            line.answer(turn)
+        line.check()
+        assert queued.taken == 0
+
+    def test_a_create_that_follows_another_one_of_its_key_counts_while_it_does(self) -> None:
+        queued = Share()
+        line = Lockstep(queued=queued)
+        line.create("hi", idempotency_key="k")
+        assert queued.taken == 0, "it has a chain by now"
+        line.create("hi", idempotency_key="k", lane="b")
+        assert queued.taken > WAITING
+        line.check()
+        line.drop()
+        assert queued.taken == 0
