@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from msgspec import Struct
 
 from tieline_server.engines.chat_format.json_schema import Bounds, Walk, read
-from tieline_server.engines.chat_format.schema_parts import Limited, SchemaError, escaped
+from tieline_server.engines.chat_format.schema_parts import NUMBERS, Limited, SchemaError, escaped
 
 logger: Final = logging.getLogger("tieline.schemas")
 
@@ -36,6 +36,9 @@ MOST_ASKED: Final = 64
 
 EMPTY: Final = "Unsatisfiable schema"
 """How llguidance's errors begin where nothing satisfies a schema."""
+
+COMBINING: Final = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
+"""Words by which one value is told by several schemas."""
 
 LENGTHS: Final[Mapping[type, str]] = {str: "maxLength", list: "maxItems", dict: "maxProperties"}
 """Type of a value -> the word that bounds its length."""
@@ -85,6 +88,9 @@ FREE: Final = Followed(schema={})
 """Holds to nothing, and finds nothing short."""
 
 
+Path = tuple[Any, ...]
+
+
 class Refused(Struct, frozen=True):
     """Why a schema is not taken, and where in it."""
 
@@ -122,9 +128,11 @@ _kept: Final = lru_cache(KEPT)(_made)
 
 def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | Refused:
     left_out, told = [word for word, _ in walk.left_out], walk.told
+    path: Path | None = None
     for _ in range(MOST_LEFT_OUT + 1):
         error, warnings = _asked(schema, strict=strict)
-        if error is None:
+        path = _stuck(schema, strict=strict) if error is None else None
+        if error is None and path is None:
             left_out += [_word_of(each) for each in warnings]
             return Followed(
                 schema=schema,
@@ -135,9 +143,11 @@ def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | 
                 open=walk.open,
                 limited=any(isinstance(part, Limited) for part in _all(schema)),
             )
-        path = _culprit(schema, error, strict=strict)
-        if error.startswith(EMPTY):
-            return Refused("nothing satisfies this schema", _pointer(walk, path))
+        if path is None:
+            assert error is not None
+            path = _culprit(schema, error, strict=strict)
+            if error.startswith(EMPTY):
+                return Refused("nothing satisfies this schema", _pointer(walk, path))
         if strict or not path:
             break
         parent: Any = schema
@@ -146,7 +156,7 @@ def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | 
         parent[path[-1]] = True
         left_out, told = [*left_out, "schema"], told + 1
     why = "the model cannot be held to this schema; simplify its patterns and what it combines"
-    return Refused(why, _pointer(walk, path))
+    return Refused(why, _pointer(walk, path or ()))
 
 
 class _Bytes:
@@ -183,6 +193,50 @@ def _asked(schema: dict[str, Any], *, strict: bool) -> tuple[str | None, list[st
     return None, built.get_grammar_warnings()
 
 
+def _admits_nothing(schema: dict[str, Any], *, strict: bool) -> bool:
+    """Whether a schema that was taken admits no first byte.
+
+    Its numbers are patterns: those of bounds and of ``multipleOf`` may have no text in common
+    (``0.30`` and ``0.3``), and no multiple is below 0.
+    """
+    built = matcher(schema, strict=strict)
+    if not built.is_error():
+        built.compute_bitmask()
+    return built.is_stopped() and not built.is_accepting()
+
+
+def _stuck(schema: dict[str, Any], *, strict: bool) -> Path | None:
+    """Where in a copy numbers are combined so that the runtime finds none, if anywhere.
+
+    The words of one schema were tried together as it was copied (``_fails``).
+    """
+    if not any("multipleOf" in part for part in _all(schema)):
+        return None
+    defs = {name: _numeric(each) for name, each in schema.get("$defs", {}).items()}
+    wanted: list[tuple[Path, Any]] = [((), schema)]
+    wanted += [(("$defs", name), each) for name, each in schema.get("$defs", {}).items()]
+    left = MOST_ASKED
+    while wanted:
+        path, node = wanted.pop()
+        if not isinstance(node, dict):
+            continue
+        if COMBINING & node.keys():
+            left -= 1
+            if left < 0 or _admits_nothing({**_numeric(node), "$defs": defs}, strict=strict):
+                return path
+        wanted += [(path + steps, each) for steps, each in _below({}, {**node, "$ref": ""})]
+    return None
+
+
+def _numeric(schema: Any) -> Any:
+    """What a schema says of numbers, which costs little to ask about."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {word: schema[word] for word in ("type", "$ref", *NUMBERS) if word in schema}
+    branches = {word: schema[word] for word in ("allOf", "anyOf", "oneOf") if word in schema}
+    return kept | {word: [_numeric(each) for each in said] for word, said in branches.items()}
+
+
 def _fails(words: dict[str, Any]) -> bool:
     return _piece_fails(json.dumps(words))
 
@@ -203,15 +257,15 @@ def _means(pattern: str, names: Iterable[str]) -> bool:
 
 @lru_cache(PIECES)
 def _piece_fails(words: str) -> bool:
-    error, _ = _asked(json.loads(words), strict=True)
-    return error is not None and not error.startswith(EMPTY)
+    schema = json.loads(words)
+    error, _ = _asked(schema, strict=True)
+    if error is None:
+        return "multipleOf" in schema and _admits_nothing(schema, strict=True)
+    return not error.startswith(EMPTY)
 
 
 def _word_of(warning: str) -> str:
     return "minProperties" if "Properties" in warning else "schema"
-
-
-Path = tuple[Any, ...]
 
 
 def _culprit(schema: dict[str, Any], error: str, *, strict: bool) -> Path:

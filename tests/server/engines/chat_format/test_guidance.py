@@ -159,6 +159,44 @@ def test_sc_13_parameters_of_a_function_are_an_object(kind: Any) -> None:
     assert follow({"type": ["object", "null"]}, function=True).schema["type"] == "object"
 
 
+@pytest.mark.parametrize(
+    ("schema", "at"),
+    [
+        ({"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.35}, "/minimum"),
+        ({"type": "number", "multipleOf": 3, "minimum": -19, "maximum": -4}, "/minimum"),
+        ({"type": "integer", "multipleOf": 5, "exclusiveMaximum": 0}, "/exclusiveMaximum"),
+        ({"$ref": "#/$defs/step", "maximum": -1}, ""),
+        ({"allOf": [{"type": "number", "maximum": -1}, {"multipleOf": 3}]}, ""),
+        ({"type": "number", "maximum": -1, "anyOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, ""),
+    ],
+)
+def test_numbers_of_which_the_runtime_finds_none_are_refused_or_told(
+    schema: dict[str, Any], at: str
+) -> None:
+    """It takes such a schema, has no byte to write there, and would then write what it likes."""
+    whole = {
+        "$defs": {"step": {"type": "number", "multipleOf": 0.5}},
+        "type": "object",
+        "properties": {"a": schema, "b": {"type": "boolean"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    assert refusal(whole, strict=True).at == f"/properties/a{at}"
+    found = follow(whole)
+    assert found.told
+    assert admits(found, {"a": -6, "b": True})
+    assert not admits(found, {"a": -6, "b": 1})
+
+
+def test_numbers_that_the_runtime_finds_are_followed() -> None:
+    """Bounds beside ``multipleOf`` that have a multiple in common."""
+    step = {"type": "number", "multipleOf": 0.5}
+    schema = {"anyOf": [{"$ref": "#/$defs/step", "maximum": 10}, {"type": "null"}]}
+    found = follow({**schema, "$defs": {"step": step}}, strict=True)
+    assert admits(found, 9.5)
+    assert not admits(found, 10.5)
+
+
 @pytest.mark.parametrize("pattern", ["^a", "b$", "^[a-z]{2}$", "(a+)+b", "\\p{L}", "("])
 def test_a_pattern_that_means_a_named_member_is_refused_or_told(pattern: str) -> None:
     """Nor does finding that out take long, whatever the pattern."""
