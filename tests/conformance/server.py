@@ -218,7 +218,6 @@ def _services(
                 model=m.id,
                 engine=engine.name,
                 steering=m.steering,
-                hosted_tools=m.hosted_tools,
             )
             for m in engine.models()
         ),

@@ -86,8 +86,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     model: str
     engine: str
     steering: bool = True
-    hosted_tools: bool = False
-    """Whether tools that are no client's run where its engine asks."""
     target: str | None = None
     """The engine's own name of it, where that is another."""
     defaults: Defaults = Defaults()

@@ -61,18 +61,13 @@ class Read(Protocol):
         ...
 
 
-def found(create: Create, read: Read, *, hosted: bool) -> Warnings:
-    """The warnings of a create whose members are valid.
-
-    ``hosted`` says whether the engine runs tools of its own, or has an upstream that does.
-    """
+def found(create: Create, read: Read) -> Warnings:
+    """The warnings of a create whose members are valid."""
     warned = list(_unknown(() if create.unknown is UNSET else create.unknown, _CREATE, ""))
     for name, parse in _MEMBERS:
         raw = getattr(create, name)
         if bytes(raw) != b"null":
             warned += read(f"{name}, ignored", raw, parse)
-    if hosted:
-        warned = [each for each in warned if each.code != UNSUPPORTED_TOOL]
     return tuple(warned[:MOST])
 
 

@@ -264,12 +264,11 @@ def settle(
     *,
     model: str,
     defaults: Defaults | None = None,
-    hosted: bool = False,
 ) -> Settings:
     """Checks a create and builds its settings; raises :class:`ApiError` 400 (wire.md 4).
 
-    ``model`` is the resolved public name, with its ``defaults``; ``hosted`` says whether tools run
-    where it does. What ``recall`` has seen last is not read again.
+    ``model`` is the resolved public name, with its ``defaults``. What ``recall`` has seen last is
+    not read again.
     """
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
         raise missing("input")
@@ -277,7 +276,7 @@ def settle(
     settled = recall.settings(model, said)
     if settled is None:
         built = _build(create, recall, model, defaults or Defaults())
-        warnings = ignored.found(create, recall.read, hosted=hosted)
+        warnings = ignored.found(create, recall.read)
         if warnings:
             built = msgspec.structs.replace(built, warnings=warnings)
         settled = recall.settle(said, built)

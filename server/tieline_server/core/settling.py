@@ -63,7 +63,6 @@ def _settings(turn: "Turn", resolved: Resolved) -> Settings:
         turn.recall,
         model=resolved.model,
         defaults=resolved.defaults,
-        hosted=resolved.hosted_tools,
     )
     if settings.warnings and not turn.host.limits.ignores:
         raise ignored.refusal(settings.warnings[0])

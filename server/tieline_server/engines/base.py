@@ -14,17 +14,13 @@ from tieline_server.core.effects import Prompt
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A model that an engine serves. ``steering`` says whether a running turn can be steered.
-
-    ``hosted_tools`` says whether tools that are no client's run where it does.
-    """
+    """A model that an engine serves. ``steering`` says whether a running turn can be steered."""
 
     id: str
     created: int = 0
     owned_by: str = "tieline"
     context_window: int | None = None
     steering: bool = True
-    hosted_tools: bool = False
     price: Mapping[str, float] | None = None
     """Per million tokens. Settings know it, engines do not."""
 

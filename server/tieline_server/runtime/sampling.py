@@ -215,7 +215,6 @@ def catalog_of(config: Config, by_name: Mapping[str, Engine]) -> ModelCatalog:
             model=model.id,
             engine=name,
             steering=model.steering,
-            hosted_tools=model.hosted_tools,
         )
         for name, engine in by_name.items()
         for model in engine.models()
@@ -236,7 +235,6 @@ def _entry(
         model=name,
         engine=engine,
         steering=served.steering,
-        hosted_tools=served.hosted_tools,
         target=served.id,
         price=None if table.price is None else table.price.model_dump(exclude_none=True),
         defaults=Defaults(

@@ -31,9 +31,9 @@ def asked(**members: Any) -> Create:
     return RequestDecoder().create(json.dumps({"model": "m", "input": "hi", **members}).encode())
 
 
-def warned(members: dict[str, Any], *, hosted: bool = False) -> tuple[RequestWarning, ...]:
+def warned(members: dict[str, Any]) -> tuple[RequestWarning, ...]:
     """What its client is told."""
-    return settle(asked(**members), Recall(), model="m", hosted=hosted).warnings
+    return settle(asked(**members), Recall(), model="m").warnings
 
 
 UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
@@ -93,12 +93,6 @@ def test_in_07_a_tool_that_nothing_runs_is_named(kind: str) -> None:
     (warning,) = warned({"tools": [FUNCTION, {"type": kind, "any": "member"}]})
     assert (warning.code, warning.param) == ("unsupported_tool", "tools[1].type")
     assert f"'{kind}'" in warning.message
-    assert warned({"tools": [{"type": kind}]}, hosted=True) == ()
-
-
-def test_in_07_an_engine_with_tools_of_its_own_says_nothing_of_unknown_members() -> None:
-    (warning,) = warned({"tools": [{"type": "mcp"}], "tempratur": 1}, hosted=True)
-    assert warning.param == "tempratur"
 
 
 def known(kind: Any) -> list[str]:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 import aiohttp
-from msgspec import structs
 
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
@@ -33,7 +32,6 @@ from tieline_server.engines.upstream.probe import (
     models_of,
 )
 from tieline_server.engines.upstream.replicas import Replica, Replicas
-from tieline_server.engines.upstream.responses import ResponsesMode
 
 T = TypeVar("T")
 
@@ -96,9 +94,6 @@ class UpstreamEngine:
         self._models = await models_of(session, replicas, wanted=self._wanted)
         self._contexts |= {model.id: model.context_window for model in self._models}
         self._mode = await self._choose(session)
-        if self._mode.path == ResponsesMode.path:
-            # It has what it is asked for as it was asked, and may run tools itself.
-            self._models = [structs.replace(each, hosted_tools=True) for each in self._models]
         self._counter = counter = Counter(session)
         for replica in replicas:
             if await counter.probe(replica, self._models[0].id, self._mode.counts):

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -39,7 +39,6 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Segment
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
-from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.probe import UpstreamError
 
@@ -165,17 +164,6 @@ def test_an_upstream_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on
             assert all("max_tokens" not in body for body in server.bodies[1:])
 
     run(main())
-
-
-@pytest.mark.parametrize("mode", ["chat", "responses"])
-def test_in_07_only_an_upstream_that_is_asked_for_responses_may_run_tools_of_its_own(
-    mode: Literal["chat", "responses"],
-) -> None:
-    async def main() -> bool:
-        async with upstream() as server, opened(server, how=Wanted(mode=mode)) as engine:
-            return all(model.hosted_tools for model in engine.models())
-
-    assert run(main()) is (mode == "responses")
 
 
 def test_replicas_that_serve_other_models_are_said_in_the_log(
