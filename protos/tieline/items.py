@@ -235,7 +235,7 @@ def _item(raw: bytes, view: View) -> Item:
 def _opens(view: Opaque) -> str | None:
     if view.type not in CALL_KINDS:
         return None
-    if view.type == "tool_search_call" and view.execution != "client":
+    if view.type == "tool_search_call" and view.execution not in (None, "client"):
         return None
     return view.id if view.type == "mcp_approval_request" else view.call_id
 

@@ -112,6 +112,43 @@ def test_up_07_a_held_turn_goes_on_with_what_was_found(wire: Wire) -> None:
 
 
 @pytest.mark.needs("custom_tools")
+def test_up_07_nor_can_a_choice_require_it(wire: Wire) -> None:
+    async def case() -> None:
+        choice = {"type": "function", "name": "forecast"}
+        tools = [SEARCH, FORECAST]
+        async with serve() as served, wire(served) as peer:
+            refused = (await ask(peer, input=FETCH, tools=tools, tool_choice=choice))[-1]
+            assert (refused["type"], refused["status"]) == ("error", 400)
+            assert refused["error"]["param"] == "tool_choice"
+            call = {"type": "tool_search_call", "call_id": "s1", "arguments": {"query": "rain"}}
+            found = {"type": "tool_search_output", "call_id": "s1", "tools": [FORECAST]}
+            chain = [said("hello"), call, found, said(FETCH)]
+            made = response(await ask(peer, input=chain, tools=tools, tool_choice=choice))
+            assert kinds(made) == ["function_call"]
+
+    run(case())
+
+
+@pytest.mark.needs("custom_tools")
+def test_a_choice_of_a_namespace_requires_one_of_its_tools(wire: Wire) -> None:
+    async def case() -> None:
+        other = {"type": "function", "name": "other", "strict": False, "parameters": {}}
+        choice = {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "namespace", "name": "weather"}],
+        }
+        async with serve() as served, wire(served) as peer:
+            made = response(
+                await ask(peer, input="hello", tools=[other, WEATHER], tool_choice=choice)
+            )
+            (call,) = made["output"]
+            assert (call["namespace"], call["name"]) == ("weather", "forecast")
+
+    run(case())
+
+
+@pytest.mark.needs("custom_tools")
 def test_up_07_a_deferred_function_that_was_not_found_is_not_called(wire: Wire) -> None:
     async def case() -> None:
         async with serve() as served, wire(served) as peer:

@@ -64,6 +64,7 @@ CALLS: list[dict[str, object]] = [
     {"type": "shell_call", "call_id": "c"},
     {"type": "apply_patch_call", "call_id": "c"},
     {"type": "tool_search_call", "call_id": "c", "execution": "client"},
+    {"type": "tool_search_call", "call_id": "c"},
     {"type": "mcp_approval_request", "id": "c"},
 ]
 OUTPUTS: list[dict[str, object]] = [

@@ -20,7 +20,7 @@ from tieline.items import FunctionCall, FunctionCallOutput, Item
 from tieline_server.core.deltas import TOOL_SEARCH
 from tieline_server.core.history import Segment
 from tieline_server.core.settings import Settings
-from tieline_server.core.tools import Tool, brought_by
+from tieline_server.core.tools import Tool, brought_by, hidden
 
 KEY: Final = "core.brought_tools"
 
@@ -94,19 +94,18 @@ def callable_tools(settings: Settings, brought: tuple[Tool, ...] = ()) -> tuple[
     tools = [tool for tool in (*settings.tools.offered, *brought) if tool.client_run]
     if not any(tool.type == TOOL_SEARCH for tool in tools):
         return tuple(tools)
-    found = {(tool.namespace, tool.name) for tool in tools if not tool.deferred}
-    hidden = [each for each in tools if (each.namespace, each.name) not in found]
+    unseen = hidden(tools)
     return tuple(
-        _searching(tool, hidden) if tool.type == TOOL_SEARCH else tool
+        _searching(tool, unseen) if tool.type == TOOL_SEARCH else tool
         for tool in tools
         if not tool.deferred
     )
 
 
-def _searching(tool: Tool, hidden: Iterable[Tool]) -> Tool:
+def _searching(tool: Tool, unseen: Iterable[Tool]) -> Tool:
     """The search, whose description names what there is to be found."""
     lines = [tool.description] if tool.description else []
-    named = {".".join(filter(None, (each.namespace, each.name))): each for each in hidden}
+    named = {".".join(filter(None, (each.namespace, each.name))): each for each in unseen}
     if named:
         lines.append(SEARCHABLE)
         lines += [f"- {name}: {each.description or ''}" for name, each in named.items()]

@@ -236,6 +236,8 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
             return False
         if self.allowed is None or (tool.type, tool.name) in self.allowed:
             return True
+        if tool.namespace is not None and ("namespace", tool.namespace) in self.allowed:
+            return True
         # A search has no name to choose it by.
         return tool.type == TOOL_SEARCH and (tool.type, None) in self.allowed
 
@@ -298,7 +300,8 @@ def check_choice(choice: ToolChoice, offered: Iterable[Tool]) -> None:
             message = "Tool choice 'required' must be specified with 'tools' parameter."
             raise ApiError.of("invalid_value", message, param="tool_choice")
         return
-    known = {name for tool in offered for name in _names_of(tool)}
+    tools = tuple(offered)
+    known = {name for tool in tools for name in _names_of(tool)}
     for index, (kind, name) in enumerate(choice.allowed):
         if _key(kind, name) not in known:
             raise ApiError.of(
@@ -306,6 +309,23 @@ def check_choice(choice: ToolChoice, offered: Iterable[Tool]) -> None:
                 f"Tool choice '{(name or kind)[:64]}' not found in 'tools' parameter.",
                 param=f"tool_choice.tools[{index}]" if choice.several else "tool_choice",
             )
+    chosen = [tool for tool in tools if choice.admits(tool)]
+    unseen = hidden(tools)
+    if choice.mode == "required" and chosen and all(tool in unseen for tool in chosen):
+        raise ApiError.of(
+            "invalid_value",
+            "Tool choice requires a tool whose loading is deferred and which no search has found "
+            "yet.",
+            param="tool_choice",
+        )
+
+
+def hidden(tools: Sequence[Tool]) -> list[Tool]:
+    """Those of ``tools`` that are deferred, that no search has found, and that one could find."""
+    if not any(tool.type == TOOL_SEARCH and tool.client_run for tool in tools):
+        return []
+    found = {(tool.namespace, tool.name) for tool in tools if not tool.deferred}
+    return [tool for tool in tools if tool.deferred and (tool.namespace, tool.name) not in found]
 
 
 def _names_of(tool: Tool) -> Iterator[tuple[str, str | None]]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tieline.errors import ApiError
 from tieline.items import decode
@@ -75,6 +76,38 @@ def test_a_function_is_no_custom_tool_of_its_name() -> None:
 )
 def test_what_is_offered_may_be_chosen(choice: Any) -> None:
     check_choice(parsed(choice), [F, SPACED, SEARCH, SERVER])
+
+
+FINDS = Tool(type="tool_search", name="tool_search")
+LATER = Tool(type="function", name="f", namespace="n", deferred=True)
+
+
+@pytest.mark.parametrize(
+    "choice", [NAMED, {"type": "namespace", "name": "n"}, allowing(NAMED, mode="required")]
+)
+def test_up_07_a_choice_that_requires_what_no_search_has_found_is_refused(choice: Any) -> None:
+    """The model could not be made to call it, and would say anything."""
+    error = refused(choice, FINDS, LATER)
+    assert error.param == "tool_choice"
+    assert "deferred" in error.message
+    check_choice(parsed(choice), [FINDS, LATER, replace(LATER, deferred=False)])
+    # Where no client searches it is on offer at once.
+    check_choice(parsed(choice), [LATER])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", allowing(NAMED), allowing(NAMED, {"type": "tool_search"}, mode="required")],
+)
+def test_up_07_a_choice_may_name_what_a_search_could_find(choice: Any) -> None:
+    check_choice(parsed(choice), [FINDS, LATER])
+
+
+def test_a_namespace_that_is_chosen_admits_all_of_its_tools_and_no_other() -> None:
+    choice = parsed(allowing({"type": "namespace", "name": "n"}, mode="required"))
+    assert choice.admits(SPACED)
+    assert not choice.admits(F)
+    assert not choice.admits(replace(SPACED, namespace="m"))
 
 
 @pytest.mark.parametrize(
