@@ -100,8 +100,8 @@ def row_of(
     beyond = sorted(schema.keys() - {*WHOLE, *REMARKS})
     if refuse is not None and beyond:
         raise refuse(f"'{beyond[0]}' of its parameters as a whole")
-    given, more = schema.get("properties"), schema.get("additionalProperties")
-    if not isinstance(given, dict) and more is not False:
+    more = schema.get("additionalProperties")
+    if not isinstance(schema.get("properties"), dict) and not _needed(schema) and more is not False:
         if refuse is not None:
             raise refuse("parameters that have no names")
         other = more if isinstance(more, dict) else {}
@@ -115,17 +115,27 @@ def row_of(
 
 
 def _members_of(schema: dict[str, Any]) -> tuple[Member, ...]:
-    given, needed = schema.get("properties"), schema.get("required")
-    required = needed if isinstance(needed, list) else []
+    said, more = schema.get("properties"), schema.get("additionalProperties")
+    given = said if isinstance(said, dict) else {}
+    required = _needed(schema)
+    if more is not False:
+        # What is required and has no schema of its own has that of all others.
+        given = {**given, **{name: more for name in required if name not in given}}
     defined = {name: schema[name] for name in DEFINED if name in schema}
     members = []
-    for name, value in given.items() if isinstance(given, dict) else ():
+    for name, value in given.items():
         if value is False:
             continue
         member = {**_flat(value, schema), **defined}
         kinds = kinds_of(member, schema)
         members.append(Member(name=name, schema=member, kinds=kinds, required=name in required))
     return tuple(members)
+
+
+def _needed(schema: Mapping[str, Any]) -> list[str]:
+    """The names that a schema requires."""
+    needed = schema.get("required")
+    return [each for each in needed if isinstance(each, str)] if isinstance(needed, list) else []
 
 
 def _beyond(member: Member) -> str | None:
@@ -156,10 +166,14 @@ def _flat(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referred(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """What a schema that is a reference and nothing else refers to."""
+    """What a schema that is a reference and nothing else refers to, also as all of an ``allOf``."""
     for _ in range(STEPS):
         if not isinstance(schema, dict):
             return {}
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and len(parts) == 1 and schema.keys() <= {"allOf", *REMARKS}:
+            schema = parts[0]
+            continue
         if not isinstance(schema.get("$ref"), str) or not schema.keys() <= {"$ref", *REMARKS}:
             return schema
         schema = _resolved(schema["$ref"], root)

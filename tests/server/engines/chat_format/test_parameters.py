@@ -246,3 +246,27 @@ def test_a_kind_is_what_all_words_leave() -> None:
     assert kinds_of({"type": ["string", "integer"], "enum": [1]}, {}) == {"number"}
     assert kinds_of({"allOf": [{"type": "string"}, {"minLength": 1}]}, {}) == {"string"}
     assert kinds_of(True, {}) == frozenset(KINDS)
+
+
+def test_what_is_required_comes_though_no_schema_names_it() -> None:
+    """In its place behind the others, with what the schema says of all others."""
+    found = rules(member({"type": "string"}, required=["a", "b"]))
+    assert found["value_0"] == "value_0_0 value_0_1"
+    assert found["value_0_1"].startswith('"<parameter=b>')
+    alone = {"type": "object", "required": ["n"], "additionalProperties": {"type": "integer"}}
+    assert rules(alone)["value_0"] == "value_0_0"
+    assert '"integer"' in rules(alone)["value_0_0_0"]
+    assert scan(alone, "<parameter=n>\n4\n</parameter>\n") == {"n": 4}
+    with pytest.raises(EngineError, match="parameter 'b'"):
+        constraint(member({"type": "string"}, required=["a", "b"]), strict=True)
+
+
+@pytest.mark.parametrize("strict", [None, True])
+def test_an_enum_that_is_all_of_an_all_of_is_kept_to(strict: bool | None) -> None:
+    """As some generators of schemas write a reference beside a default."""
+    colours = {"C": {"type": "string", "enum": ["red", "green"]}}
+    said = {"allOf": [{"$ref": "#/$defs/C"}], "default": "red"}
+    schema = member(said, additionalProperties=False, **{"$defs": colours})
+    found = constraint(schema, strict=strict).grammar
+    assert found is not None
+    assert '"red\\n</parameter>\\n" | "green\\n</parameter>\\n"' in found
