@@ -49,7 +49,10 @@ def conclude_cut(turn: "Turn", reason: str) -> None:
 def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
     """Output is whole: closes what is open, then has it saved."""
     turn.announce()
-    turn.output.close("completed" if status == "completed" else "incomplete")
+    if status == "completed":
+        turn.output.close(status)
+    else:
+        turn.output.cut()
     turn.link()
     turn.status, turn.reason = status, reason
     turn.completed_at = turn.host.unix_time if status == "completed" else None

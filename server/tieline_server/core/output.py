@@ -80,6 +80,7 @@ class Output:
     __slots__ = (
         "_new_id",
         "_outbox",
+        "_short",
         "calls",
         "done",
         "foreign",
@@ -100,6 +101,8 @@ class Output:
         """Their JSON, as a snapshot carries it."""
         self.kept: list[Item] = []
         """Items that go into the chain with the next link."""
+        self._short: set[str] = set()
+        """Ids of those that can be read to their end and say ``incomplete``."""
         self.phase: str | None = None
         """What the next message is for, where that is known."""
         self.calls = 0
@@ -157,7 +160,18 @@ class Output:
         self.raws.append(Raw(whole.raw))
         if status == "completed" or item.kind == "message" or kept:
             self.kept.append(whole)
+            if kept and status != "completed":
+                self._short.add(item.id)
         self._say_done(item.index, self.raws[-1])
+
+    def cut(self) -> None:
+        """Closes what is open of a response that is cut.
+
+        Its client cannot tell a call that reached a bound from one that was cut: no call that
+        says ``incomplete`` goes into the chain.
+        """
+        self.close("incomplete")
+        self.kept = [each for each in self.kept if not each.opens or each.id not in self._short]
 
     def add(self, item: Item) -> None:
         """An item that is whole from the start; its link in the chain is made elsewhere."""

@@ -303,6 +303,16 @@ class TestOrder:
         assert len(kept) == 2
         assert (kept[0].opens is not None) is isinstance(first, CallStart)
 
+    def test_sc_16_a_call_that_ends_incomplete_is_not_in_the_chain_of_a_cut_response(self) -> None:
+        """Its client sees two incomplete calls there, and cannot tell them apart."""
+        call: list[Delta] = [FUNCTION, CallDelta("{}")]
+        said: list[Delta] = [TextDelta("a"), ItemEnd(incomplete=True), *call, ItemEnd(), *call]
+        output = Written(*said, ItemEnd(incomplete=True), *call).output
+        output.cut()
+        states = [msgspec.json.decode(raw)["status"] for raw in output.raws]
+        assert states == ["incomplete", "completed", "incomplete", "incomplete"]
+        assert [item.id for item in output.take_kept()] == [each.id for each in output.done[:2]]
+
     def test_an_item_end_parts_two_messages(self) -> None:
         written = Written(TextDelta("a"), ItemEnd(), TextDelta("b")).end()
         assert [item["content"][0]["text"] for item in written.items] == ["a", "b"]
