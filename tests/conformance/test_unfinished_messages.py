@@ -84,6 +84,7 @@ def serving(folder: Path, scale: Scale) -> Iterator[tuple[CountedServer, Config]
     ]
     keys = folder / "keys.toml"
     keys.write_text("\n".join(rows))
+    keys.chmod(0o600)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:

@@ -235,7 +235,7 @@ def test_cn_17_an_answer_past_a_stubs_limit_arrives_without_the_echo_of_its_sett
     """The turn is made and booked: what it said must be heard, and the client has its settings."""
 
     async def main() -> None:
-        async with serve() as served, served.channel() as channel:
+        async with serve(max_message_bytes=8 * MIB) as served, served.channel() as channel:
             stub = responses(channel)
             large = body(instructions="i" * (4 * MIB), store=True)
             request = line_pb2.CreateResponseRequest(response_create=large)

@@ -207,7 +207,7 @@ def test_cn_17_an_item_that_fits_on_no_page_is_refused_with_the_size_that_it_nee
 
 def test_cn_17_a_window_past_the_limit_is_refused_with_the_size_that_it_needs() -> None:
     async def main() -> None:
-        async with serve() as served, served.channel() as channel:
+        async with serve(max_message_bytes=8 * 1024 * 1024) as served, served.channel() as channel:
             body = requests_pb2.ResponseCreate(model="tiny", input_text="x" * (5 * 1024 * 1024))
             asked = line_pb2.CompactResponseRequest(response_create=body)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
