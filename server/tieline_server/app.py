@@ -244,7 +244,8 @@ class Outages:
     """Has a database's silence said: once in the log, and by the readiness of the process."""
 
     def __init__(self, log: FilteringBoundLogger, readiness: Readiness) -> None:
-        self._log = log
+        # Each worker finds out for itself, and says so for itself.
+        self._log = log.bind(pid=os.getpid())
         self._readiness = readiness
 
     def silent(self, reason: str) -> None:

@@ -120,6 +120,8 @@ async def outage(
     await answered_everywhere(server)
     others = [line["event"] for line in server.lines() if line["event"] != "turn"]
     assert others[others.index("started") + 1 :] == ["database_away", "database_back"]
+    told = ("started", "database_away", "database_back")
+    assert len({line["pid"] for line in server.lines() if line["event"] in told}) == 1
     assert "Traceback" not in server.log()
 
 
