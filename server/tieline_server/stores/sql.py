@@ -14,6 +14,7 @@ the owner's response leads to.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Self
 
@@ -34,6 +35,8 @@ from tieline_server.database.retention import Bounds, Retention, Running
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 from tieline_server.database.writer import Write, Writer
 from tieline_server.stores.recent import Chain, RecentChains
+
+logger: Final = logging.getLogger("tieline.store")
 
 LONG: Final = 200
 """Rows of a chain from which on a thread decodes them: the loop has tokens to pass on."""
@@ -244,6 +247,8 @@ class SqlStore:
     def _withdrawn(self, gone: bool) -> None:
         if gone:
             self.retention.owe()
+        if self._closing and self._doubtful:
+            logger.error("store.responses doubtful", extra={"responses": len(self._doubtful)})
         self._withdraw_later()
 
     def _running(self) -> Running:

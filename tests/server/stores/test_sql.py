@@ -461,3 +461,21 @@ def test_what_is_doubtful_at_the_end_is_withdrawn_before_it(
         assert await opened.count("responses") == 0
 
     run(address, scenario)
+
+
+def test_what_is_doubtful_and_cannot_be_withdrawn_before_the_end_is_said(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away(_change: Callable[[Connection], Any]) -> Any:
+        raise Unavailable
+
+    async def scenario(opened: Durable) -> None:
+        monkeypatch.setattr(opened.database, "write", away)
+        with pytest.raises(Unavailable):
+            await put(opened.store, saved("resp_1"))
+        await opened.store.close()
+        await opened.writer.close()
+
+    run(address, scenario)
+    said = [record for record in caplog.records if record.name == "tieline.store"]
+    assert [record.getMessage() for record in said] == ["store.responses doubtful"]
