@@ -141,8 +141,8 @@ def test_cn_21_the_stated_bounds_are_those_of_the_defaults() -> None:
         f"may wait for their message (together {KEYLESS * call // MIB} MiB)",
         f"silent for {WebSocketConfig().read_timeout:.0f} s, or comes slower than "
         f"{SLOWEST // KIB} kB/s",
-        f"The headers of a request may take {HEAD_BYTES // KIB} KiB together, one of them "
-        f"{HEADER_BYTES // KIB} KiB.",
+        f"The headers of a request may take {HEAD_BYTES // KIB} KiB together, its path or "
+        f"one of them {HEADER_BYTES // KIB} KiB (413).",
     ):
         assert sentence in PAGE
     assert WebSocketConfig().read_timeout == HttpConfig().read_timeout

@@ -110,5 +110,12 @@ def _head_too_large() -> ApiError:
     )
 
 
+def line_too_long(most: int) -> ApiError:
+    """What a request is answered with whose path, or one header, has more than ``most`` bytes."""
+    return ApiError.of(
+        "request_too_large", f"The path, or one header, is larger than {most} bytes."
+    )
+
+
 def _invalid(message: str) -> ApiError:
     return ApiError.of("invalid_request", message)

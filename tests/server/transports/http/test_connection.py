@@ -45,7 +45,6 @@ async def upgraded(served: Served) -> AsyncIterator[RawSocket]:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is TLS\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],
 )
@@ -59,6 +58,25 @@ def test_what_is_no_http_is_a_400_without_its_own_words(data: bytes) -> None:
             assert await client.eof() == b""
             async with served.connection() as other:
                 assert (await other.ask("GET", "/healthz")).status == 200
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"x" * 40_000 + b"\r\n\r\n",
+    ],
+)
+def test_a_path_or_a_header_that_is_too_long_is_told_so(data: bytes) -> None:
+    async def main() -> None:
+        async with serve() as served, served.connection() as client:
+            client.send(data)
+            reply = await client.reply()
+            assert (reply.status, reply.error["code"]) == (413, "request_too_large")
+            assert reply.error["message"] == "The path, or one header, is larger than 32768 bytes."
+            assert await client.eof() == b""
 
     run(main())
 
@@ -149,7 +167,7 @@ def test_a_connection_that_is_over_takes_all_that_came_on_it_along(last: bytes) 
             assert (await client.ask("POST", "/v1/responses", create)).status == 200
             client.send(last)
             if last:
-                assert (await client.reply()).status == 400
+                assert (await client.reply()).status in (400, 413)
 
     with none_left(connection.Connection, Recollection):
         run(main())
@@ -211,6 +229,47 @@ def test_a_masked_message_passes_whole_in_fragments_and_byte_by_byte() -> None:
             for _ in range(3):
                 assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
             assert len(served.records) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize(("long", "pauses"), [(-1.0, True), (3600.0, False)])
+def test_after_long_work_on_what_came_a_connection_is_not_read_for_a_while(
+    long: float, pauses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[bool] = []
+    take = connection.Connection.data_received
+
+    def watched(self: connection.Connection, data: bytes) -> None:
+        take(self, data)
+        assert self.transport is not None
+        reads.append(self.transport.is_reading())
+
+    monkeypatch.setattr(connection, "LONG", long)
+    monkeypatch.setattr(connection.Connection, "data_received", watched)
+
+    async def main() -> None:
+        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+            for begin in range(len(EVENT)):
+                opcode, fin = (0 if begin else 1), begin == len(EVENT) - 1
+                await client.raw(frame(EVENT[begin : begin + 1], opcode=opcode, fin=fin))
+            assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
+
+    run(main())
+    assert set(reads) == {not pauses}
+
+
+def test_a_connection_that_waits_for_its_reader_is_not_read_on_by_the_clock() -> None:
+    async def main() -> None:
+        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+            (one,) = served.door.connections.open
+            one.pause_reading()
+            one._read_on()
+            assert one.transport is not None
+            assert not one.transport.is_reading()
+            one.resume_reading()
+            await client.raw(frame(EVENT))
+            assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
 
     run(main())
 
