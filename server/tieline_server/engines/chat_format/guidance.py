@@ -37,6 +37,8 @@ MOST_ASKED: Final = 64
 EMPTY: Final = "Unsatisfiable schema"
 """How llguidance's errors begin where nothing satisfies a schema."""
 
+LITERALS: Final = frozenset({"enum", "const"})
+
 COMBINING: Final = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
 """Words by which one value is told by several schemas."""
 
@@ -220,7 +222,7 @@ def _stuck(schema: dict[str, Any], *, strict: bool) -> Path | None:
         path, node = wanted.pop()
         if not isinstance(node, dict):
             continue
-        if COMBINING & node.keys():
+        if COMBINING & node.keys() or ("multipleOf" in node and LITERALS & node.keys()):
             left -= 1
             if left < 0 or _admits_nothing({**_numeric(node), "$defs": defs}, strict=strict):
                 return path
@@ -232,7 +234,8 @@ def _numeric(schema: Any) -> Any:
     """What a schema says of numbers, which costs little to ask about."""
     if not isinstance(schema, dict):
         return schema
-    kept = {word: schema[word] for word in ("type", "$ref", *NUMBERS) if word in schema}
+    words = ("type", "enum", "const", "$ref", *NUMBERS)
+    kept = {word: schema[word] for word in words if word in schema}
     branches = {word: schema[word] for word in ("allOf", "anyOf", "oneOf") if word in schema}
     return kept | {word: [_numeric(each) for each in said] for word, said in branches.items()}
 

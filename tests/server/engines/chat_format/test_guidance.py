@@ -166,6 +166,8 @@ def test_sc_13_parameters_of_a_function_are_an_object(kind: Any) -> None:
         ({"type": "number", "multipleOf": 3, "minimum": -19, "maximum": -4}, "/minimum"),
         ({"type": "integer", "multipleOf": 5, "exclusiveMaximum": 0}, "/exclusiveMaximum"),
         ({"$ref": "#/$defs/step", "maximum": -1}, ""),
+        ({"type": "number", "multipleOf": 3, "enum": [-6]}, ""),
+        ({"$ref": "#/$defs/step", "const": -6}, ""),
         ({"allOf": [{"type": "number", "maximum": -1}, {"multipleOf": 3}]}, ""),
         ({"type": "number", "maximum": -1, "anyOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, ""),
     ],
