@@ -37,6 +37,8 @@ MOST_ASKED: Final = 64
 EMPTY: Final = "Unsatisfiable schema"
 """How llguidance's errors begin where nothing satisfies a schema."""
 
+EXCLUSIVE: Final = ("exclusiveMinimum", "exclusiveMaximum")
+
 LITERALS: Final = frozenset({"enum", "const"})
 
 COMBINING: Final = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
@@ -136,11 +138,16 @@ def _verdict(walk: Walk, schema: dict[str, Any], *, strict: bool) -> Followed | 
         path = _stuck(schema, strict=strict) if error is None else None
         if error is None and path is None:
             left_out += [_word_of(each) for each in warnings]
+            loose = _loose(schema)
+            if loose and strict:
+                why = "the model may write this bound beside one that is so near; choose another"
+                return Refused(why, _pointer(walk, loose[0]))
+            left_out += [str(place[-1]) for place in loose]
             return Followed(
                 schema=schema,
                 strict=strict,
                 left_out=tuple(left_out),
-                told=told + len(warnings),
+                told=told + len(warnings) + len(loose),
                 cost=walk.cost,
                 open=walk.open,
                 limited=any(isinstance(part, Limited) for part in _all(schema)),
@@ -215,19 +222,26 @@ def _stuck(schema: dict[str, Any], *, strict: bool) -> Path | None:
     if not any("multipleOf" in part for part in _all(schema)):
         return None
     defs = {name: _numeric(each) for name, each in schema.get("$defs", {}).items()}
-    wanted: list[tuple[Path, Any]] = [((), schema)]
-    wanted += [(("$defs", name), each) for name, each in schema.get("$defs", {}).items()]
     left = MOST_ASKED
-    while wanted:
-        path, node = wanted.pop()
-        if not isinstance(node, dict):
-            continue
+    for path, node in _places(schema):
         if COMBINING & node.keys() or ("multipleOf" in node and LITERALS & node.keys()):
             left -= 1
             if left < 0 or _admits_nothing({**_numeric(node), "$defs": defs}, strict=strict):
                 return path
-        wanted += [(path + steps, each) for steps, each in _below({}, {**node, "$ref": ""})]
     return None
+
+
+def _places(schema: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """All schemas in a copy, itself the first, with their steps."""
+    wanted: list[tuple[Path, Any]] = [
+        *((("$defs", name), each) for name, each in schema.get("$defs", {}).items()),
+        ((), schema),
+    ]
+    while wanted:
+        path, node = wanted.pop()
+        if isinstance(node, dict):
+            yield path, node
+            wanted += [(path + steps, each) for steps, each in _below({}, {**node, "$ref": ""})]
 
 
 def _numeric(schema: Any) -> Any:
@@ -265,6 +279,32 @@ def _piece_fails(words: str) -> bool:
     if error is None:
         return "multipleOf" in schema and _admits_nothing(schema, strict=True)
     return not error.startswith(EMPTY)
+
+
+@lru_cache(PIECES)
+def _admits_bound(words: str, word: str) -> bool:
+    """Whether the runtime writes the very bound that is excluded, as it may beside a near one."""
+    schema = json.loads(words)
+    bound = schema[word]
+    text = json.dumps(int(bound) if bound == int(bound) else bound)
+    built = matcher(schema, strict=True)
+    for said in (text, f"{text}.0", f"{text}.00"):
+        if built.try_consume_tokens([*said.encode()]) == len(said) and built.is_accepting():
+            return True
+        if not built.reset():
+            break
+    return False
+
+
+def _loose(schema: dict[str, Any]) -> list[Path]:
+    """Where in a copy a bound is excluded and admitted all the same."""
+    found = []
+    for path, node in _places(schema):
+        words = {word: node[word] for word in ("type", *NUMBERS) if word in node}
+        for word in EXCLUSIVE:
+            if word in words and _admits_bound(json.dumps(words), word):
+                found.append((*path, word))
+    return found
 
 
 def _word_of(warning: str) -> str:

@@ -190,6 +190,33 @@ def test_numbers_of_which_the_runtime_finds_none_are_refused_or_told(
     assert not admits(found, {"a": -6, "b": 1})
 
 
+@pytest.mark.parametrize(
+    ("schema", "word", "bound"),
+    [
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, "exclusiveMinimum", 0),
+        ({"exclusiveMinimum": 1.0, "exclusiveMaximum": 1.8}, "exclusiveMinimum", 1),
+        ({"minimum": -7.5, "exclusiveMaximum": -7}, "exclusiveMaximum", -7),
+    ],
+)
+def test_an_excluded_bound_that_the_runtime_writes_is_refused_or_told(
+    schema: dict[str, Any], word: str, bound: int
+) -> None:
+    """A fault of the library's; all else of the words holds."""
+    whole = {"type": "array", "items": {"type": "number", **schema}, "maxItems": 1}
+    assert refusal(whole, strict=True).at == f"/items/{word}"
+    found = follow(whole)
+    assert (found.left_out, found.told) == ((word,), 1)
+    assert admits(found, [bound])
+    assert not admits(found, [bound + 2])
+
+
+def test_an_excluded_bound_is_followed_elsewhere() -> None:
+    for most in (1, 2.5, 100):
+        found = follow({"type": "number", "exclusiveMinimum": 0, "maximum": most}, strict=True)
+        assert not admits(found, 0)
+        assert admits(found, 1)
+
+
 def test_numbers_that_the_runtime_finds_are_followed() -> None:
     """Bounds beside ``multipleOf`` that have a multiple in common."""
     step = {"type": "number", "multipleOf": 0.5}
