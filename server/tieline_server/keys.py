@@ -41,7 +41,7 @@ SLOWEST: Final = 5.0
 ADDRESSES: Final = 4096
 """Addresses that are remembered; past it the one that was refused longest ago is forgotten."""
 
-WAITING: Final = 1024
+WAITING: Final = 32
 """Refusals that wait at once; further ones are answered at once, as they hold what waits."""
 
 SAID: Final = 10.0

@@ -4,15 +4,17 @@ from tieline.items import Message, encode
 from tieline_server.core.effects import Discard, Effect, Keep
 from tieline_server.core.history import Segment, Tip
 from tieline_server.core.memory import Memory
+from tieline_server.core.share import Share
 from tieline_server.core.standing import Standing
 
 
 class Line:
-    """The two things that a turn's standing needs of its line."""
+    """What a turn's standing needs of its line."""
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
         self.memory = Memory()
+        self.queued = Share()
 
 
 WORD = encode(Message(role="user", content="w"))
