@@ -1,6 +1,8 @@
 """What is inside the built wheel and sdist."""
 
 import re
+import shutil
+import subprocess
 import tarfile
 import zipfile
 from email.message import Message
@@ -90,3 +92,15 @@ def test_the_sdist_has_all_that_building_and_checking_need(artifacts: Artifacts)
     needed = {"pyproject.toml", "Makefile", "LICENSE", "README.md", "CONTRIBUTING.md", "buf.yaml"}
     assert needed | {"protos", "client", "server", "tests", "third_party"} <= tops
     assert not [path for path in names if "__pycache__" in path.parts]
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists() or shutil.which("git") is None, reason="no checkout"
+)
+def test_what_is_committed_is_files_alone_so_that_a_clone_leads_nowhere_else() -> None:
+    """A link to an environment would have `make sync` of a clone change that of another one."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    modes = {line.split(maxsplit=1)[0] for line in listed.stdout.splitlines()}
+    assert modes == {"100644", "100755"}
