@@ -109,7 +109,11 @@ def test_a_turn_is_held_at_a_call_and_goes_on_in_its_slot(
 def test_json_of_a_schema_and_a_prompt_that_is_too_long(wire: Wire, embedded: LlamaEngine) -> None:
     async def case() -> None:
         async with server.serve(model=embedded) as served, wire(served) as peer:
-            schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+            schema = {
+                "type": "object",
+                "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+                "required": ["n"],
+            }
             form = {"type": "json_schema", "name": "x", "schema": schema}
             await peer.send({"type": "response.create", "model": NAME, "input": "word " * 3000})
             (error,) = await collect(peer)

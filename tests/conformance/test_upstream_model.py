@@ -83,7 +83,7 @@ def test_the_other_modes_hold_a_conversation_too(
 def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> None:
     schema = {
         "type": "object",
-        "properties": {"age": {"type": "integer"}},
+        "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
         "required": ["age"],
         "additionalProperties": False,
     }

@@ -30,6 +30,7 @@ from tieline_server.core.history import Tip
 from tieline_server.core.kept import KeptTurn, KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.line import Line
+from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
 
 LANES = [None, "a", "b"]
@@ -106,6 +107,8 @@ class World:
     def __init__(self, seed: int, *, lines: int = 3, active: int = 2) -> None:
         self.dice = random.Random(seed)
         self.budget = Budget()
+        self.queued = Share()
+        """Of all lines, as in a process: a turn that waits may move."""
         self.logs = Noted(self)
         self.limits = Limits(active=active, queue=3, lanes=2, resume_window=WINDOW)
         self.made = 0
@@ -153,6 +156,7 @@ class World:
             sealer=before.sealer,
             merge=self.dice.random() < 0.5,
             budget=self.budget,
+            queued=self.queued,
             kept=self.logs,
             driver=step,
         )
@@ -512,6 +516,7 @@ class World:
             step.line.memory.clear()
             assert step.line.memory.size == 0
         assert self.budget.size == 0
+        assert self.queued.taken == 0
         outcomes = {record.response_id: record.outcome for record in self.records}
         for response_id, log in self.logged.items():
             over = outcomes[response_id] in ("refused", "disconnected")

@@ -380,7 +380,7 @@ def test_without_a_required_tool_text_is_no_call(engine: LlamaEngine, choice: st
                 "name": "x",
                 "schema": {
                     "type": "object",
-                    "properties": {"n": {"type": "integer"}},
+                    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
                     "required": ["n"],
                 },
             },
@@ -391,7 +391,9 @@ def test_without_a_required_tool_text_is_no_call(engine: LlamaEngine, choice: st
 def test_a_text_format_gives_json_of_its_shape(
     engine: LlamaEngine, form: dict[str, Any], key: str | None
 ) -> None:
-    given = ask('Write the JSON {"n": 1}', text={"format": form}, max_output_tokens=100)
+    given = ask(
+        'Write the JSON {"n": 1}', text={"format": form}, max_output_tokens=100, temperature=0
+    )
     value = json.loads(text_in(answer(engine, given)))
     assert isinstance(value, dict)
     assert key is None or isinstance(value[key], int)

@@ -31,6 +31,8 @@ from tieline_server.engines.llama.runtime import Completion, Report
 SLOTS = 2
 
 WORDS = ("weather", "order", "invoice", "book", "flight", "hotel", "song", "route", "recipe")
+NUMBER = {"type": "number", "minimum": 0, "maximum": 100, "multipleOf": 0.25}
+"""Without all three a small model may write digits up to its limit of tokens."""
 CITIES = ("Oslo", "Lima", "Cairo", "Hanoi", "Quito")
 
 
@@ -48,7 +50,7 @@ def schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
         lambda: {"type": "integer", "minimum": 0, "maximum": rng.randint(5, 500)},
         lambda: {"type": "boolean"},
         lambda: {"enum": rng.sample(CITIES, 3)},
-        lambda: {"type": "array", "items": {"type": "number"}, "maxItems": 3},
+        lambda: {"type": "array", "items": NUMBER, "maxItems": 3},
         lambda: {"type": "string", "format": "date"},
         lambda: {"type": ["string", "null"], "maxLength": 10},
     ]

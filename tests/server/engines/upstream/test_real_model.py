@@ -78,7 +78,10 @@ def test_the_second_turn_of_a_conversation_finds_its_prefix_cached(url: str) -> 
 def test_a_schema_is_kept_to(url: str) -> None:
     schema = {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        },
         "required": ["name", "age"],
         "additionalProperties": False,
     }
