@@ -6,7 +6,7 @@ patches, a computer, a search for tools) and their outputs as those of functions
 Tools come with the settings of each create, which nothing inherits, or with an item
 (``additional_tools``, ``tool_search_output``), and then they belong to the chain: forks have them
 and what goes on from it. A function whose loading is deferred is offered once a search of the
-client has found it. Where no client searches, nobody could find it: it is offered at once.
+client has found it. Where no client searches, it is offered at once: no search could find it.
 """
 
 from collections.abc import Callable, Iterable, Iterator

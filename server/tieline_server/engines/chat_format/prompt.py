@@ -99,22 +99,19 @@ class PromptBuilder:
 
     def new_bytes(self, prompt: Prompt) -> int:
         """Bytes of items and settings that :meth:`build` or :meth:`count` have to render."""
-        new = self._unrendered(prompt)
+        whole = self.template.manner(prompt.settings.reasoning_effort).forms is None
+        new = self.template.unrendered(prompt.tip, whole=whole)
         return new + (0 if self._knows(prompt) else _size(prompt.settings))
 
     def heavy(self, prompt: Prompt) -> bool:
         """Whether these may take long: much is to be rendered, or a schema may be a new one."""
-        new = self._unrendered(prompt)
-        if self._knows(prompt):
-            return new > INLINE_BYTES or any(each.type in BRINGING for each in prompt.tip.shown)
         settings = prompt.settings
-        if settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
+        if self._knows(prompt):
+            if any(each.type in BRINGING for each in prompt.tip.shown):
+                return True
+        elif settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
             return True
-        return new + _size(settings) > INLINE_BYTES
-
-    def _unrendered(self, prompt: Prompt) -> int:
-        whole = self.template.manner(prompt.settings.reasoning_effort).forms is None
-        return self.template.unrendered(prompt.tip, whole=whole)
+        return self.new_bytes(prompt) > INLINE_BYTES
 
     def _knows(self, prompt: Prompt) -> bool:
         """Whether the lane's settings are those that it had last."""
