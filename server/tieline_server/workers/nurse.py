@@ -6,6 +6,7 @@ begun anything (grpc/grpc#13873, #17093: what forks later hangs). Where somethin
 a thread (an agent that instruments the interpreter), workers are started by exec instead.
 """
 
+import contextlib
 import gc
 import os
 import selectors
@@ -54,9 +55,9 @@ def nurse(
         try:
             prepare(Config.load(order.config))
         except TielineError as error:
-            control.send(pack(Failed(str(error))))
+            _tell(control, pack(Failed(str(error))))
             return FAILED
-        control.send(pack(Prepared()))
+        _tell(control, pack(Prepared()))
         # What is there now is there for good: no collection copies its pages into a worker.
         gc.collect()
         gc.freeze()
@@ -80,7 +81,7 @@ class _Nursery:
                 if key.data is not None:
                     self._bury(key.fd, key.data)
                     continue
-                packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET, 1)
+                packet, descriptors = _told(self._control)
                 if not packet:
                     return None
                 assert isinstance(TO_NURSERY.unpack(packet), Bear)
@@ -99,7 +100,7 @@ class _Nursery:
         os.close(theirs)
         process = os.pidfd_open(pid)
         self._selector.register(process, selectors.EVENT_READ, pid)
-        socket.send_fds(self._control, [pack(Born(pid))], [process])
+        _tell(self._control, pack(Born(pid)), process)
         return False
 
     def _exec(self, theirs: int) -> int:
@@ -115,7 +116,21 @@ class _Nursery:
             status = started.wait()
         else:
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self._control.send(pack(Died(pid, status)))
+        _tell(self._control, pack(Died(pid, status)))
+
+
+def _told(control: socket.socket) -> tuple[bytes, list[int]]:
+    try:
+        packet, descriptors, _, _ = socket.recv_fds(control, PACKET, 1)
+    except ConnectionResetError:  # A supervisor that went with something unread.
+        return b"", []
+    return packet, descriptors
+
+
+def _tell(control: socket.socket, packet: bytes, *descriptors: int) -> None:
+    # A supervisor that has closed its end wants to hear nothing more; its end is read as one.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        socket.send_fds(control, [packet], descriptors)
 
 
 def _single_threaded() -> bool:

@@ -1,6 +1,7 @@
 """A nursery's process: what it prepared is in each worker, and it goes with its supervisor."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nursery_process import SERVES, THREADED, Orders, command, nursery
-from tests.support.process_state import PATIENCE
+from tests.support.process_state import PATIENCE, until
 from tests.support.several import parent_of
 from tests.support.worker_process import gone
 from tieline_server.workers.child import Child, NotServing
@@ -56,6 +57,11 @@ def told(control: socket.socket) -> object:
 def command_line_of(pid: int) -> bytes:
     """The words that started a process, a NUL behind each."""
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has died and its parent has not taken its status yet."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
 
 
 def borne(
@@ -131,3 +137,23 @@ def test_signals_that_a_terminal_sends_to_all_are_nothing_to_it() -> None:
             socket.send_fds(control, [pack(Bear())], [there.fileno()])
             there.close()
             assert isinstance(hears(control), Born)
+
+
+def test_a_worker_that_dies_as_the_supervisor_goes_is_no_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with nurse() as (process, control):
+        assert told(control) == Prepared()
+        here, there = socket.socketpair()
+        with here, there:
+            socket.send_fds(control, [pack(Bear())], [there.fileno()])
+            born = hears(control)
+            assert isinstance(born, Born)
+            # Both ends are seen in one look, the worker's first, as in a fleet that is closed.
+            process.send_signal(signal.SIGSTOP)
+            os.kill(born.pid, signal.SIGKILL)
+            until(lambda: is_zombie(born.pid))
+            control.close()
+            process.send_signal(signal.SIGCONT)
+        assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in capfd.readouterr().err
