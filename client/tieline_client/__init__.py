@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     )
     from tieline_client.aio import (
         Call,
+        Connection,
         Conversation,
         Input,
         Lane,
-        Line,
         ResponseStream,
         Result,
         Session,
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
         tool_output,
     )
     from tieline_client.errors import (
+        ConnectionClosed,
         ConnectionLost,
         ConnectTimeout,
         FailedResponse,
         IncompleteStream,
-        LineClosed,
         NotSent,
         OutcomeUnknown,
         ProtocolViolation,
@@ -75,10 +75,10 @@ if TYPE_CHECKING:
     from tieline_client.transports import Options, Tls
 
 __all__ = [
-    # Lines and turns.
+    # Connections and turns.
     "connect",
     "connect_sync",
-    "Line",
+    "Connection",
     "Lane",
     "ResponseStream",
     # What outlives a line.
@@ -126,7 +126,7 @@ __all__ = [
     "ConnectionLost",
     "ConnectTimeout",
     "IncompleteStream",
-    "LineClosed",
+    "ConnectionClosed",
     "NotSent",
     "OutcomeUnknown",
     "ProtocolViolation",

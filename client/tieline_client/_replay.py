@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from tieline.errors import ApiError
 from tieline_client.errors import (
+    ConnectionClosed,
     IncompleteStream,
-    LineClosed,
     NotSent,
     OutcomeUnknown,
 )
@@ -140,7 +140,7 @@ def fault(error: Exception, *, begun: bool, refused: bool) -> Fault:
         case ApiError() if error.retryable or error.status >= _SERVER:
             # The line broke with a word of why; whether the request was taken is not said.
             return Fault.LOST
-        case LineClosed() | _:
+        case ConnectionClosed() | _:
             return Fault.FINAL
 
 

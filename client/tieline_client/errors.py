@@ -9,7 +9,7 @@
         * :class:`OutcomeUnknown`: after that, and before any answer
         * :class:`IncompleteStream`: it ended in the middle of a response
     * :class:`ProtocolViolation`: the server said what it may not say there
-    * :class:`LineClosed`: the line was used after its end (local)
+    * :class:`ConnectionClosed`: the line was used after its end (local)
     * :class:`TurnState`: a turn was asked for what it cannot do now (local)
     * :class:`Unsupported`: this transport cannot carry that request (local)
     * :class:`UnsupportedUrl`: no transport for this URL (local)
@@ -155,7 +155,7 @@ class ProtocolViolation(TielineError):
     """
 
 
-class LineClosed(TielineError):
+class ConnectionClosed(TielineError):
     """The line was closed by this side."""
 
 

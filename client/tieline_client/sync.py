@@ -21,7 +21,7 @@ from tieline.responses import Response
 from tieline_client import aio
 from tieline_client._replay import Policy
 from tieline_client.aio import Call, Input, Result, Settings, ToolChoice
-from tieline_client.errors import LineClosed
+from tieline_client.errors import ConnectionClosed
 from tieline_client.transports import Options, Tls
 
 T = TypeVar("T")
@@ -35,12 +35,12 @@ def connect(
     api_key: str | None = None,
     tls: Tls | None = None,
     options: Options | None = None,
-) -> Iterator["Line"]:
+) -> Iterator["Connection"]:
     """Opens a line for the body of a ``with``, as :func:`tieline_client.aio.connect` does."""
     with _LoopThread() as loop:
-        line = loop.run(aio.Line.open(url, api_key=api_key, tls=tls, options=options))
+        line = loop.run(aio.Connection.open(url, api_key=api_key, tls=tls, options=options))
         try:
-            yield Line(loop, line)
+            yield Connection(loop, line)
         finally:
             loop.run(line.close())
 
@@ -104,17 +104,17 @@ class _LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` returns or raises; interrupted, it is cancelled there.
 
-        Raises :class:`LineClosed` once the thread ends: what it still has is cancelled then.
+        Raises :class:`ConnectionClosed` once the thread ends: what it still has is cancelled then.
         """
         with self._lock:
             if self._closed:
                 work.close()
-                raise LineClosed("the line is closed")
+                raise ConnectionClosed("the line is closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise LineClosed("the line was closed") from None
+            raise ConnectionClosed("the line was closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -133,10 +133,10 @@ def _ignore_stolen_wakeups(loop: asyncio.AbstractEventLoop, context: dict[str, A
         loop.default_exception_handler(context)
 
 
-class Line:
+class Connection:
     """A line for blocking callers; may be used from several threads."""
 
-    def __init__(self, loop: _LoopThread, line: aio.Line) -> None:
+    def __init__(self, loop: _LoopThread, line: aio.Connection) -> None:
         self._loop = loop
         self.aio = line
         """The asynchronous line; what is awaited on it goes through :meth:`wait`."""
@@ -149,31 +149,31 @@ class Line:
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],
     ) -> "ResponseStream":
-        """As :meth:`tieline_client.aio.Line.create`."""
+        """As :meth:`tieline_client.aio.Connection.create`."""
         work = self.aio.create(
             input=input, model=model, previous_response_id=previous_response_id, **settings
         )
         return ResponseStream(self._loop, self._loop.run(work))
 
     def append(self, input: Input) -> "ResponseStream":
-        """As :meth:`tieline_client.aio.Line.append`."""
+        """As :meth:`tieline_client.aio.Connection.append`."""
         return ResponseStream(self._loop, self._loop.run(self.aio.append(input)))
 
     def resume(self, response_id: str, *, after: int | None = None) -> "ResponseStream":
-        """As :meth:`tieline_client.aio.Line.resume`."""
+        """As :meth:`tieline_client.aio.Connection.resume`."""
         work = self.aio.resume(response_id, after=after)
         return ResponseStream(self._loop, self._loop.run(work))
 
     def cancel(self, response_id: str) -> None:
-        """As :meth:`tieline_client.aio.Line.cancel`."""
+        """As :meth:`tieline_client.aio.Connection.cancel`."""
         self._loop.run(self.aio.cancel(response_id))
 
     def extensions(self) -> frozenset[str]:
-        """As :meth:`tieline_client.aio.Line.extensions`."""
+        """As :meth:`tieline_client.aio.Connection.extensions`."""
         return self._loop.run(self.aio.extensions())
 
     def lane(self, name: str) -> "Lane":
-        """As :meth:`tieline_client.aio.Line.lane`."""
+        """As :meth:`tieline_client.aio.Connection.lane`."""
         return Lane(self._loop, self.aio.lane(name))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -282,9 +282,9 @@ class Session:
         """Runs a coroutine in the session's loop: ``session.wait(Agent(session.aio).run(""))``."""
         return self._loop.run(work)
 
-    def ready(self) -> Line:
+    def ready(self) -> Connection:
         """As :meth:`tieline_client.aio.Session.ready`."""
-        return Line(self._loop, self._loop.run(self.aio.ready()))
+        return Connection(self._loop, self._loop.run(self.aio.ready()))
 
     @property
     def policy(self) -> Policy:
@@ -292,10 +292,10 @@ class Session:
         return self.aio.policy
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> Connection | None:
         """The line that new work goes to, where one is open."""
         line = self.aio.line
-        return Line(self._loop, line) if line is not None else None
+        return Connection(self._loop, line) if line is not None else None
 
 
 class Conversation:

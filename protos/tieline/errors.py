@@ -93,7 +93,7 @@ ERRORS: Final[dict[str, Row]] = {
     "method_not_allowed": Row(405, _INVALID, Grpc.INVALID_ARGUMENT),
     "unsupported_media_type": Row(415, _INVALID, Grpc.INVALID_ARGUMENT),
     "upgrade_required": Row(426, _INVALID, Grpc.FAILED_PRECONDITION),
-    # The state of the line or of a turn is in the way.
+    # The state of the connection or of a turn is in the way.
     "lane_busy": Row(409, "conflict_error", Grpc.ABORTED),
     "resumed_elsewhere": Row(409, "conflict_error", Grpc.ABORTED),
     "idempotency_conflict": Row(409, "conflict_error", Grpc.ABORTED),
@@ -253,7 +253,7 @@ class RequestTimeout(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the state of the line, lane or turn forbids it."""
+    """409: the state of the connection, lane or turn forbids it."""
 
 
 class RequestTooLarge(ApiError):

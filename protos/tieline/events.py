@@ -5,7 +5,7 @@ by ``type``; a type that has no class here becomes :class:`Opaque` with its byte
 or a vendor's event is handed on rather than lost.
 
 Numbers: ``sequence_number`` starts at 0 with each response and has no gaps (wire.md 3.3); it is
-absent on the events that belong to the line rather than to a response (heartbeat, session).
+absent on the events that belong to the connection rather than to a response (heartbeat, session).
 ``stream_id`` is there only for a named lane.
 """
 
@@ -298,7 +298,7 @@ class ErrorDetail(Struct, frozen=True, kw_only=True):
 
 
 class ErrorEvent(Event, frozen=True, kw_only=True, tag="error"):
-    """A request failed; the line lives on. Ends the request unless a response had started."""
+    """A request failed; the connection lives on. Ends the request unless a response had started."""
 
     status: int | UnsetType = UNSET
     error: ErrorDetail
@@ -347,7 +347,7 @@ class Timing(Event, frozen=True, kw_only=True, tag="tieline.timing"):
 
 
 class SessionStarted(Event, frozen=True, kw_only=True, tag="tieline.session.started"):
-    """The line is open: what the server speaks and what it allows."""
+    """The connection is open: what the server speaks and what it allows."""
 
     session_id: str
     revision: str

@@ -17,7 +17,7 @@ TOOL_SEARCH_CALL: Final = "tsc_"
 REASONING: Final = "rs_"
 STEER: Final = "steer_"
 COMPACTION: Final = "cmp_"
-LINE: Final = "line_"
+CONNECTION: Final = "line_"
 
 _STREAM_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 

@@ -1,8 +1,8 @@
 """What a client may ask: one frozen class for each client event (wire.md 2).
 
 Members that come again with every create and are free-form (``input``, ``tools``,
-``instructions``, ``text``, ...) stay raw JSON here, so that a line can compare them byte by byte
-with the last ones and do no work where they are equal. Unknown members are ignored, and null
+``instructions``, ``text``, ...) stay raw JSON here, so that a connection can compare them byte by
+byte with the last ones and do no work where they are equal. Unknown members are ignored, and null
 means absent.
 """
 
@@ -164,7 +164,7 @@ class Processed(Request, frozen=True, kw_only=True, tag="response.processed"):
 
 
 class SessionStart(Request, frozen=True, kw_only=True, tag="tieline.session.start"):
-    """Optional first message of a line: what the client can take."""
+    """Optional first message of a connection: what the client can take."""
 
     max_receive_bytes: Annotated[int, Meta(ge=0)] | None = None
     merge: str | None = None
@@ -172,7 +172,7 @@ class SessionStart(Request, frozen=True, kw_only=True, tag="tieline.session.star
 
 
 class SessionEnd(Request, frozen=True, kw_only=True, tag="tieline.session.end"):
-    """Goodbye: running turns end, then the line closes."""
+    """Goodbye: running turns end, then the connection closes."""
 
 
 class ClientHeartbeat(Request, frozen=True, kw_only=True, tag="tieline.heartbeat"):

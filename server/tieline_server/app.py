@@ -26,10 +26,10 @@ from tieline.ids import IdSource
 from tieline_server import engines, guards, telemetry
 from tieline_server.config import MEMORY, Config, ConfigError, flag
 from tieline_server.core.budget import Budget
-from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.core.readiness import DATABASE, DRAINING, ENGINE, Readiness
+from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.core.share import Share
 from tieline_server.homes import Home
 from tieline_server.journals import JOURNALS
@@ -47,10 +47,10 @@ from tieline_server.stores import STORES
 from tieline_server.stores.base import ResponseStore
 from tieline_server.tables import OFF
 from tieline_server.telemetry import Telemetry
-from tieline_server.transports.base import Door
-from tieline_server.transports.grpc import GrpcDoor
+from tieline_server.transports.base import TransportServer
+from tieline_server.transports.grpc import GrpcServer
 from tieline_server.transports.grpc.config import GrpcConfig
-from tieline_server.transports.http import HttpConfig, HttpDoor
+from tieline_server.transports.http import HttpConfig, HttpServer
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 from tieline_server.workers.post import ENDS, Post
 
@@ -166,9 +166,9 @@ async def opened(
     """
     async with AsyncExitStack() as stack:
         running = Running(
-            KeptTurns(each=config.max_resume_bytes, most=config.max_total_resume_bytes)
+            ReplayLogs(each=config.max_resume_bytes, most=config.max_total_resume_bytes)
         )
-        signals = telemetry.signals_from_environment(log, lines=lambda: len(running.lines))
+        signals = telemetry.signals_from_environment(log, lines=lambda: len(running.connections))
         observer = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
         stack.push_async_callback(asyncio.to_thread, observer.close, FLUSH_TIMEOUT)
         keys = Keys(
@@ -348,14 +348,14 @@ def limits_of(config: Config) -> Limits:
         message_bytes=config.max_message_bytes,
         websocket_message_bytes=WebSocketConfig.of(config).max_message_bytes,
         grpc_message_bytes=min(config.max_message_bytes, config.max_grpc_message_bytes),
-        line_bytes=config.max_line_bytes,
+        connection_bytes=config.max_line_bytes,
         ignores=config.ignored == "warn",
     )
 
 
 def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
     """This process as the others ask it."""
-    lines, budget = services.running.lines, services.budget
+    lines, budget = services.running.connections, services.budget
 
     def metrics() -> bytes:
         return numbers.text(lines=len(lines), history_bytes=budget.size, evicted=budget.evicted)
@@ -363,10 +363,12 @@ def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
     return LocalHome(services, metrics=post.recorded(metrics))
 
 
-def open_doors(services: Services, config: Config, home: Home, post: Post) -> dict[str, Door]:
+def open_doors(
+    services: Services, config: Config, home: Home, post: Post
+) -> dict[str, TransportServer]:
     """The doors by name, not yet listening; reads the TLS files."""
     try:
-        doors: dict[str, Door] = {"grpc": _open_grpc(services, config, post)}
+        doors: dict[str, TransportServer] = {"grpc": _open_grpc(services, config, post)}
         if config.http != OFF:
             doors["http"] = _open_http(services, config, home, post)
     except OSError as error:
@@ -374,17 +376,17 @@ def open_doors(services: Services, config: Config, home: Home, post: Post) -> di
     return doors
 
 
-def _open_grpc(services: Services, config: Config, post: Post) -> Door:
+def _open_grpc(services: Services, config: Config, post: Post) -> TransportServer:
     settings = GrpcConfig.of(config, reuse_port=post.shares_ports)
-    return GrpcDoor(services, settings, places=post.places("calls", settings.max_calls))
+    return GrpcServer(services, settings, places=post.places("calls", settings.max_calls))
 
 
-def _open_http(services: Services, config: Config, home: Home, post: Post) -> Door:
+def _open_http(services: Services, config: Config, home: Home, post: Post) -> TransportServer:
     """HTTP, with WebSocket on the same port where that is on."""
     share = Share(each=config.max_owner_connections)
     settings = WebSocketConfig.of(config)
     endpoint = WebSocketEndpoint(services, settings, share=share) if config.websocket else None
-    return HttpDoor(
+    return HttpServer(
         services,
         HttpConfig.of(config, reuse_port=post.shares_ports),
         endpoint,
@@ -394,7 +396,7 @@ def _open_http(services: Services, config: Config, home: Home, post: Post) -> Do
     )
 
 
-async def _start(name: str, door: Door) -> list[str]:
+async def _start(name: str, door: TransportServer) -> list[str]:
     try:
         return await door.start()
     except OSError as error:

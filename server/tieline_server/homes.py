@@ -17,9 +17,10 @@ from tieline_server.core.effects import Principal
 
 
 class Link(Protocol):
-    """A lane of a line here whose turns run at another home: events this way, requests that way.
+    """A lane of a connection here whose turns run at another home: events this way, requests that
+    way.
 
-    The other side has a line of its own for it, so that a lane resumed there goes on as any
+    The other side has a connection of its own for it, so that a lane resumed there goes on as any
     other: appends, steers, cancels and further creates are sent to it.
     """
 
@@ -28,14 +29,14 @@ class Link(Protocol):
         ...
 
     def events(self) -> AsyncGenerator[Sequence[Event], None]:
-        """What its line sends, in order, until the link is closed.
+        """What its connection sends, in order, until the link is closed.
 
         Raises :class:`ApiError` (``server_error``) where the other process is gone.
         """
         ...
 
     async def close(self) -> None:
-        """Drops the line at the other side. Idempotent."""
+        """Drops the connection at the other side. Idempotent."""
         ...
 
 
@@ -68,7 +69,7 @@ class Home(Protocol):
         ...
 
     async def forget(self, owner: str, response_id: str) -> None:
-        """A response was deleted: no line and no memory of that process has it any more."""
+        """A response was deleted: no connection and no memory of that process has it any more."""
         ...
 
     async def metrics(self) -> bytes:

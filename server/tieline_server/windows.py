@@ -21,9 +21,9 @@ from tieline_server.core import compaction, sealed
 from tieline_server.core.compaction import TAIL, Plan
 from tieline_server.core.deltas import Finish
 from tieline_server.core.effects import Outcome, Principal, Prompt, Times, TurnRecord, Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
-from tieline_server.core.tally import Tally
+from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.runtime import Services, prepare
 from tieline_server.summaries import SUMMARY, longest_of, summarise
 
@@ -120,14 +120,14 @@ class _Job:
         prompt = Prompt(
             response_id=self._id,
             model=resolved.served,
-            tip=Segment(None, told, turn=1),
+            tip=ChainNode(None, told, turn=1),
             settings=self._settings,
             session=self._id,
             owner=self._principal.owner,
             max_output_tokens=None,
             work=Work(),
         )
-        tally, finish = Tally(), None
+        tally, finish = UsageCounter(), None
         engine = self._services.engines[resolved.engine]
         try:
             text, finish = await summarise(

@@ -20,8 +20,8 @@ PUBLIC = {
     "IncompleteStream",
     "Input",
     "Lane",
-    "Line",
-    "LineClosed",
+    "Connection",
+    "ConnectionClosed",
     "NotFound",
     "NotSent",
     "Options",
@@ -66,7 +66,7 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_the_two_faces_have_the_same_verbs() -> None:
-    names = ("Line", "Lane", "ResponseStream", "Session", "Conversation", "SessionStream")
+    names = ("Connection", "Lane", "ResponseStream", "Session", "Conversation", "SessionStream")
     for name in names:
         asynchronous = {verb for verb in dir(getattr(aio, name)) if not verb.startswith("_")}
         blocking = {verb for verb in dir(getattr(sync, name)) if not verb.startswith("_")}

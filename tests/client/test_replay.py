@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from tieline.errors import ApiError
 from tieline_client._replay import MOVES, NEEDS, Backoff, Fault, Means, Move, choose, fault
 from tieline_client.errors import (
+    ConnectionClosed,
     ConnectionLost,
     ConnectTimeout,
     IncompleteStream,
-    LineClosed,
     NotSent,
     OutcomeUnknown,
     ProtocolViolation,
@@ -43,7 +43,7 @@ def test_every_fault_has_a_row_whose_last_move_needs_nothing() -> None:
         (ConnectTimeout("x"), Fault.UNSENT),
         (OutcomeUnknown("x"), Fault.LOST),
         (CUT, Fault.CUT),
-        (LineClosed("x"), Fault.FINAL),
+        (ConnectionClosed("x"), Fault.FINAL),
         (ConnectionLost("x"), Fault.FINAL),
         (ProtocolViolation("x"), Fault.FINAL),
     ],

@@ -13,7 +13,7 @@ from tieline.errors import NotFound
 from tieline_client._replay import Policy
 from tieline_client.agent import Agent
 from tieline_client.aio import tool_output
-from tieline_client.errors import ConnectionLost, IncompleteStream, LineClosed
+from tieline_client.errors import ConnectionClosed, ConnectionLost, IncompleteStream
 from tieline_client.sync import connect, connect_session
 
 RULES: list[dict[str, Any]] = [
@@ -112,7 +112,7 @@ def test_a_running_turn_is_steered(url: str) -> None:
 def test_leaving_the_block_cancels_what_runs(url: str) -> None:
     with connect(url) as line, line.create(input="stall") as stream:
         next(iter(stream))
-    with pytest.raises(LineClosed):
+    with pytest.raises(ConnectionClosed):
         line.create(input="late")
 
 
@@ -129,7 +129,7 @@ def test_a_thread_that_waits_when_the_line_is_closed_is_let_go(url: str) -> None
         def work() -> None:
             try:
                 line.wait(forever())
-            except LineClosed as error:
+            except ConnectionClosed as error:
                 caught.append(error)
 
         thread = threading.Thread(target=work)

@@ -25,7 +25,7 @@ from tieline.requests import Create
 from tieline.v1 import line_pb2
 from tieline_client import connect_session, connect_sync
 from tieline_client._replay import Backoff, Policy
-from tieline_client.aio import Line, connect
+from tieline_client.aio import Connection, connect
 from tieline_client.errors import (
     ConnectionLost,
     IncompleteStream,
@@ -82,7 +82,7 @@ async def serving(scheme: str, play: Play) -> AsyncIterator[str]:
         yield f"{scheme}://{address}"
 
 
-def on_line(scheme: str, play: Play, test: Callable[[Line], Awaitable[None]]) -> None:
+def on_line(scheme: str, play: Play, test: Callable[[Connection], Awaitable[None]]) -> None:
     async def main() -> None:
         async with serving(scheme, play) as url, asyncio.timeout(PATIENCE):
             async with connect(url, options=Options(close_timeout=1)) as line:
@@ -128,7 +128,7 @@ ENDS: Final = {
 def test_cn_24_a_malformed_event_of_the_response_ends_its_turn(scheme: str, end: bytes) -> None:
     """CN-24: with all that had come before it."""
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         with pytest.raises(IncompleteStream) as caught:
             await stream.response()
@@ -150,7 +150,7 @@ UNPARSED: Final = {
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 @pytest.mark.parametrize("end", list(UNPARSED.values()), ids=list(UNPARSED))
 def test_cn_24_what_is_no_json_ends_its_turn(scheme: str, end: bytes) -> None:
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(IncompleteStream) as caught:
             await (await line.create(input="a")).response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
@@ -175,7 +175,7 @@ BEGINNINGS: Final = {
 def test_cn_24_a_malformed_beginning_ends_its_turn(scheme: str, beginning: bytes) -> None:
     """CN-24: what the server makes of it is not known."""
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(OutcomeUnknown) as caught:
             await (await line.create(input="a")).response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
@@ -216,7 +216,7 @@ def test_cn_24_what_harms_nothing_is_carried(scheme: str, odd: bytes) -> None:
         said = [raw(event) for event in Speaker(create).answer("whole")]
         return [*said[:4], odd, *said[4:]]
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         result = await (await line.create(input="a")).result()
         assert (result.text, result.response.status) == ("whole", "completed")
         assert line.alive
@@ -233,7 +233,7 @@ def test_cn_24_output_that_cannot_be_read_is_never_completed(scheme: str) -> Non
         end = say(type="response.completed", sequence_number=9, response=SNAPSHOT)
         return [*begun(create), torn, end]
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(IncompleteStream, match="cannot be read") as caught:
             await (await line.create(input="a")).response()
         assert caught.value.text == "par"
@@ -245,7 +245,7 @@ def test_cn_24_output_that_cannot_be_read_is_never_completed(scheme: str) -> Non
 def test_cn_24_a_turn_that_is_read_when_its_end_is_another_ones_is_told() -> None:
     """CN-24: the reader waits for the end as it comes, which once left it waiting."""
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         reading = asyncio.create_task(stream.response())
         with pytest.raises(IncompleteStream):
@@ -266,7 +266,7 @@ def test_cn_24_an_event_of_a_lane_that_was_never_used_ends_the_line(
         end = say(type="response.completed", stream_id="elsewhere", response=SNAPSHOT)
         return [*begun(create), end]
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         at = line if lane is None else line.lane(lane)
         with pytest.raises(IncompleteStream, match="never used"):
             await (await at.create(input="a")).response()
@@ -286,7 +286,7 @@ def broken_on_lane_b(create: Create) -> list[bytes]:
 def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: str) -> None:
     """CN-24: the documented fate of the others."""
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         good = await line.lane("a").create(input="a")
         while not good.text:
             await good.batch()

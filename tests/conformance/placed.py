@@ -12,7 +12,7 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from tests.conformance.transcript import TERMINAL
 from tests.conformance.wire import GrpcPeer, HttpPeer, Peer, WebSocketPeer
-from tests.support.grpc_client import RawLine
+from tests.support.grpc_client import RawConnection
 from tests.support.server_process import ServerProcess
 from tests.support.several import mark_of
 
@@ -42,7 +42,7 @@ async def _mark(peer: Peer) -> str:
 
 @asynccontextmanager
 async def _grpc(server: ServerProcess) -> AsyncIterator[Peer]:
-    async with RawLine(int(server.address.rpartition(":")[2])) as line:
+    async with RawConnection(int(server.address.rpartition(":")[2])) as line:
         yield GrpcPeer(line)
 
 

@@ -18,10 +18,10 @@ from tieline.codecs import json as json_codec
 from tieline.codecs import proto
 from tieline.fold import Fold
 from tieline.v1 import line_pb2
-from tieline_client.bench.clients.base import Line
-from tieline_client.bench.clients.grpc import GrpcLine
-from tieline_client.bench.clients.sse import SseLine
-from tieline_client.bench.clients.websocket import WebSocketLine
+from tieline_client.bench.clients.base import Connection
+from tieline_client.bench.clients.grpc import GrpcConnection
+from tieline_client.bench.clients.sse import SseConnection
+from tieline_client.bench.clients.websocket import WebSocketConnection
 
 STALLED_BUFFER: Final = 64 * 1024
 """What the kernel keeps for a client that does not read (Linux doubles it)."""
@@ -32,16 +32,16 @@ READING_BUFFER: Final = 1024 * 1024
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Door(NamedTuple):
+class TransportServer(NamedTuple):
     """A way to stream."""
 
-    connect: Callable[[str], Line]
+    connect: Callable[[str], Connection]
     request: Callable[[dict[str, Any]], bytes]
     decode: Callable[[bytes], events.Event]
     grpc: bool = False
     """Whether it is at the gRPC address."""
 
-    def open(self, server: ServerProcess) -> Line:
+    def open(self, server: ServerProcess) -> Connection:
         """A new connection, whose events are kept."""
         line = self.connect(server.address if self.grpc else server.http)
         line.recorded = bytearray()
@@ -80,24 +80,26 @@ def _grpc_event(message: bytes) -> events.Event:
 
 
 DOORS: Final = {
-    "websocket": Door(WebSocketLine, _websocket_request, _websocket_event),
-    "sse": Door(SseLine, _sse_request, _sse_event),
-    "grpc": Door(GrpcLine, _grpc_request, _grpc_event, grpc=True),
+    "websocket": TransportServer(WebSocketConnection, _websocket_request, _websocket_event),
+    "sse": TransportServer(SseConnection, _sse_request, _sse_event),
+    "grpc": TransportServer(GrpcConnection, _grpc_request, _grpc_event, grpc=True),
 }
 
 
-def set_receive_buffer(line: Line, size: int) -> None:
+def set_receive_buffer(line: Connection, size: int) -> None:
     """Bounds what the kernel keeps for the client."""
     with _same_socket(line) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
 
-def _same_socket(line: Line) -> socket.socket:
+def _same_socket(line: Connection) -> socket.socket:
     """A second descriptor of the line's socket: closing it leaves the line's own."""
     return socket.socket(fileno=os.dup(line.fileno()))
 
 
-def read_turns(door: Door, line: Line, turns: int) -> dict[str | None, list[events.Event]]:
+def read_turns(
+    door: TransportServer, line: Connection, turns: int
+) -> dict[str | None, list[events.Event]]:
     """Reads until so many turns have ended; every event that came, by lane."""
     ended = 0
     while ended < turns:
@@ -123,7 +125,7 @@ def folded(turn: list[events.Event]) -> str:
     return grown
 
 
-def drop(line: Line) -> None:
+def drop(line: Connection) -> None:
     """Goes away without a goodbye."""
     with suppress(OSError), _same_socket(line) as same:
         same.shutdown(socket.SHUT_RDWR)

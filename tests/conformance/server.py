@@ -42,9 +42,9 @@ from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
-from tieline_server.transports.grpc import GrpcDoor
+from tieline_server.transports.grpc import GrpcServer
 from tieline_server.transports.grpc.config import GrpcConfig
-from tieline_server.transports.http import HttpDoor
+from tieline_server.transports.http import HttpServer
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.websocket import WebSocketEndpoint
 from tieline_server.transports.websocket.config import WebSocketConfig
@@ -173,7 +173,7 @@ async def serve(
         observe=lambda record, transport: records.append(record),
         **settings,
     )
-    grpc = GrpcDoor(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
+    grpc = GrpcServer(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
     try:
         async with AsyncExitStack() as doors:
             # A server has one profile; here each has doors of its own to the same core.
@@ -297,7 +297,7 @@ async def _http_door(services: Services, profile: Profile) -> AsyncIterator[int]
     services = structs.replace(services, profile=profile)
     bridge = WebSocketEndpoint(services, WebSocketConfig(merge=False))
     config = HttpConfig(address="127.0.0.1:0", merge=False, stop_grace=0.05)
-    door = HttpDoor(services, config, bridge)
+    door = HttpServer(services, config, bridge)
     try:
         yield _port(await door.start())
     finally:

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.conformance.raw_lines import DOORS, TERMINAL, Door, drop
+from tests.conformance.raw_lines import DOORS, TERMINAL, TransportServer, drop
 from tests.support.counted_server import CountedServer, counting
 from tests.support.http_client import request_bytes
 from tests.support.process_state import until
 from tests.support.server_process import write_script
-from tieline_client.bench.clients.base import Line, LoadError, dial, some_bytes
+from tieline_client.bench.clients.base import Connection, LoadError, dial, some_bytes
 
 MORE: Final = 2 * 1024 * 1024
 """Bytes that as many connections again may add."""
@@ -92,35 +92,35 @@ def let_go(server: CountedServer, before: Held) -> None:
 # One short connection each: a turn, then it closes or is dropped.
 
 
-def _turn(door: Door, server: CountedServer, says: str = "hi") -> Line:
+def _turn(door: TransportServer, server: CountedServer, says: str = "hi") -> Connection:
     line = door.connect(server.address if door.grpc else server.http)
     line.send(door.create(says))
     return line
 
 
-def _whole(door: Door, server: CountedServer) -> Line:
+def _whole(door: TransportServer, server: CountedServer) -> Connection:
     line = _turn(door, server)
     while not any(seen.kind in TERMINAL for seen in line.receive()):
         pass
     return line
 
 
-def _closed(door: Door, server: CountedServer) -> None:
+def _closed(door: TransportServer, server: CountedServer) -> None:
     _whole(door, server).close()
 
 
-def _dropped(door: Door, server: CountedServer) -> None:
+def _dropped(door: TransportServer, server: CountedServer) -> None:
     drop(_whole(door, server))
 
 
-def _dropped_mid_turn(door: Door, server: CountedServer) -> None:
+def _dropped_mid_turn(door: TransportServer, server: CountedServer) -> None:
     line = _turn(door, server, "slowly")
     while not line.receive():
         pass
     drop(line)
 
 
-def _json(_door: Door, server: CountedServer) -> None:
+def _json(_door: TransportServer, server: CountedServer) -> None:
     with dial(server.http) as connection:
         connection.sendall(request_bytes("POST", PATH, TURN, headers={"Connection": "close"}))
         answer = b""
@@ -131,7 +131,7 @@ def _json(_door: Door, server: CountedServer) -> None:
     assert b"Hello, world." in answer
 
 
-HOW: Final[dict[str, tuple[str, Callable[[Door, CountedServer], None]]]] = {
+HOW: Final[dict[str, tuple[str, Callable[[TransportServer, CountedServer], None]]]] = {
     "grpc, closed": ("grpc", _closed),
     "grpc, dropped mid-turn": ("grpc", _dropped_mid_turn),
     "websocket, closed": ("websocket", _closed),

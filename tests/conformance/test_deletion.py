@@ -18,7 +18,7 @@ from tests.support.grpc_harness import responses
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.errors import ApiError
 from tieline.v1 import line_pb2
-from tieline_client import Line, connect
+from tieline_client import Connection, connect
 
 RULES = [
     {
@@ -55,7 +55,7 @@ async def over_grpc(server: ServerProcess, response_id: str) -> bool:
 
 
 @asynccontextmanager
-async def lines(server: ServerProcess) -> AsyncIterator[dict[str, Line]]:
+async def lines(server: ServerProcess) -> AsyncIterator[dict[str, Connection]]:
     """A line of each transport."""
     async with (
         connect(f"ws://{server.http}") as ws,
@@ -65,12 +65,12 @@ async def lines(server: ServerProcess) -> AsyncIterator[dict[str, Line]]:
         yield {"ws": ws, "grpc": over, "http": http}
 
 
-async def made(line: Line, words: str, after: str | None = None) -> str:
+async def made(line: Connection, words: str, after: str | None = None) -> str:
     stream = await line.create(input=words, store=True, previous_response_id=after)
     return (await stream.response()).id
 
 
-async def context(line: Line, after: str) -> str | None:
+async def context(line: Connection, after: str) -> str | None:
     """The effective input of a continuation, or None where there is nothing to continue."""
     stream = await line.create(input="context?", store=False, previous_response_id=after)
     try:

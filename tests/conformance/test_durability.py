@@ -20,7 +20,7 @@ from aiohttp import ClientSession
 
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.responses import Response, encode
-from tieline_client import Line, connect
+from tieline_client import Connection, connect
 from tieline_client.errors import ConnectionLost
 
 LEDGER_DELAY = 1.0
@@ -81,7 +81,7 @@ async def _passes(scheme: str, address: str, seen: Seen) -> None:
                 seen.passing[response.id] = time.monotonic()
 
 
-async def _turn(line: Line, words: str, **members: Any) -> Response:
+async def _turn(line: Connection, words: str, **members: Any) -> Response:
     stream = await line.create(input=words, **members)
     return await stream.response()
 

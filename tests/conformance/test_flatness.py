@@ -32,7 +32,7 @@ def test_the_bytes_handled_at_turn_200_are_those_of_turn_5(wire: Wire) -> None:
         }
         async with serve(script) as served, wire(served) as peer:
             previous = None
-            line = next(iter(served.services.running.lines))
+            line = next(iter(served.services.running.connections))
             totals = [line.work.copy()]
             for number in range(1, 201):
                 events = await ask(

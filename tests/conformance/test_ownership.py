@@ -14,7 +14,7 @@ import grpc
 import pytest
 from aiohttp import ClientSession
 
-from tests.support.grpc_client import RawLine
+from tests.support.grpc_client import RawConnection
 from tests.support.grpc_harness import responses
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.errors import ApiError
@@ -118,7 +118,7 @@ def resumes(scheme: str) -> Ask:
             return error["code"], told["status"], faceless(error["message"], response_id)
         port = int(server.address.rpartition(":")[2])
         metadata = tuple(bearer(BOB).items())
-        async with RawLine(port, metadata=metadata) as stream:
+        async with RawConnection(port, metadata=metadata) as stream:
             resume = requests_pb2.ResponseResume(response_id=response_id)
             await stream.send(line_pb2.ConnectRequest(response_resume=resume))
             event = await stream.next()

@@ -20,20 +20,20 @@ from tests.conformance.raw_lines import (
     READING_BUFFER,
     STALLED_BUFFER,
     TERMINAL,
-    Door,
+    TransportServer,
     drop,
     folded,
     read_turns,
     set_receive_buffer,
 )
 from tests.support.counted_server import CountedServer, counting
-from tests.support.grpc_client import RawLine, create
+from tests.support.grpc_client import RawConnection, create
 from tests.support.process_state import until
 from tests.support.server_process import write_script
 from tieline import events
 from tieline.codecs.proto import decode_event
 from tieline.v1 import line_pb2
-from tieline_client.bench.clients.base import Line
+from tieline_client.bench.clients.base import Connection
 
 T = TypeVar("T")
 
@@ -77,13 +77,15 @@ def serving_long(folder: Path, **settings: Any) -> Iterator[CountedServer]:
         for messages in (LONGER, LONG, SOME)
     ]
     short = {"id": "short", "emit": {"type": "message", "text": "Hello."}}
-    # Lines of a test stay stuck for as long as it takes to open them all.
+    # Connections of a test stay stuck for as long as it takes to open them all.
     given = {"write_timeout": 600, **settings}
     with counting(script=write_script(folder, rules=[*rules, short]), **given) as server:
         yield server
 
 
-def stall(server: CountedServer, door: Door, messages: int, *, lanes: int = 1) -> Line:
+def stall(
+    server: CountedServer, door: TransportServer, messages: int, *, lanes: int = 1
+) -> Connection:
     """A line with a long answer on each lane, none of which is read."""
     line = door.open(server)
     set_receive_buffer(line, STALLED_BUFFER)
@@ -93,7 +95,7 @@ def stall(server: CountedServer, door: Door, messages: int, *, lanes: int = 1) -
     return line
 
 
-def read_on(door: Door, line: Line, messages: int, *, lanes: int = 1) -> None:
+def read_on(door: TransportServer, line: Connection, messages: int, *, lanes: int = 1) -> None:
     """All of a stalled line comes after all, in order, and the line lives on."""
     set_receive_buffer(line, READING_BUFFER)
     turns = read_turns(door, line, lanes)
@@ -103,14 +105,14 @@ def read_on(door: Door, line: Line, messages: int, *, lanes: int = 1) -> None:
     one_more_turn(door, line)
 
 
-def one_more_turn(door: Door, line: Line) -> None:
+def one_more_turn(door: TransportServer, line: Connection) -> None:
     line.recorded = bytearray()
     line.send(door.create("hi"))
     (turn,) = read_turns(door, line, 1).values()
     assert folded(turn) == "Hello."
 
 
-def one_more_line(server: CountedServer, door: Door) -> Line:
+def one_more_line(server: CountedServer, door: TransportServer) -> Connection:
     line = door.open(server)
     one_more_turn(door, line)
     return line
@@ -209,8 +211,8 @@ def test_a_grpc_line_stalled_by_its_window_costs_at_most_eight_mebibytes_and_los
     messages = LONG if lanes == 1 else SOME
 
     async def main(server: CountedServer) -> None:
-        async def stall() -> RawLine:
-            line = RawLine(int(server.address.rpartition(":")[2]), options=SMALL_WINDOW)
+        async def stall() -> RawConnection:
+            line = RawConnection(int(server.address.rpartition(":")[2]), options=SMALL_WINDOW)
             for lane in range(lanes):
                 await line.send(create(f"{messages} please", stream_id=f"lane{lane}"))
             return line
@@ -227,7 +229,7 @@ def test_a_grpc_line_stalled_by_its_window_costs_at_most_eight_mebibytes_and_los
         asyncio.run(main(server))
 
 
-async def take(line: RawLine, messages: int, lanes: int) -> None:
+async def take(line: RawConnection, messages: int, lanes: int) -> None:
     """All of a stalled line comes after all, in order."""
     turns: defaultdict[str, list[events.Event]] = defaultdict(list)
     ended = 0
@@ -281,7 +283,7 @@ def test_a_stalled_websocket_that_goes_on_sending_costs_no_more_and_is_answered(
 
     with serving_long(tmp_path) as server:
 
-        def stall_and_send() -> Line:
+        def stall_and_send() -> Connection:
             line = stall(server, door, LONG)
             server.state.rest()
             for _ in range(creates):

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from tests.support.process_state import ProcessState
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.errors import ApiError
-from tieline_client import Line, connect
+from tieline_client import Connection, connect
 from tieline_client.errors import ConnectionLost
 
 SCHEMES = ("grpc", "ws", "http")
@@ -27,7 +27,7 @@ def url(server: ServerProcess, scheme: str) -> str:
     return f"{scheme}://{server.address if scheme == 'grpc' else server.http}"
 
 
-async def turn(line: Line, words: str, **members: Any) -> str:
+async def turn(line: Connection, words: str, **members: Any) -> str:
     """One turn; the id of its response."""
     stream = await line.create(input=words, **members)
     return (await stream.response()).id
@@ -195,7 +195,7 @@ def keys(path: Path, **models: list[str]) -> None:
     written.rename(path)
 
 
-async def turns_for_ever(line: Line, words: str, **members: Any) -> None:
+async def turns_for_ever(line: Connection, words: str, **members: Any) -> None:
     """Until one is refused: the file of keys is read again within a second."""
     async with asyncio.timeout(30):
         while True:

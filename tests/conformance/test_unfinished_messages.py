@@ -20,9 +20,9 @@ from tests.conformance.raw_lines import DOORS, TERMINAL
 from tests.support.counted_server import CountedServer, counting
 from tests.support.process_state import until
 from tests.support.unfinished import BEGINNINGS, Unfinished, UnfinishedCalls, created
-from tieline_client.bench.clients.grpc import GrpcLine
-from tieline_client.bench.clients.sse import SseLine
-from tieline_client.bench.clients.websocket import WebSocketLine
+from tieline_client.bench.clients.grpc import GrpcConnection
+from tieline_client.bench.clients.sse import SseConnection
+from tieline_client.bench.clients.websocket import WebSocketConnection
 from tieline_server.config import KIB, MIB, Config
 from tieline_server.keys import WAITING
 from tieline_server.transports.grpc.config import HEADROOM
@@ -101,7 +101,11 @@ def serving(folder: Path, scale: Scale) -> Iterator[tuple[CountedServer, Config]
 def serves(server: CountedServer) -> None:
     """The other owner has a turn on each transport."""
     assert created(server.http, OTHER)["status"] == "completed"
-    for name, connect in (("grpc", GrpcLine), ("websocket", WebSocketLine), ("sse", SseLine)):
+    for name, connect in (
+        ("grpc", GrpcConnection),
+        ("websocket", WebSocketConnection),
+        ("sse", SseConnection),
+    ):
         line = connect(server.address if name == "grpc" else server.http, api_key=OTHER)
         line.send(DOORS[name].create("hi"))
         while not any(seen.kind in TERMINAL for seen in line.receive()):

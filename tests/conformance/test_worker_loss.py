@@ -25,7 +25,7 @@ from tests.support.server_process import write_script
 from tests.support.several import Several, several
 from tieline.errors import ApiError
 from tieline.responses import Response, encode
-from tieline_client import Line, connect
+from tieline_client import Connection, connect
 from tieline_client.errors import ConnectionLost
 
 Json = dict[str, Any]
@@ -98,7 +98,7 @@ async def _talk(url: str, seen: Seen, name: str) -> None:
         seen.said[last] = said
 
 
-async def _turn(line: Line, words: str, last: str | None) -> Response:
+async def _turn(line: Connection, words: str, last: str | None) -> Response:
     stream = await line.create(input=words, store=True, previous_response_id=last)
     return await stream.response()
 

@@ -20,7 +20,7 @@ from aiohttp import ClientResponse, ClientSession, ClientWebSocketResponse, WSMs
 from tests.conformance import open_responses, openai_types
 from tests.conformance.server import Served
 from tests.conformance.transcript import TERMINAL
-from tests.support.grpc_client import RawLine, status_error
+from tests.support.grpc_client import RawConnection, status_error
 from tests.support.grpc_harness import responses
 from tieline.codecs.json import encode
 from tieline.codecs.proto import decode_event, from_response, item_to_json, request_to_proto
@@ -101,7 +101,7 @@ class GrpcPeer:
 
     remembers = True
 
-    def __init__(self, line: RawLine) -> None:
+    def __init__(self, line: RawConnection) -> None:
         self._line = line
 
     async def send(self, message: Json) -> None:
@@ -486,7 +486,7 @@ async def _compact(session: ClientSession, base: str, members: Json) -> Json:
 
 @asynccontextmanager
 async def _grpc(served: Served) -> AsyncIterator[Peer]:
-    async with RawLine(served.port) as line:
+    async with RawConnection(served.port) as line:
         peer = GrpcPeer(line)
         await peer.send({"type": "tieline.session.start", "merge": "never"})
         assert (await peer.receive())["type"] == "tieline.session.started"

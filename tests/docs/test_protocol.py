@@ -49,7 +49,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"| {MAX_ITEMS:,} and {MAX_TOOLS:,}: `array_above_max_length` |",
         f"| JSON values in one client event | {MAX_VALUES:,} ({MAX_DEPTH} levels deep)",
         f"| {limits.queue}, and {limits.queue_bytes // mebi} MiB of them on a line;",
-        f"| history that a line remembers | {limits.line_bytes // mebi} MiB of items,",
+        f"| history that a line remembers | {limits.connection_bytes // mebi} MiB of items,",
         f"| largest client message | {limits.message_bytes // mebi} MiB",
         f"on a WebSocket {WebSocketConfig().max_message_bytes // mebi} MiB",
         f"on gRPC {limits.grpc_message_bytes // mebi} MiB.",

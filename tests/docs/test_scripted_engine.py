@@ -18,7 +18,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import parse
@@ -43,7 +43,7 @@ class Talk:
     def __init__(self, script: str) -> None:
         self.engine = ScriptedEngine(parse(script.encode()))
         self.members: dict[str, Any] = {}
-        self.tip: Segment | None = None
+        self.tip: ChainNode | None = None
         self.calls: list[str] = []
 
     def say(self, lines: list[str]) -> list[str]:

@@ -401,7 +401,7 @@ numbers = st.integers(0, 10**6)
 """Picks one of however many there are then."""
 
 
-class AnyLine(RuleBasedStateMachine):
+class AnyConnection(RuleBasedStateMachine):
     """A line to which clients, engines, the store and time do whatever they like.
 
     ``Lockstep`` audits each event as it is read. At the end everything is brought to its end,
@@ -721,10 +721,10 @@ class AnyLine(RuleBasedStateMachine):
         return legs
 
 
-TestAnyLine = AnyLine.TestCase
+TestAnyLine = AnyConnection.TestCase
 
 
-def _live(life: AnyLine, dice: random.Random) -> None:
+def _live(life: AnyConnection, dice: random.Random) -> None:
     """One step of a long life, likely ones more often."""
     which = dice.randrange(10**6)
     lane = dice.choice(LANES_OF)
@@ -769,7 +769,7 @@ def test_a_line_lives_long_whatever_happens(repeats: Callable[[int], int]) -> No
     """Longer than hypothesis goes: 200 steps, and in half of them one of the ends."""
     for seed in range(repeats(500)):
         dice = random.Random(seed)
-        life = AnyLine()
+        life = AnyConnection()
         life.open(dice.random() < 0.5, dice.randrange(1, 4), dice.randrange(1, 5))
         end_at = dice.randrange(400)
         for number in range(200):

@@ -27,7 +27,7 @@ from tieline_server.core.deltas import (
     WholeItem,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.tally import Tally
+from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.guards.base import Counts, Guard, Piece, Stage
 from tieline_server.guards.escapes import Unescaper, unescaped
 from tieline_server.guards.guarded import GuardedEngine
@@ -113,7 +113,7 @@ def left(deltas: Sequence[Delta]) -> list[str]:
 
 def used(deltas: Sequence[Delta]) -> tuple[int, int]:
     """Output and reasoning tokens as a turn counts them."""
-    tally = Tally()
+    tally = UsageCounter()
     tally.count([each for each in deltas if not isinstance(each, Accepted | Finish)])
     usage = tally.usage(None)
     return usage.output_tokens, usage.output_tokens_details.reasoning_tokens

@@ -17,6 +17,7 @@ from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline_server.core import effects
 from tieline_server.core.budget import Budget
+from tieline_server.core.connection import Connection
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -26,10 +27,9 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.history import Tip
-from tieline_server.core.kept import KeptTurn, KeptTurns
+from tieline_server.core.history import ChainHead
 from tieline_server.core.limits import Limits
-from tieline_server.core.line import Line
+from tieline_server.core.replay_log import ReplayLog, ReplayLogs
 from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
 
@@ -87,14 +87,14 @@ class Member(Lockstep):
         """The world does."""
 
 
-class Noted(KeptTurns):
+class Noted(ReplayLogs):
     """Tells the world of each turn that begins to keep its events."""
 
     def __init__(self, world: "World") -> None:
         super().__init__()
         self._world = world
 
-    def begin(self, turn: Turn, size: int) -> KeptTurn:
+    def begin(self, turn: Turn, size: int) -> ReplayLog:
         """As the kept turns do."""
         kept = super().begin(turn, size)
         self._world.begun(turn, kept)
@@ -121,7 +121,7 @@ class World:
         self.keys: dict[bytes, tuple[str, bytes]] = {}
         self.kept: dict[str, Turn] = {}
         """Responses whose events are kept, by id."""
-        self.logged: dict[str, KeptTurn] = {}
+        self.logged: dict[str, ReplayLog] = {}
         self.whole: dict[str, list[events.Event]] = {}
         """The uncut log of each response, copied as it grows."""
         self.found: dict[bytes, str] = {}
@@ -142,14 +142,14 @@ class World:
         for _ in range(lines):
             self.open()
 
-    # Lines.
+    # Connections.
 
     def _line(self, *, reads: bool = True) -> Lockstep:
         self.made += 1
         step = Member(limits=self.limits, seed=self.made, store_answers=False)
         step.now, step.unix_time = self.now, 1_700_000_000.0 + self.now
         before = step.line
-        step.line = Line(
+        step.line = Connection(
             limits=self.limits,
             catalog=before.catalog,
             new_id=before.new_id,
@@ -184,7 +184,7 @@ class World:
                         self._carry_out(step, effect)
         self._copy_logs()
 
-    def begun(self, turn: Turn, kept: KeptTurn) -> None:
+    def begun(self, turn: Turn, kept: ReplayLog) -> None:
         """A turn keeps its events from here on."""
         assert turn.id not in self.kept
         self.kept[turn.id] = turn
@@ -281,7 +281,9 @@ class World:
             step.line.relayed(reader, log.after(effect.after))
             tip = None
             if effect.moves and turn.status in GOES_ON and turn.tip is not None:
-                tip = Tip(turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings)
+                tip = ChainHead(
+                    turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings
+                )
             step.line.followed(reader, tip)
         self.settle()
 

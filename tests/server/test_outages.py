@@ -19,7 +19,7 @@ from tests.support.switched_proxy import switched
 from tests.support.upstream_server import UpstreamServer, upstream, upstream_beside
 from tieline.errors import ApiError
 from tieline_client import connect
-from tieline_server.transports.grpc.door import SERVICES
+from tieline_server.transports.grpc.server import SERVICES
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -16,7 +16,7 @@ from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Compacting
 from tieline_server.engines.base import EngineError, Model
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.summaries import INSTRUCTION, LONGEST, longest_of, summarise, threshold_of
 
 AT_1000 = [{"type": "compaction", "compact_threshold": 1000}]
@@ -205,7 +205,7 @@ def test_a_summary_has_none_of_the_turns_shape() -> None:
 def test_line_runtimes_fold_by_the_setting() -> None:
     async def main() -> None:
         stage = Stage(Teller())
-        assert isinstance(stage.line, LineRuntime)
+        assert isinstance(stage.line, ConnectionDriver)
         assert stage.services.compaction == "keep-tail"
         await stage.line.close()
 

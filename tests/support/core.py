@@ -1,6 +1,6 @@
 """A line under a test's hand: a clock that stands still, seeded ids, effects carried out at once.
 
-:class:`Lockstep` drives a real ``Line``. What an engine says, the test says; a store is a
+:class:`Lockstep` drives a real ``Connection``. What an engine says, the test says; a store is a
 dictionary. Every event goes through an :class:`Audit`, so that each test of the core also proves
 the rules that hold for all streams: numbers without gaps, one end, nothing after it.
 """
@@ -20,11 +20,11 @@ from tieline.items import CustomToolCall, FunctionCall, Item, Message, text_of
 from tieline.requests import Append, Cancel, Create, Request
 from tieline.responses import Response
 from tieline_server.core import effects
+from tieline_server.core.connection import Connection
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Resolved, Saved, TurnRecord
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.limits import Limits, size_of
-from tieline_server.core.line import Line
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
@@ -67,7 +67,7 @@ def raw(value: object) -> Raw:
     return Raw(msgspec.json.encode(value))
 
 
-def words(segment: Segment | None) -> list[str]:
+def words(segment: ChainNode | None) -> list[str]:
     """A chain in short: ``user: hi``, ``assistant: hello``, ``call look``, ``output done``."""
     return [] if segment is None else [word(item) for item in segment.items_of_chain()]
 
@@ -142,10 +142,10 @@ class Audit:
             assert sum(each.TERMINAL for each in self.by_response[response_id]) == 1
 
 
-def links_of(saved: Saved) -> list[Segment]:
+def links_of(saved: Saved) -> list[ChainNode]:
     """A response's own links, the first one first."""
-    own: list[Segment] = []
-    link: Segment | None = saved.tip.segment
+    own: list[ChainNode] = []
+    link: ChainNode | None = saved.tip.segment
     while link is not None and link is not saved.input_from:
         own.append(link)
         link = link.parent
@@ -168,7 +168,7 @@ class Lockstep:
         self.made: list[str] = []
         """Every id that was made, in order."""
         self._source = IdSource(random.Random(seed).randbytes)
-        self.line = Line(
+        self.line = Connection(
             limits=limits or Limits(),
             catalog=catalog(),
             new_id=self._new_id,

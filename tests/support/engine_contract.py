@@ -25,8 +25,8 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.history import Segment
-from tieline_server.core.settings import Recall, settle
+from tieline_server.core.history import ChainNode
+from tieline_server.core.settings import SettingsCache, settle
 from tieline_server.engines.base import Engine
 
 WEATHER: dict[str, Any] = {
@@ -47,23 +47,23 @@ WEATHER: dict[str, Any] = {
 """A function tool whose arguments have a schema."""
 
 
-def link(content: Any, parent: Segment | None = None, *, output: bool = False) -> Segment:
+def link(content: Any, parent: ChainNode | None = None, *, output: bool = False) -> ChainNode:
     """A link of history: ``content`` is text or items; ``output`` belongs to the parent's turn."""
     turn = 1 if parent is None else parent.turn + (0 if output else 1)
     items: Sequence[Item] = decode_input(msgspec.json.encode(content))
-    return Segment(parent, tuple(items), turn=turn)
+    return ChainNode(parent, tuple(items), turn=turn)
 
 
 def prompt(
     content: Any = "hello",
     *,
-    after: Segment | None = None,
+    after: ChainNode | None = None,
     model: str = "scripted",
     work: Work | None = None,
     budget: int | None = None,
     response_id: str = "resp_1",
-    recall: Recall | None = None,
-    tip: Segment | None = None,
+    recall: SettingsCache | None = None,
+    tip: ChainNode | None = None,
     **members: Any,
 ) -> Prompt:
     """What an engine is given for a create with these ``members`` and ``content`` as input.
@@ -74,7 +74,7 @@ def prompt(
     create = msgspec.json.decode(
         msgspec.json.encode({"type": "response.create", "input": "", **members}), type=Create
     )
-    settings = settle(create, recall or Recall(work), model=model)
+    settings = settle(create, recall or SettingsCache(work), model=model)
     return Prompt(
         response_id=response_id,
         model=model,
@@ -266,8 +266,8 @@ class EngineContract:
         stands = replace(sealed, opened=Opened(items=held.items, whole=True))
         long = link("A long story. " * 20)
         question = {"role": "user", "content": "Which port?"}
-        plain, folded = link([question], held), link([question], Segment(long, (stands,), turn=2))
-        there = link([question], Segment(None, (stands,), turn=1))
+        plain, folded = link([question], held), link([question], ChainNode(long, (stands,), turn=2))
+        there = link([question], ChainNode(None, (stands,), turn=1))
 
         async def main() -> list[int]:
             async with self.engine() as engine:

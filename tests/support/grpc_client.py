@@ -39,7 +39,7 @@ def kind(event: events_pb2.ServerEvent) -> str:
     return event.WhichOneof("event") or ""
 
 
-class RawLine:
+class RawConnection:
     """One Connect stream over a channel of its own, without our client and without its help."""
 
     def __init__(

@@ -12,7 +12,7 @@ import grpc
 import uvloop
 from msgspec import Struct
 
-from tests.support.grpc_client import RawLine
+from tests.support.grpc_client import RawConnection
 from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
@@ -27,14 +27,14 @@ from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
-from tieline_server.transports.grpc import GrpcDoor
+from tieline_server.transports.grpc import GrpcServer
 from tieline_server.transports.grpc.config import GrpcConfig
 
 
 class Served(Struct):
     """A running door and all that a test looks at."""
 
-    door: GrpcDoor
+    door: GrpcServer
     services: Services
     engine: TinyEngine
     records: list[TurnRecord]
@@ -44,9 +44,9 @@ class Served(Struct):
         """Waits until a condition on the engine or the records holds."""
         await self.engine.signal.until(condition, seconds=seconds)
 
-    def line(self, **how: Any) -> RawLine:
+    def line(self, **how: Any) -> RawConnection:
         """A Connect stream to it."""
-        return RawLine(self.port, **how)
+        return RawConnection(self.port, **how)
 
     def channel(self) -> grpc.aio.Channel:
         """A channel to it, in the clear."""
@@ -103,7 +103,7 @@ async def serve(
         sealer=Keyring.random(os.urandom),
     )
     config = GrpcConfig(**{"addresses": ("127.0.0.1:0",), "stop_grace": 0.05, **settings})
-    door = GrpcDoor(services, config)
+    door = GrpcServer(services, config)
     bound = await door.start()
     port = int(bound[0].rpartition(":")[2])
     try:

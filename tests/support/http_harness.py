@@ -25,13 +25,13 @@ from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
-from tieline_server.transports.http import HttpConfig, HttpDoor, Upgrade
+from tieline_server.transports.http import HttpConfig, HttpServer, Upgrade
 
 
 class Served(Struct):
     """A running door and all that a test looks at."""
 
-    door: HttpDoor
+    door: HttpServer
     services: Services
     engine: TinyEngine
     records: list[TurnRecord]
@@ -102,7 +102,7 @@ async def serve(
         }
     )
     upgraded = None if upgrade is None else upgrade(services)
-    door = HttpDoor(services, config, upgraded, metrics=metrics)
+    door = HttpServer(services, config, upgraded, metrics=metrics)
     bound = await door.start()
     port = int(bound[0].rpartition(":")[2])
     try:

@@ -1,6 +1,6 @@
 """Both halves of a line back to back: what one core says is, byte for byte, what the other hears.
 
-:class:`Pair` joins the client's ``_line.Line`` to a server's line under :class:`Lockstep`.
+:class:`Pair` joins the client's ``_line.Connection`` to a server's line under :class:`Lockstep`.
 Between them lie only the bytes of a :class:`Wire`, in two queues that a test moves on when it
 likes, so that requests and events can pass each other. For every event the pair knows whose it
 is by the server's own books, and holds what the client makes of it against that.
@@ -24,7 +24,7 @@ from tieline.requests import Append, Cancel, Create, Request, Steer
 from tieline.responses import Response
 from tieline.v1.line_pb2 import ConnectRequest, ConnectResponse
 from tieline_client._asks import Ask, AskState, Verdict
-from tieline_client._line import Delivery, Line
+from tieline_client._connection import Connection, Delivery
 from tieline_server.core.deltas import Delta
 from tieline_server.core.limits import Limits
 from tieline_server.core.snapshot import snapshot
@@ -262,7 +262,7 @@ class Pair:
         store_answers: bool = True,
     ) -> None:
         self.wire = wire
-        self.client = Line()
+        self.client = Connection()
         self.server = _Server(self._send, limits=limits, merge=merge, store_answers=store_answers)
         self.up: deque[bytes | None] = deque()
         """Requests on their way; None is the half-close."""

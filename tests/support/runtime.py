@@ -18,12 +18,12 @@ from tieline_server.core.booking import Booking
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
-from tieline_server.core.kept import KeptTurn
 from tieline_server.core.limits import Limits
+from tieline_server.core.replay_log import ReplayLog
 from tieline_server.engines.base import Model
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.ledger.memory import MemoryLedger
-from tieline_server.runtime import LineRuntime, Running, Services
+from tieline_server.runtime import ConnectionDriver, Running, Services
 from tieline_server.sealing import Keyring
 from tieline_server.stores.memory import MemoryStore
 
@@ -120,7 +120,7 @@ class Failing(MemoryStore):
 class Peer:
     """A client's end of one line, and what it has read."""
 
-    def __init__(self, line: LineRuntime) -> None:
+    def __init__(self, line: ConnectionDriver) -> None:
         self.line = line
         self.seen: list[events.Event] = []
 
@@ -207,13 +207,13 @@ class Stage(Peer):
         self.records.append((record, transport))
         self.booked.set()
 
-    def open(self) -> LineRuntime:
+    def open(self) -> ConnectionDriver:
         """One more line."""
-        return LineRuntime(
+        return ConnectionDriver(
             self.services, transport="test", authenticate=self.authenticate, merge=self.merge
         )
 
-    def kept(self, response_id: str) -> KeptTurn:
+    def kept(self, response_id: str) -> ReplayLog:
         """What is kept of a response, of which something is."""
         kept = self.services.running.kept.find(LOCAL.owner, response_id)
         assert kept is not None

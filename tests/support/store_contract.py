@@ -12,7 +12,7 @@ from tieline.items import Item, Opened, decode, decode_input
 from tieline.responses import Response
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
-from tieline_server.core.history import Segment, Tip
+from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.stores.base import ResponseStore
 
 Scenario = Callable[[ResponseStore], Awaitable[None]]
@@ -31,11 +31,11 @@ def saved(
     """A stored response with one message in and one out, continuing ``after``."""
     parent = after.tip.segment if after else None
     turn = parent.turn + 1 if parent else 1
-    question = Segment(parent, tuple(decode_input(b'"hi"')), turn=turn)
+    question = ChainNode(parent, tuple(decode_input(b'"hi"')), turn=turn)
     output = answer(text, f"msg_{response_id}")
-    tip = Tip(
+    tip = ChainHead(
         response_id,
-        Segment(question, (output,), turn=turn),
+        ChainNode(question, (output,), turn=turn),
         owner=owner,
         settings=None,
     )
@@ -59,8 +59,8 @@ def unstored(after: Saved | None = None, *, text: str = "secret") -> Saved:
 
 def kept(record: Saved) -> list[Keep]:
     """What the core hands over while a response runs: its input, then its output."""
-    own: list[Segment] = []
-    link: Segment | None = record.tip.segment
+    own: list[ChainNode] = []
+    link: ChainNode | None = record.tip.segment
     while link is not None and link is not record.input_from:
         own.append(link)
         link = link.parent
@@ -222,8 +222,8 @@ class StoreContract:
         async def scenario(store: ResponseStore) -> None:
             # A client that keeps its own history sends an answer back as input.
             first = saved("resp_1")
-            link = Segment(None, tuple(first.tip.segment.items), turn=1)
-            tip = Tip("resp_2", link, owner="ann", settings=None)
+            link = ChainNode(None, tuple(first.tip.segment.items), turn=1)
+            tip = ChainHead("resp_2", link, owner="ann", settings=None)
             response = Response(id="resp_2", status="completed")
             await put(store, first)
             await put(store, Saved(response=response, tip=tip, owner="ann", input_from=None))
@@ -368,8 +368,8 @@ class StoreContract:
         async def scenario(store: ResponseStore) -> None:
             for number, odd in enumerate(("\x00", "r\u00e9sp", "x" * 10_000)):
                 raw = json.encode({"role": "user", "content": "hi", "id": odd})
-                link = Segment(None, (decode(raw),), turn=1)
-                tip = Tip(f"resp_{number}", link, owner="ann", settings=None)
+                link = ChainNode(None, (decode(raw),), turn=1)
+                tip = ChainHead(f"resp_{number}", link, owner="ann", settings=None)
                 response = Response(id=tip.response_id, status="completed")
                 await put(store, Saved(response=response, tip=tip, owner="ann", input_from=None))
                 found = await store.item("ann", odd)
@@ -380,7 +380,7 @@ class StoreContract:
 
     def test_a_response_without_items_is_kept_too(self) -> None:
         async def scenario(store: ResponseStore) -> None:
-            tip = Tip("resp_1", Segment(None, (), turn=1), owner="ann", settings=None)
+            tip = ChainHead("resp_1", ChainNode(None, (), turn=1), owner="ann", settings=None)
             response = Response(id="resp_1", status="completed")
             record = Saved(response=response, tip=tip, owner="ann", input_from=None)
             await put(store, record)
@@ -399,9 +399,11 @@ class StoreContract:
 
         async def scenario(store: ResponseStore) -> None:
             first = saved("resp_1")
-            folded = Segment(first.tip.segment, (opened(item),), turn=2)
+            folded = ChainNode(first.tip.segment, (opened(item),), turn=2)
             said = answer("on", "msg_resp_2")
-            tip = Tip("resp_2", Segment(folded, (said,), turn=2), owner="ann", settings=None)
+            tip = ChainHead(
+                "resp_2", ChainNode(folded, (said,), turn=2), owner="ann", settings=None
+            )
             output = [Raw(item.raw), Raw(said.raw)]
             response = Response(id="resp_2", status="completed", output=output)
             await put(store, first)

@@ -8,9 +8,9 @@ from tieline_client import (
     Agent,
     Backoff,
     Call,
+    Connection,
     Conversation,
     Lane,
-    Line,
     Options,
     Policy,
     ResponseStream,
@@ -33,7 +33,7 @@ from tieline_client import (
 async def asynchronous() -> None:
     tls = Tls(ca="ca.pem")
     async with connect("grpcs://h", api_key="k", tls=tls, options=Options(heartbeat=5)) as line:
-        assert_type(line, Line)
+        assert_type(line, Connection)
         assert_type(line.lane("a"), Lane)
         stream = await line.create(
             input=[{"role": "user", "content": "hi"}],
@@ -58,7 +58,7 @@ async def asynchronous() -> None:
         assert_type(stream.timing, dict[str, int] | None)
 
 
-async def wrong(line: Line) -> None:
+async def wrong(line: Connection) -> None:
     await line.create(input=3)  # type: ignore[arg-type]
     await line.create(input="a", temprature=0.5)  # type: ignore[call-arg]
     await line.create(input="a", max_output_tokens="many")  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ async def wrong(line: Line) -> None:
 
 def blocking() -> None:
     with connect_sync("grpc://h") as line:
-        assert_type(line, sync.Line)
+        assert_type(line, sync.Connection)
         stream = line.create(input="a", store=False)
         assert_type(stream, sync.ResponseStream)
         for event in stream:
@@ -75,7 +75,7 @@ def blocking() -> None:
         assert_type(stream.result(), Result)
 
 
-async def agents(line: Line) -> None:
+async def agents(line: Connection) -> None:
     def add(a: int, b: int) -> int:
         return a + b
 

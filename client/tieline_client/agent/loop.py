@@ -21,10 +21,10 @@ from tieline_client.agent.timing import TurnTiming, split, table
 from tieline_client.agent.tools import Tool, definitions
 from tieline_client.aio import (
     Call,
+    Connection,
     Conversation,
     Input,
     Lane,
-    Line,
     ResponseStream,
     Session,
     SessionStream,
@@ -102,7 +102,7 @@ class Agent:
     ``on_event(event)``, ``on_output(call, output)`` and ``on_turn(turn)`` are called as things
     happen, and awaited where they are asynchronous.
 
-    >>> async def example(line: Line) -> str:
+    >>> async def example(line: Connection) -> str:
     ...     def add(a: int, b: int) -> int:
     ...         '''Adds two numbers.'''
     ...         return a + b
@@ -111,7 +111,7 @@ class Agent:
 
     def __init__(
         self,
-        line: Line | Lane | Session | Conversation,
+        line: Connection | Lane | Session | Conversation,
         *,
         tools: Sequence[Callable[..., Any] | Tool] = (),
         model: str | None = None,

@@ -1,6 +1,6 @@
 """The asynchronous face of the client."""
 
-from tieline_client.aio.line import Lane, Line, connect
+from tieline_client.aio.connection import Connection, Lane, connect
 from tieline_client.aio.requests import (
     Call,
     Input,
@@ -20,7 +20,7 @@ __all__ = [
     "Input",
     "Json",
     "Lane",
-    "Line",
+    "Connection",
     "ResponseStream",
     "Result",
     "Session",

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tieline_client.aio.line import Line
-from tieline_client.errors import ConnectionLost, LineClosed, NotSent
+from tieline_client.aio.connection import Connection
+from tieline_client.errors import ConnectionClosed, ConnectionLost, NotSent
 from tieline_client.transports import Options, Tls, beside
 
 _SETTLE: Final = 5
@@ -18,7 +18,7 @@ _SETTLE: Final = 5
 class Link:
     """A line, and what a session knows about it."""
 
-    def __init__(self, line: Line, *, opened_at: float) -> None:
+    def __init__(self, line: Connection, *, opened_at: float) -> None:
         self.line = line
         self.opened_at = opened_at
         self.turns = 0
@@ -57,14 +57,14 @@ class Links:
         self._side: Link | None = None
         self._ending: set[Link] = set()
         self._closers: set[asyncio.Task[None]] = set()
-        self._opening: asyncio.Task[Line] | None = None
+        self._opening: asyncio.Task[Connection] | None = None
         self._closing = asyncio.Event()
         self.too_large: int | None = None
         """Bytes of an input that was too large for one message, once there was one."""
         self._offered: frozenset[str] = frozenset()
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> Connection | None:
         """The line for new work, where there is one."""
         return self._current.line if self._current is not None else None
 
@@ -81,7 +81,7 @@ class Links:
     async def take(self, *, side: bool = False) -> Link:
         """A line that can be used, for one turn; ``side``: over HTTP.
 
-        Raises what opening a line raises, and :class:`LineClosed`.
+        Raises what opening a line raises, and :class:`ConnectionClosed`.
         """
         async with self._dialing:
             self._check_open()
@@ -152,9 +152,9 @@ class Links:
             self._current = link
         return link
 
-    async def _open(self, url: str | None) -> Line:
+    async def _open(self, url: str | None) -> Connection:
         assert url is not None
-        work = Line.open(url, api_key=self._api_key, tls=self._tls, options=self._options)
+        work = Connection.open(url, api_key=self._api_key, tls=self._tls, options=self._options)
         self._opening = opening = asyncio.create_task(work, name="tieline-session-dialler")
         try:
             return await opening
@@ -176,7 +176,7 @@ class Links:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise LineClosed("the session is closed")
+            raise ConnectionClosed("the session is closed")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="tieline-session-closer")

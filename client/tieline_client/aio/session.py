@@ -10,7 +10,7 @@ from msgspec import Raw
 from tieline.ids import is_stream_id
 from tieline_client._history import History
 from tieline_client._replay import Policy
-from tieline_client.aio.line import Line
+from tieline_client.aio.connection import Connection
 from tieline_client.aio.links import Links
 from tieline_client.aio.requests import Input, Settings, to_create, to_items
 from tieline_client.aio.session_stream import SessionStream
@@ -99,7 +99,7 @@ class Session:
         conversation = self.conversation(previous_response_id=previous_response_id, model=model)
         return await conversation.create(input=input, **settings)
 
-    async def ready(self) -> Line:
+    async def ready(self) -> Connection:
         """The line that new work goes to, opened where there is none; tried once.
 
         Raises what :func:`tieline_client.aio.connect` raises: a first turn need not find out.
@@ -109,7 +109,7 @@ class Session:
         return link.line
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> Connection | None:
         """The line that new work goes to, where one is open."""
         return self._links.line
 
@@ -167,7 +167,7 @@ class Conversation:
 
         ``previous_response_id``, where it is not the latest, starts anew after that response.
         Raises :class:`TurnState` while a turn runs, and what cannot be mended of what
-        :meth:`tieline_client.aio.Line.create` raises.
+        :meth:`tieline_client.aio.Connection.create` raises.
         """
         if self._turn is not None and not self._turn.over:
             raise TurnState("create: a turn of this conversation runs")

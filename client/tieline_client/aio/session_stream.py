@@ -20,7 +20,13 @@ from tieline_client._replay import Fault, Means, Move, Policy, choose, fault
 from tieline_client.aio.links import Link, Links
 from tieline_client.aio.requests import Call, Input, ToolChoice, to_items
 from tieline_client.aio.stream import ResponseStream, Result
-from tieline_client.errors import IncompleteStream, LineClosed, NotSent, OutcomeUnknown, TurnState
+from tieline_client.errors import (
+    ConnectionClosed,
+    IncompleteStream,
+    NotSent,
+    OutcomeUnknown,
+    TurnState,
+)
 
 KEYS: Final = "idempotency_key"
 """The extension by which a server tells a create that comes again from a new one."""
@@ -386,7 +392,7 @@ class SessionStream:
             return self._after_refused_append(error)
         move = choose(what, self._means())
         wait = self._wait(what, error)
-        if self._links.closed or isinstance(error, LineClosed) or wait is None:
+        if self._links.closed or isinstance(error, ConnectionClosed) or wait is None:
             move = Move.RAISE
         if move in (Move.RAISE, Move.UNKNOWN):
             if self._kind is _Kind.RESUME and self._unsent and not self._links.closed:

@@ -37,7 +37,7 @@ from tieline_client.errors import (
 )
 
 if TYPE_CHECKING:
-    from tieline_client.aio.line import Line
+    from tieline_client.aio.connection import Connection
 
 MERGE_FROM: Final = 16
 """Unread events from which on a delta joins the one before it."""
@@ -85,7 +85,7 @@ class ResponseStream:
 
     def __init__(
         self,
-        line: "Line",
+        line: "Connection",
         ask: Ask,
         *,
         merge: bool,
@@ -173,7 +173,8 @@ class ResponseStream:
 
     @property
     def cursor(self) -> int | None:
-        """The sequence_number up to which events have come: :meth:`Line.resume` goes on there."""
+        """The sequence_number up to which events have come: :meth:`Connection.resume` goes on
+        there."""
         return self._fold.last_sequence_number
 
     @property

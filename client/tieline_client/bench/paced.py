@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 from tieline_client.bench import workload
-from tieline_client.bench.clients import Line, LoadError
+from tieline_client.bench.clients import Connection, LoadError
 from tieline_client.bench.clients.base import TERMINAL, TIMEOUT
 from tieline_client.bench.cpu import CpuMeter
 from tieline_client.bench.model.answers import IN_STEP, WORD
@@ -30,7 +30,7 @@ class Way(NamedTuple):
 class _Spoken:
     """What came over one line."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self.line = line
         self.deltas = 0
         self.text = 0

@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from tieline_client.bench import agentic, processes, workload
-from tieline_client.bench.clients import Line
+from tieline_client.bench.clients import Connection
 from tieline_client.bench.cpu import CpuMeter
 from tieline_client.bench.limits import machine
 from tieline_client.bench.model.answers import APART
@@ -136,7 +136,7 @@ def loop_costs(sides: Sides, *, rounds: int) -> tuple[Rounds, Rounds]:
     }
     last: Rounds = {name: [] for name in lines}
 
-    def measure(name: str, line: Line) -> float:
+    def measure(name: str, line: Connection) -> float:
         transport = GRPC if name == GRPC else WEBSOCKET
         meter = CpuMeter(sides.of(name).pid)
         cost = first_turns(line, transport, meter)

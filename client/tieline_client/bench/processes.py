@@ -31,7 +31,7 @@ class Server(NamedTuple):
 
     pid: int
     doors: Mapping[str, str]
-    """Door (``grpc``, ``http``) -> HOST:PORT."""
+    """TransportServer (``grpc``, ``http``) -> HOST:PORT."""
 
     def address(self, transport: str) -> str | None:
         """Where ``transport`` is served, or None."""

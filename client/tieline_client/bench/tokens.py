@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tieline_client.bench import workload
 from tieline_client.bench.bare.base import TOKENS
-from tieline_client.bench.clients import Line, LoadError, Seen
+from tieline_client.bench.clients import Connection, LoadError, Seen
 from tieline_client.bench.clients.base import TERMINAL, TIMEOUT
 from tieline_client.bench.cpu import CpuMeter
 from tieline_client.bench.processes import Server, bare
@@ -41,7 +41,7 @@ class Streams(NamedTuple):
 class _Stream:
     """One answer on its way."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self.line = line
         self.seen_at: list[float] = []
         self.ended = False

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from tieline.codecs import json, proto
-from tieline_client.bench.clients import Line, LoadError, Turn, take_turn
+from tieline_client.bench.clients import Connection, LoadError, Turn, take_turn
 from tieline_client.bench.cpu import CpuMeter
 from tieline_client.bench.model.answers import ARGUMENTS, CALLS, TOOL
 from tieline_client.bench.model.asked import last_asked
@@ -30,7 +30,7 @@ _TOOL: Final = {
 class Loop:
     """One conversation on a line; ``tools`` are further ones that each turn sends in full."""
 
-    def __init__(self, line: Line, transport: str, *, tools: list[dict[str, Any]]) -> None:
+    def __init__(self, line: Connection, transport: str, *, tools: list[dict[str, Any]]) -> None:
         self._line = line
         self._transport = transport
         self._settings = {
@@ -72,7 +72,7 @@ def encoded(transport: str, create: dict[str, Any]) -> bytes:
     return proto.encode_request(json.RequestDecoder().decode(event)).SerializeToString()
 
 
-def first_turns(line: Line, transport: str, meter: CpuMeter, *, count: int = FIRSTS) -> float:
+def first_turns(line: Connection, transport: str, meter: CpuMeter, *, count: int = FIRSTS) -> float:
     """Microseconds of CPU a turn of ``count`` that each begin a conversation."""
     loops = [Loop(line, transport, tools=[]) for _ in range(count)]
     requests = [loop.request() for loop in loops]
@@ -83,7 +83,7 @@ def first_turns(line: Line, transport: str, meter: CpuMeter, *, count: int = FIR
 
 
 def last_turns(
-    line: Line, transport: str, meter: CpuMeter, model: Server, *, turns: range = LATE
+    line: Connection, transport: str, meter: CpuMeter, model: Server, *, turns: range = LATE
 ) -> float:
     """Microseconds of CPU a turn of the last ``turns`` of a conversation.
 

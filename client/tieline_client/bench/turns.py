@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from tieline_client.bench import workload
 from tieline_client.bench.bare.base import DELTA_FILE, END_FILE, TURN_FILE, TURNS
 from tieline_client.bench.clients import (
-    GrpcLine,
-    Line,
+    Connection,
+    GrpcConnection,
     LoadError,
-    SseLine,
-    WebSocketLine,
+    SseConnection,
+    WebSocketConnection,
     take_turn,
 )
 from tieline_client.bench.cpu import CpuMeter
@@ -39,10 +39,10 @@ LATE: Final = range(190, 211)
 CHAINS: Final = 5
 """Chains that are measured, after one that warms up."""
 
-_LINES: Final[dict[str, Callable[..., Line]]] = {
-    GRPC: GrpcLine,
-    WEBSOCKET: WebSocketLine,
-    SSE: SseLine,
+_LINES: Final[dict[str, Callable[..., Connection]]] = {
+    GRPC: GrpcConnection,
+    WEBSOCKET: WebSocketConnection,
+    SSE: SseConnection,
 }
 
 
@@ -53,7 +53,7 @@ class Costs(NamedTuple):
     bare: list[float]
 
 
-def connected(transport: str, server: Server, *, greet: bool = False) -> Line:
+def connected(transport: str, server: Server, *, greet: bool = False) -> Connection:
     """A line to a server; ``greet`` sends the gRPC session start that turns merging off.
 
     Raises :class:`LoadError` or :class:`OSError` where the server has no such transport.
@@ -149,12 +149,14 @@ def resumable_costs(transport: str, server: Server, *, rounds: int = RESUMABLE_R
     return Resumable(found["plain"], found["resumable"])
 
 
-def _take(line: Line, request: bytes, turns: int) -> None:
+def _take(line: Connection, request: bytes, turns: int) -> None:
     for _ in range(turns):
         take_turn(line, request)
 
 
-def _cost(line: Line, request: bytes, meter: CpuMeter, *, turns: int = TURNS_A_ROUND) -> float:
+def _cost(
+    line: Connection, request: bytes, meter: CpuMeter, *, turns: int = TURNS_A_ROUND
+) -> float:
     before = meter.settled()
     _take(line, request, turns)
     return (meter.settled() - before) / turns / 1000
@@ -182,7 +184,7 @@ def flatness(transport: str, server: Server, *, chains: int = CHAINS) -> Flatnes
     return Flatness(median(early), median(late))
 
 
-def _chain(transport: str, line: Line, meter: CpuMeter) -> dict[int, float]:
+def _chain(transport: str, line: Connection, meter: CpuMeter) -> dict[int, float]:
     """Number of the turn -> its cost, for the turns that are compared."""
     costs: dict[int, float] = {}
     previous: str | None = None

@@ -30,7 +30,7 @@ from tieline_client.bench.limits import machine
 from tieline_client.bench.processes import HTTP, Server, embedded
 from tieline_client.bench.report import Report, bar, report
 from tieline_client.bench.workload import GRPC, WEBSOCKET
-from tieline_client.sync import Line, connect
+from tieline_client.sync import Connection, connect
 
 HISTORY: Final = 1_500
 """Tokens, at least, of what is there before the warm turns."""
@@ -148,7 +148,7 @@ class Warm:
         return Round(cold, warm, expected)
 
 
-def take(line: Line, words: str, *, after: str | None = None) -> Turn:
+def take(line: Connection, words: str, *, after: str | None = None) -> Turn:
     """One turn, timed; raises :class:`LoadError` for one that failed or said nothing."""
     first: float | None = None
     try:
@@ -209,7 +209,7 @@ def counter(server: Server) -> Callable[[list[Message]], int]:
 
 
 @contextmanager
-def _line(server: Server, transport: str) -> Iterator[Line]:
+def _line(server: Server, transport: str) -> Iterator[Connection]:
     address = server.address(transport)
     if address is None:
         raise LoadError("it has no such door")

@@ -13,7 +13,7 @@ import typer
 
 from tieline.errors import TielineError
 from tieline_client.agent import Agent, Run, Tool, Turn
-from tieline_client.aio import Line, connect_session
+from tieline_client.aio import Connection, connect_session
 from tieline_client.cli import INTERRUPTED, USAGE, bench, interruptible
 from tieline_client.cli.show import Printer, printable
 from tieline_client.cli.workspace import Workspace, ask_on_terminal
@@ -218,7 +218,7 @@ def agent(
     return _run(printer, work())
 
 
-def _best_shape(line: Line) -> Shape:
+def _best_shape(line: Connection) -> Shape:
     # Over HTTP nothing can be held open.
     return Shape.CREATE if line.transport == "sse" else Shape.APPEND
 

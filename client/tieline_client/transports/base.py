@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from tieline.events import BY_TYPE, Event, LifecycleEvent, Opaque, ResponseCreated
 from tieline.requests import Request
-from tieline_client._line import Loss
+from tieline_client._connection import Loss
 from tieline_client.errors import ProtocolViolation, UnsupportedUrl
 
 DEFAULT_LIMIT: Final = 32 * 1024 * 1024

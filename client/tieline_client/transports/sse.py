@@ -37,7 +37,7 @@ from tieline.events import (
 )
 from tieline.requests import ABSENT, Cancel, Create, Request, Resume
 from tieline.responses import Response
-from tieline_client._line import Loss, check_id
+from tieline_client._connection import Loss, check_id
 from tieline_client.errors import ConnectionLost, NotSent, ProtocolViolation, Unsupported
 from tieline_client.transports import web
 from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, proxy_of

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from tieline import events, requests
-from tieline.codecs.memory import MAX_BYTES, MAX_NAME, Memory
+from tieline.codecs.repeat_cache import MAX_BYTES, MAX_NAME, RepeatCache
 from tieline.complaints import fault
 from tieline.errors import ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event
@@ -337,7 +337,7 @@ def decode_request(raw: bytes | Raw) -> Request:
 
 
 class RequestDecoder:
-    """Reads the client events of one line and remembers their members.
+    """Reads the client events of one connection and remembers their members.
 
     Tools and instructions come again in full with every create. A member that equals the last
     one of its name is neither checked nor read again, and is handed out as the same object.
@@ -346,7 +346,7 @@ class RequestDecoder:
     __slots__ = ("_memory", "work")
 
     def __init__(self) -> None:
-        self._memory = Memory[Raw]()
+        self._memory = RepeatCache[Raw]()
         self.work = 0
         """Bytes really checked, without what was remembered."""
 
@@ -498,7 +498,7 @@ _REMEMBERED: Final = frozenset(
     for field in structs.fields(requests.Create)
     if field.type is Raw and field.name != "input"
 )
-"""Free-form members that clients repeat: bounded in number, so that a line's memory is too."""
+"""Free-form members that clients repeat: few, so that a connection's memory is bounded."""
 
 
 def invalid_event(message: str) -> ApiError:

@@ -1,1 +1,1 @@
-"""The rules: what a line, a lane and a turn may do. Pure: no clock, no asyncio, no sockets."""
+"""The rules: what a connection, a lane and a turn may do. No clock, no asyncio, no sockets."""

@@ -32,7 +32,7 @@ class Booking(Struct, frozen=True, kw_only=True, gc=False):
 def is_response(record: TurnRecord) -> bool:
     """Whether a turn became a response, and so has a row.
 
-    What was refused never did, nor did what still waited behind others when its line went: no
+    What was refused never did, nor did what still waited behind others when its connection went: no
     client ever saw its id.
     """
     waited = record.outcome == "disconnected" and not record.settled

@@ -1,4 +1,4 @@
-"""How many bytes of history the lines of a process may keep, by owner and in all.
+"""How many bytes of history the connections of a process may keep, by owner and in all.
 
 Bytes are those of the JSON of items; what is computed from them is some factor more, and is
 bounded with them. Over a bound, chains that nobody uses go first, the least recently used one
@@ -11,14 +11,14 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.holdings import Holdings
 
 NO_BOUND: Final = 1 << 62
 
 
 class Holder(Protocol):
-    """Who keeps the latest response of each lane of one line."""
+    """Who keeps the latest response of each lane of one connection."""
 
     def forget_lane(self, lane: str | None) -> None:
         """The lane has no latest response any more."""
@@ -29,17 +29,17 @@ Place = tuple[Holder, str | None]
 
 
 class Budget:
-    """The histories of all lines of a process."""
+    """The histories of all connections of a process."""
 
     def __init__(self, *, owner: int = NO_BOUND, total: int = NO_BOUND) -> None:
         self._owner_bytes = owner
         self._total_bytes = total
         self._owners: dict[str, Holdings] = {}
-        self._idle: dict[str, OrderedDict[Place, Segment]] = {}
+        self._idle: dict[str, OrderedDict[Place, ChainNode]] = {}
         """Owner -> the chains that only wait to be continued, the least recently used first."""
         self._order: OrderedDict[Place, str] = OrderedDict()
         """All of them, and whose they are."""
-        self._resting: dict[Segment, int] = {}
+        self._resting: dict[ChainNode, int] = {}
         """How many of them end in this link."""
         self.size = 0
         """Bytes held in all."""
@@ -51,7 +51,7 @@ class Budget:
         holdings = self._owners.get(owner)
         return 0 if holdings is None else holdings.size
 
-    def hold(self, owner: str, tip: Segment) -> None:
+    def hold(self, owner: str, tip: ChainNode) -> None:
         """One more holds this chain of the owner's."""
         holdings = self._owners.get(owner)
         if holdings is None:
@@ -60,12 +60,12 @@ class Budget:
         holdings.hold(tip)
         self.size += holdings.size - before
 
-    def grow(self, owner: str, tip: Segment) -> None:
+    def grow(self, owner: str, tip: ChainNode) -> None:
         """One who held the chain before this new link holds this one instead."""
         self._owners[owner].grow(tip)
         self.size += tip.size
 
-    def release(self, owner: str, tip: Segment) -> None:
+    def release(self, owner: str, tip: ChainNode) -> None:
         """One who held this chain does so no longer."""
         holdings = self._owners[owner]
         before = holdings.size
@@ -74,7 +74,7 @@ class Budget:
         if holdings.empty:
             del self._owners[owner]
 
-    def rest(self, place: Place, owner: str, tip: Segment) -> None:
+    def rest(self, place: Place, owner: str, tip: ChainNode) -> None:
         """This chain is the latest of its lane now, and the most recently used of all."""
         idle = self._idle.get(owner)
         if idle is None:
@@ -112,7 +112,7 @@ class Budget:
                 return False
         return True
 
-    def _evict(self, idle: Iterable[tuple[Place, Segment]]) -> bool:
+    def _evict(self, idle: Iterable[tuple[Place, ChainNode]]) -> bool:
         """Lets the first of these chains go that nothing uses, if there is one.
 
         What a turn continues, or a fork shares, would free nothing. One that several keep goes

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from tieline import items
 from tieline.items import FunctionCall, FunctionCallOutput, Item
 from tieline_server.core.deltas import TOOL_SEARCH
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import Tool, brought_by, hidden
 
@@ -75,10 +75,10 @@ _screenshot: Final = msgspec.json.Decoder(_Screenshot)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def brought_tools(tip: Segment) -> tuple[Tool, ...]:
+def brought_tools(tip: ChainNode) -> tuple[Tool, ...]:
     """The tools that items of the chain have brought, the very same where none were added."""
 
-    def step(before: tuple[Tool, ...], link: Segment) -> tuple[Tool, ...]:
+    def step(before: tuple[Tool, ...], link: ChainNode) -> tuple[Tool, ...]:
         new = [
             tool
             for index, item in enumerate(link.shown)

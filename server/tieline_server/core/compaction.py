@@ -15,10 +15,10 @@ from tieline import ids, items
 from tieline.items import AdditionalTools, Item, Message, Opened
 from tieline_server.core import sealed
 from tieline_server.core.deltas import Accepted, Delta, Finish
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.sealed import is_user
-from tieline_server.core.tally import Tally
 from tieline_server.core.tools import BRINGING
+from tieline_server.core.usage_counter import UsageCounter
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
@@ -124,12 +124,12 @@ def without_open_calls(context: Sequence[Item]) -> tuple[Item, ...]:
 def apply(turn: "Turn", fold: Fold) -> None:
     """A compaction item becomes the next of the turn's output, and all before it is behind it.
 
-    What is not stored has no use for what is behind: the chain begins anew, so that a line which
-    folds again and again does not grow.
+    What is not stored has no use for what is behind: the chain begins anew, so that a connection
+    which folds again and again does not grow.
     """
     turn.usage = turn.usage.plus(turn.tally.usage(fold.finish))
     turn.aside += turn.tally.usage(fold.finish).output_tokens
-    turn.tally = Tally()
+    turn.tally = UsageCounter()
     owner, host = turn.principal.owner, turn.host
     item = sealed.history(
         Opened(items=fold.items, whole=True),
@@ -140,10 +140,10 @@ def apply(turn: "Turn", fold: Fold) -> None:
     assert turn.tip is not None
     assert turn.settings is not None
     before = turn.tip if turn.settings.store else None
-    turn.tip = turn.standing.move(Segment(before, (item,), turn=turn.tip.turn))
+    turn.tip = turn.standing.move(ChainNode(before, (item,), turn=turn.tip.turn))
 
 
-def count(tally: Tally, step: Iterable[Delta]) -> None:
+def count(tally: UsageCounter, step: Iterable[Delta]) -> None:
     """Counts what an engine says of a summary, which is nobody's output."""
     for delta in step:
         if type(delta) is Accepted:

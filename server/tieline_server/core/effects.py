@@ -1,8 +1,8 @@
 """What the rules ask of the runtime, and what the runtime may answer.
 
 The core never waits: it returns effects, and whoever drives it carries them out and reports
-back through the methods of :class:`~tieline_server.core.line.Line`. Docstrings tell the driver
-what it must call next.
+back through the methods of :class:`~tieline_server.core.connection.Connection`. Docstrings tell the
+driver what it must call next.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,10 +14,10 @@ from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Cancel
 from tieline.responses import Response, Usage
-from tieline_server.core.history import Segment, Tip
+from tieline_server.core.history import ChainHead, ChainNode
 
 if TYPE_CHECKING:
-    from tieline_server.core.kept import KeptTurn
+    from tieline_server.core.replay_log import ReplayLog
     from tieline_server.core.settings import Settings
     from tieline_server.core.turn import Turn
 
@@ -25,7 +25,8 @@ Outcome = Literal["completed", "incomplete", "cancelled", "failed", "disconnecte
 
 
 class Work(Struct):
-    """Bytes handled so far on a line, by stage: what "a turn costs what is new" is proved with.
+    """Bytes handled so far on a connection, by stage: what "a turn costs what is new" is proved
+    with.
 
     ``decode``: request bytes parsed. ``validate``: settings and items checked. ``render``: JSON
     of items turned into tokens or fragments. ``encode``: bytes of events built.
@@ -116,11 +117,11 @@ class Prompt(Struct, frozen=True, kw_only=True):
     response_id: str
     model: str
     """The engine's own name of it."""
-    tip: Segment
+    tip: ChainNode
     """The effective input: the chain that ends here."""
     settings: "Settings"
     session: str
-    """Names the line and lane: the same lane may reuse the same KV slot."""
+    """Names the connection and lane: the same lane may reuse the same KV slot."""
     owner: str
     """Whose turn it is: what an engine keeps of it is for no other owner."""
     max_output_tokens: int | None
@@ -129,7 +130,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
 
 class Load(Struct, frozen=True):
-    """Find a stored response and items of this owner, then call ``line.loaded``.
+    """Find a stored response and items of this owner, then call ``connection.loaded``.
 
     ``response_id`` is None where only items are asked for.
     """
@@ -141,7 +142,7 @@ class Load(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Claim an idempotency key for the turn, then call ``line.claimed``. Digests only."""
+    """Claim an idempotency key for the turn, then call ``connection.claimed``. Digests only."""
 
     turn: "Turn"
     owner: str
@@ -164,10 +165,10 @@ class Begin(Struct, frozen=True):
 
 
 class Follow(Struct, frozen=True):
-    """Find the response, feed ``line.relayed``, at its end call ``line.followed``.
+    """Find the response, feed ``connection.relayed``, at its end call ``connection.followed``.
 
-    With ``moves`` its turn, or its chain where it has ended, comes to this line
-    (``line.take_over``); on an error call ``line.lost``.
+    With ``moves`` its turn, or its chain where it has ended, comes to this connection
+    (``connection.take_over``); on an error call ``connection.lost``.
     """
 
     turn: "Turn"
@@ -179,7 +180,8 @@ class Follow(Struct, frozen=True):
 class CancelSource(Struct, frozen=True):
     """Cancel a response wherever it runs.
 
-    Where the owner has no such response, ``Line.reject`` tells the client that ``asked`` for it.
+    Where the owner has no such response, ``Connection.reject`` tells the client that ``asked`` for
+    it.
     """
 
     response_id: str
@@ -188,13 +190,14 @@ class CancelSource(Struct, frozen=True):
 
 
 class Outlive(Struct, frozen=True):
-    """The turn has left its line, which goes: have another line ``join`` it at once."""
+    """The turn has left its connection, which goes: have another connection ``join`` it at once."""
 
     turn: "Turn"
 
 
 class Sample(Struct, frozen=True):
-    """Start sampling; feed ``line.deltas``, then stop; on an error call ``line.engine_failed``.
+    """Start sampling; feed ``connection.deltas``, then stop; on an error call
+    ``connection.engine_failed``.
 
     With ``settings.generate`` false the engine prepares for the prompt and says nothing.
     """
@@ -214,9 +217,9 @@ class Saved(Struct, frozen=True, kw_only=True):
     """A response as a store keeps it."""
 
     response: Response
-    tip: Tip
+    tip: ChainHead
     owner: str
-    input_from: Segment | None
+    input_from: ChainNode | None
     """The link before the response's own input; None for the first of a chain."""
     terminal: int | None = None
     """The number of its terminal event where its events are kept; None where they are not."""
@@ -230,7 +233,7 @@ class Keep(Struct, frozen=True):
 
     response_id: str
     owner: str
-    after: Segment | None
+    after: ChainNode | None
     items: tuple[Item, ...]
 
 
@@ -242,7 +245,8 @@ class Discard(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True):
-    """Make it durable, then call ``line.saved(turn, error or None)``; the terminal event waits.
+    """Make it durable, then call ``connection.saved(turn, error or None)``; the terminal event
+    waits.
 
     ``booking`` is written down with it, or neither is.
     """
@@ -281,7 +285,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
     times: Times
     trace_context: dict[str, str] | None
     work: Work
-    """The line's work during this turn; what of its events is encoded later is not in it."""
+    """The connection's work during this turn; what of its events is encoded later is not in it."""
     store: bool
     events: int
     """Events of the response, merged ones counted once."""
@@ -305,11 +309,11 @@ class Record(Struct, frozen=True):
 
     record: TurnRecord
     booked: bool = False
-    kept: "KeptTurn | None" = None
+    kept: "ReplayLog | None" = None
 
 
 class Close(Struct, frozen=True):
-    """End the line once what is queued is written; with an error, as that error."""
+    """End the connection once what is queued is written; with an error, as that error."""
 
     error: ApiError | None = None
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from tieline.events import Event
-from tieline_server.core.delta_runs import DeltaRun
+from tieline_server.core.delta_run import DeltaRun
 
 EVENT: Final = 320
 """Bytes, about, that an event takes beside its text."""

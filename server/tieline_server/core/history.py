@@ -1,4 +1,4 @@
-"""What a line remembers between turns: chains of immutable segments.
+"""What a connection remembers between turns: chains of immutable segments.
 
 A response remembers the tip of a chain. The next turn puts new segments after that tip; nothing
 before it is copied, parsed or checked again, so a turn costs what is new in it. Forks share
@@ -57,7 +57,7 @@ class Branch:
         return None
 
 
-class Segment:
+class ChainNode:
     """One immutable link of history.
 
     ``parent`` is None for the first link. ``items`` are in order, as clients and stores have
@@ -81,7 +81,7 @@ class Segment:
     )
 
     def __init__(
-        self, parent: "Segment | None", items: tuple[Item, ...], *, turn: int | None = None
+        self, parent: "ChainNode | None", items: tuple[Item, ...], *, turn: int | None = None
     ) -> None:
         self.parent = parent
         self.items = items
@@ -152,18 +152,18 @@ class Segment:
                 calls.pop(answered, None)
 
     @property
-    def base(self) -> "Segment | None":
+    def base(self) -> "ChainNode | None":
         """The link whose context this one goes on; None where nothing before it counts."""
         return None if self.restarts else self.parent
 
     def reveal(self, opened: Callable[[Item], Item]) -> None:
         """Opens what a store gave back sealed, from the first link on, each item once.
 
-        ``opened(item)`` returns the item with what it stands for. A chain that was made on a line
-        is open from the start. Called before anything is derived.
+        ``opened(item)`` returns the item with what it stands for. A chain that was made on a
+        connection is open from the start. Called before anything is derived.
         """
-        links: list[Segment] = []
-        link: Segment | None = self
+        links: list[ChainNode] = []
+        link: ChainNode | None = self
         while link is not None and link.closed:
             links.append(link)
             link = link.parent
@@ -171,13 +171,13 @@ class Segment:
             each.items = tuple(map(opened, each.items))
             each._learn()
 
-    def aside(self, *items: Item) -> "Segment":
+    def aside(self, *items: Item) -> "ChainNode":
         """A link behind this one that is no part of the chain, for items without ids.
 
         What really follows goes on with this link's branch, as if nobody had asked.
         """
         branch, head = self.branch, self.branch.head
-        link = Segment(self, items)
+        link = ChainNode(self, items)
         branch.head = head
         return link
 
@@ -189,10 +189,10 @@ class Segment:
         """Whether the chain that ends here already has an output for ``call_id``."""
         return self.branch.find(_answer(call_id), self.depth) is not None
 
-    def path(self) -> Iterator["Segment"]:
+    def path(self) -> Iterator["ChainNode"]:
         """The chain from its first link to this one. Costs the whole chain: never per turn."""
         links = []
-        link: Segment | None = self
+        link: ChainNode | None = self
         while link is not None:
             links.append(link)
             link = link.parent
@@ -204,14 +204,14 @@ class Segment:
 
     def context(self) -> tuple[Item, ...]:
         """What an engine is given: the items shown, in order. Costs the whole chain."""
-        links: list[Segment] = []
-        link: Segment | None = self
+        links: list[ChainNode] = []
+        link: ChainNode | None = self
         while link is not None:
             links.append(link)
             link = link.base
         return tuple(item for link in reversed(links) for item in link.shown)
 
-    def derive(self, key: object, initial: T, step: Callable[[T, "Segment"], T]) -> T:
+    def derive(self, key: object, initial: T, step: Callable[[T, "ChainNode"], T]) -> T:
         """A value of the whole chain, made from the parent's value and this link alone.
 
         ``step(value_before, link)`` must be pure. Each link keeps its value under ``key``, so a
@@ -220,8 +220,8 @@ class Segment:
 
         >>> tip.derive("bytes", 0, lambda total, link: total + link.size)  # doctest: +SKIP
         """
-        pending: list[Segment] = []
-        link: Segment | None = self
+        pending: list[ChainNode] = []
+        link: ChainNode | None = self
         while link is not None and key not in link.memo:
             pending.append(link)
             link = link.base
@@ -231,7 +231,7 @@ class Segment:
         return value
 
 
-def _branch_after(parent: Segment | None) -> Branch:
+def _branch_after(parent: ChainNode | None) -> Branch:
     if parent is None:
         return Branch(None, 0)
     if parent.branch.head == parent.depth:
@@ -244,7 +244,7 @@ def _answer(call_id: str) -> Key:
     return (call_id,)
 
 
-class Tip(Struct, frozen=True, eq=False, gc=False):
+class ChainHead(Struct, frozen=True, eq=False, gc=False):
     """A response that can be continued: its id, its chain, its owner, its settings.
 
     ``settings`` is what the turn ran with; only ``response.append`` and a steer's successor
@@ -252,6 +252,6 @@ class Tip(Struct, frozen=True, eq=False, gc=False):
     """
 
     response_id: str
-    segment: Segment
+    segment: ChainNode
     owner: str
     settings: object

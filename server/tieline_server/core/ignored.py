@@ -54,7 +54,7 @@ _word: Final = msgspec.json.Decoder(str)
 
 
 class Read(Protocol):
-    """``Recall.read``: what was found in the bytes of last time is not looked for again."""
+    """``SettingsCache.read``: what was found in the bytes of last time is not looked for again."""
 
     def __call__(self, name: str, raw: Raw, parse: Callable[[bytes], T]) -> T:
         """What ``parse`` makes of it."""

@@ -7,9 +7,9 @@ from typing import Final, get_args
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create
 from tieline_server.core.effects import Principal
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.limits import size_of
-from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.transitions import LANES, LaneInput, LaneState
 from tieline_server.core.turn import Host, Turn
 from tieline_server.core.turns import TurnState
@@ -18,14 +18,14 @@ from tieline_server.core.turns import TurnState
 class Lane:
     """A first-in first-out queue of turns, and what it recalls between them."""
 
-    def __init__(self, host: Host, name: str | None, recall: Recall | None = None) -> None:
+    def __init__(self, host: Host, name: str | None, recall: SettingsCache | None = None) -> None:
         self.name = name
         self.state: LaneState = "idle"
         self.current: Turn | None = None
         self.queue: deque[Turn] = deque()
         self.parked: deque[tuple[Create | Append | Cancel, Principal]] = deque()
         """What was asked while a response is on its way here: it is meant for that one's lane."""
-        self.recall = recall or Recall()
+        self.recall = recall or SettingsCache()
         self.recall.work = host.work
         self._host = host
 
@@ -85,7 +85,7 @@ class Lane:
         turn, tip = self.current, self._host.memory.latest(self.name)
         on_lane: str | None = None
         settings: object = None
-        link: Segment | None = None
+        link: ChainNode | None = None
         if turn is not None:
             on_lane = turn.id
             if turn.state == "saving":
@@ -99,7 +99,7 @@ class Lane:
                 param="response_id",
             )
         if turn is not None and turn.state in _RUNNING and _is_held_open(turn):
-            # A client that lost its line cannot know whether its append was taken, and sends
+            # A client that lost its connection cannot know whether its append was taken, and sends
             # it again: behind the running turn it would end the next hold (superseded).
             raise ApiError.of(
                 "response_not_active",

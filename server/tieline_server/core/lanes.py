@@ -1,4 +1,4 @@
-"""The lanes of one line: who may have one, and which turn a request means."""
+"""The lanes of one connection: who may have one, and which turn a request means."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,13 +8,13 @@ from tieline.requests import Append, Cancel, Create, Resume
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, admit_waiting, size_of
 from tieline_server.core.profile import Profile, unsupported
-from tieline_server.core.settings import Recall
-from tieline_server.core.standing import WAITING
+from tieline_server.core.settings import SettingsCache
 from tieline_server.core.turn import Host, Turn
+from tieline_server.core.turn_holdings import WAITING
 
 
 class Lanes:
-    """The lanes that were named so far; none is forgotten before its line ends (wire.md 5)."""
+    """The lanes named so far; none is forgotten before its connection ends (wire.md 5)."""
 
     __slots__ = ("_admission", "_by_name", "_host", "_profile", "_recall")
 
@@ -23,7 +23,7 @@ class Lanes:
         host: Host,
         admission: Admission,
         profile: Profile,
-        recall: Recall | None,
+        recall: SettingsCache | None,
     ) -> None:
         self._host = host
         self._admission = admission
@@ -36,7 +36,7 @@ class Lanes:
         return iter(list(self._by_name.values()))
 
     def close(self) -> None:
-        """Their line is over, and not kept alive by them."""
+        """Their connection is over, and not kept alive by them."""
         self._by_name.clear()
         del self._host
 

@@ -1,4 +1,4 @@
-"""Admission: how much a line may ask for at once (wire.md 5; design: lanes).
+"""Admission: how much a connection may ask for at once (wire.md 5; design: lanes).
 
 Numbers are settings; the rules that use them are here and nowhere else.
 """
@@ -15,36 +15,36 @@ from tieline_server.core.share import Share
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one line may use. Times are seconds."""
+    """What one connection may use. Times are seconds."""
 
     active: int = 16
     """Responses that sample side by side; further ones wait."""
     lanes: int = 32
-    """Distinct lane names in the life of a line; the default lane is not counted."""
+    """Distinct lane names in the life of a connection; the default lane is not counted."""
     queue: int = 64
     """Creates that may wait behind another on one lane."""
     queue_bytes: int = 256 * 1024 * 1024
-    """Bytes, about, of all creates that wait behind others on the line; and of all steers."""
+    """Bytes, about, of all creates that wait behind others on the connection; and of all steers."""
     steers: int = 8
     """Steers that one response may collect."""
     held_timeout: float = 900.0
     """How long a held turn waits for its tool outputs."""
     resume_window: float = 120.0
-    """How long a resumable turn outlives its line, and its events their end."""
+    """How long a resumable turn outlives its connection, and its events their end."""
     announce_after: float = 0.5
     """How long ``response.created`` waits for the engine's acceptance."""
     merge_from: int = 16
     """Unsent events on a lane from which on a delta joins the one before it."""
     message_bytes: int = 32 * 1024 * 1024
-    """Largest message that a client may send on the line's transport."""
+    """Largest message that a client may send on the connection's transport."""
     websocket_message_bytes: int = 16 * 1024 * 1024
     """The same on a WebSocket, as others are told."""
     grpc_message_bytes: int = 4 * 1024 * 1024
     """And on gRPC."""
-    line_bytes: int = 256 * 1024 * 1024
-    """Bytes of JSON of all items that a line may remember."""
+    connection_bytes: int = 256 * 1024 * 1024
+    """Bytes of JSON of all items that a connection may remember."""
     outbox: int = 512
-    """Unsent events on a line, its lanes sharing them, at which engines are paused."""
+    """Unsent events on a connection, its lanes sharing them, at which engines are paused."""
     ignores: bool = True
     """Whether what nothing acts on is ignored with a warning, or refused."""
 
@@ -93,7 +93,7 @@ def _size(member: Any) -> int:
 
 
 def admit_waiting(queued: Share, owner: str, size: int) -> None:
-    """Admits a request that waits, beside those of all lines; raises 429 or 503."""
+    """Admits a request that waits, beside those of all connections; raises 429 or 503."""
     if not queued.fits(owner, size):
         raise ApiError.of(
             "queue_full",
@@ -110,7 +110,7 @@ def admit_waiting(queued: Share, owner: str, size: int) -> None:
 
 
 class Admission:
-    """Counts lanes and active places of one line."""
+    """Counts lanes and active places of one connection."""
 
     __slots__ = ("_active", "_limits", "_names")
 
@@ -122,7 +122,7 @@ class Admission:
     def lane(self, name: str | None) -> None:
         """Admits a lane name; raises :class:`ApiError` 400 for a bad one or one too many.
 
-        Names are never freed before the line ends (wire.md 5).
+        Names are never freed before the connection ends (wire.md 5).
         """
         if name is None or name in self._names:
             return
@@ -148,7 +148,7 @@ class Admission:
             )
 
     def queue_bytes(self, waiting: int, request: Create | Append) -> None:
-        """Admits one more beside ``waiting`` bytes on the line; raises :class:`ApiError` 429."""
+        """Admits one more beside ``waiting`` bytes of its connection; raises :class:`ApiError`."""
         if waiting and waiting + size_of(request) > self._limits.queue_bytes:
             raise ApiError.of(
                 "queue_full",
@@ -157,7 +157,7 @@ class Admission:
             )
 
     def steer_bytes(self, waiting: int, size: int) -> None:
-        """Admits a steer beside ``waiting`` bytes on the line; raises :class:`ApiError` 429."""
+        """Admits a steer beside ``waiting`` bytes of its connection; raises :class:`ApiError`."""
         if waiting and waiting + size > self._limits.queue_bytes:
             raise ApiError.of(
                 "too_many_pending_steers",

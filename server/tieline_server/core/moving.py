@@ -1,6 +1,6 @@
-"""Turns that change their line: one that outlives its own, one that is resumed on another.
+"""Turns that change their connection: one that outlives its own, one that is resumed on another.
 
-A turn never knows: its host is another line from one event to the next.
+A turn never knows: its host is another connection from one event to the next.
 """
 
 from typing import TYPE_CHECKING
@@ -11,13 +11,13 @@ from tieline import events
 from tieline.errors import ApiError
 
 if TYPE_CHECKING:
+    from tieline_server.core.connection import Connection
     from tieline_server.core.lane import Lane
-    from tieline_server.core.line import Line
     from tieline_server.core.turn import Turn
 
 
 def part(turn: "Turn", lane: "Lane") -> None:
-    """The turn runs on without its line, until another line takes it."""
+    """The turn runs on without its connection, until another connection takes it."""
     host = turn.host
     lane.current = None
     lane.handle("end")
@@ -41,18 +41,18 @@ def say_elsewhere(turn: "Turn") -> None:
     turn.host.outgoing.put(turn.lane, told)
 
 
-def join(line: "Line", turn: "Turn", lane: "Lane") -> None:
-    """The turn runs on a lane of this line from here on."""
-    turn.host = line
+def join(connection: "Connection", turn: "Turn", lane: "Lane") -> None:
+    """The turn runs on a lane of this connection from here on."""
+    turn.host = connection
     turn.lane = lane.name
     turn.recall = lane.recall
-    turn.work_before = line.work.copy()
-    turn.standing.move_to(line)
-    turn.outbox.move_to(line.outgoing, lane.name)
+    turn.work_before = connection.work.copy()
+    turn.standing.move_to(connection)
+    turn.outbox.move_to(connection.outgoing, lane.name)
     if turn.placed:
-        line.admission.enter()
+        connection.admission.enter()
     if turn.state == "waiting":
-        line.waiting.append(turn)
+        connection.waiting.append(turn)
     reader = lane.current
     lane.handle("seat", turn)
     if reader is not None:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from tieline.events import MERGEABLE, Event, merged
 
 if TYPE_CHECKING:
-    from tieline_server.core.kept import KeptTurn
+    from tieline_server.core.replay_log import ReplayLog
 
 MERGE_CHARACTERS: Final = 128
 """A delta of this size joins no further: ``limits.outbox`` counts events, and bounds memory."""
@@ -27,32 +27,32 @@ Make = Callable[[int, Texts], Deltas]
 
 
 class Outgoing:
-    """What a line has not yet sent: its own events first, then the lanes one event in turn."""
+    """What a connection has yet to send: its own events first, then the lanes in turn."""
 
-    __slots__ = ("_closed", "_lanes", "_last", "_line", "_ready", "merge_from", "wake")
+    __slots__ = ("_closed", "_connection", "_lanes", "_last", "_ready", "merge_from", "wake")
 
     def __init__(self, *, merge_from: int | None, wake: Callable[[], None]) -> None:
         self.merge_from = merge_from
         """Unsent events from which on deltas merge; None: never."""
         self.wake = wake
         """Called when there is something to send, and there was nothing before."""
-        self._line: deque[Event] = deque()
+        self._connection: deque[Event] = deque()
         self._last: Event | None = None
         self._lanes: dict[str | None, deque[Event]] = {}
         self._ready: deque[str | None] = deque()
         self._closed = False
 
-    def put_line(self, event: Event) -> None:
+    def put_connection(self, event: Event) -> None:
         """Queues an event that belongs to no response; it goes out before all others."""
         if self._closed:
             return
         idle = self.empty
-        self._line.append(event)
+        self._connection.append(event)
         if idle:
             self.wake()
 
     def put_last(self, event: Event) -> None:
-        """Queues the event that says why the line ends; it goes out after all others."""
+        """Queues the event that says why the connection ends; it goes out after all others."""
         if self._closed:
             return
         idle = self.empty
@@ -119,8 +119,8 @@ class Outgoing:
 
     def next(self) -> Event | None:
         """Takes the next event to send, or None."""
-        if self._line:
-            return self._line.popleft()
+        if self._connection:
+            return self._connection.popleft()
         if not self._ready:
             last, self._last = self._last, None
             return last
@@ -136,7 +136,7 @@ class Outgoing:
     def take(self, most: int) -> list[Event]:
         """Takes the next events to send, as ``next`` would one by one: at most so many."""
         ready = self._ready
-        if len(ready) == 1 and not self._line:
+        if len(ready) == 1 and not self._connection:
             unsent = self._lanes[ready[0]]
             if len(unsent) <= most:
                 taken = list(unsent)
@@ -164,34 +164,34 @@ class Outgoing:
     @property
     def empty(self) -> bool:
         """Whether everything is sent."""
-        return not self._line and not self._ready and self._last is None
+        return not self._connection and not self._ready and self._last is None
 
     def close(self, last: Event | None = None) -> None:
         """The peer is gone: what was not sent never will be, except ``last``."""
         self._closed = True
-        self._line.clear()
+        self._connection.clear()
         self._lanes.clear()
         self._ready.clear()
         self._last = None
         if last is not None:
-            self._line.append(last)
+            self._connection.append(last)
             self.wake()
 
 
 class Outbox:
-    """The events of one response: numbers them and hands them to the line."""
+    """The events of one response: numbers them and hands them to the connection."""
 
     __slots__ = ("_lane", "_outgoing", "count", "log", "stream_id")
 
     def __init__(self, outgoing: Outgoing, lane: str | None) -> None:
         self.count = 0
         """Events so far: the next sequence number."""
-        self.log: KeptTurn | None = None
+        self.log: ReplayLog | None = None
         """Where every event is kept, for a response that can be resumed."""
         self.move_to(outgoing, lane)
 
     def move_to(self, outgoing: Outgoing, lane: str | None) -> None:
-        """What comes from here on goes out by another line, or on another lane."""
+        """What comes from here on goes out by another connection, or on another lane."""
         self._outgoing = outgoing
         self._lane = lane
         self.stream_id: str | UnsetType = UNSET if lane is None else lane

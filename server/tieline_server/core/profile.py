@@ -33,14 +33,14 @@ EXTENSIONS: Final = (
 
 
 _INSTEAD: Final = {
-    "background": " On a line somebody is connected: send it as a POST, CreateResponse or"
+    "background": " On a stream the client stays connected: send it as a POST, CreateResponse or"
     " StreamResponse."
 }
 """Where what this door refuses is taken."""
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What one profile offers; a line may have a variant of its own."""
+    """What one profile offers; a connection may have a variant of its own."""
 
     name: str
     lanes: bool = True
@@ -54,7 +54,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     unanswered: bool = False
     """Whether calls may stay open in what is not sampled (a window that is being compacted)."""
     background: bool = False
-    """Whether a response may run with nobody connected: on lines, never (design 4)."""
+    """Whether a response may run with nobody connected: on connections, never (design 4)."""
     extensions: bool = True
     """Whether events and members of ours exist at all."""
     cancel_foreground: bool = True

@@ -1,7 +1,7 @@
 """Turns that have no response of their own: they read another one's events.
 
-That response may run on another line, in another process, or have ended. Its events keep their
-numbers; only the lane that they name is the reader's.
+That response may run on another connection, in another process, or have ended. Its events keep
+their numbers; only the lane that they name is the reader's.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tieline.errors import ApiError
 from tieline.events import Event, ResponseCreated
 from tieline_server.core.effects import CancelSource, Follow, Stop
-from tieline_server.core.ending import CANCELLED
+from tieline_server.core.finish import CANCELLED
 
 if TYPE_CHECKING:
-    from tieline_server.core.history import Tip
+    from tieline_server.core.history import ChainHead
     from tieline_server.core.turn import Turn
 
 GONE: Final = "The server stopped reading this response."
@@ -63,7 +63,7 @@ def relaned(taken: Sequence[Event], lane: str | None) -> list[Event]:
     return [each if each.stream_id == name else replace(each, stream_id=name) for each in taken]
 
 
-def part(turn: "Turn", tip: "Tip | None" = None) -> None:
+def part(turn: "Turn", tip: "ChainHead | None" = None) -> None:
     """It has been read to its end, and is the lane's latest if it moved here; or nobody reads."""
     if tip is not None:
         turn.standing.rest(turn.lane, tip)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
 
 
-class Marks:
+class Timestamps:
     """Moments of one turn, seconds on the driver's clock."""
 
     __slots__ = (

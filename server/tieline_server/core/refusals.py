@@ -1,4 +1,4 @@
-"""What a line says of a request that it cannot take: the errors that are no turn's own."""
+"""What a connection says of a request that it cannot take: the errors that are no turn's own."""
 
 from typing import Final
 
@@ -51,7 +51,7 @@ def draining() -> ApiError:
 
 
 def too_old() -> ApiError:
-    """The line's time is up (wire.md 1.1)."""
+    """The connection's time is up (wire.md 1.1)."""
     return ApiError.of("websocket_connection_limit_reached", AGED)
 
 
@@ -65,7 +65,7 @@ def other_body() -> ApiError:
 
 
 def no_target(cancel: Cancel) -> ApiError:
-    """A cancel of what the line never had."""
+    """A cancel of what the connection never had."""
     named = cancel.response_id or cancel.event_id
     return ApiError.of(
         "response_not_found",

@@ -2,8 +2,8 @@
 
 ``tools``, ``instructions``, ``text``, ``reasoning`` and ``tool_choice`` come again in full with
 every create (agents re-send 20 to 40 kB of them). A lane keeps the raw bytes of the last ones in
-a :class:`Recall`; where the bytes are equal, what was parsed, checked and built for the echo is
-used again and nothing is read.
+a :class:`SettingsCache`; where the bytes are equal, what was parsed, checked and built for the echo
+is used again and nothing is read.
 """
 
 from collections.abc import Callable, Iterable
@@ -106,7 +106,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """The same settings for a response that continues another by itself."""
         return msgspec.structs.replace(self, generate=True, timeout_ms=None, warnings=())
 
-    def choosing(self, said: Raw, recall: "Recall") -> "Settings":
+    def choosing(self, said: Raw, recall: "SettingsCache") -> "Settings":
         """The same settings with another ``tool_choice``, where one is ``said``.
 
         Raises :class:`ApiError` 400 for what is no choice.
@@ -124,7 +124,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
 
-class Recall:
+class SettingsCache:
     """The last raw bytes of each free-form member on a lane, and what was read from them."""
 
     __slots__ = ("_last", "_said", "_settled", "work")
@@ -260,7 +260,7 @@ UNSUPPORTED: Final = ("conversation", "prompt")
 
 def settle(
     create: Create,
-    recall: Recall,
+    recall: SettingsCache,
     *,
     model: str,
     defaults: Defaults | None = None,
@@ -301,7 +301,7 @@ _members_of: Final = attrgetter(
 )
 
 
-def _build(create: Create, recall: Recall, model: str, defaults: Defaults) -> Settings:
+def _build(create: Create, recall: SettingsCache, model: str, defaults: Defaults) -> Settings:
     _refuse_unsupported(create)
     most = create.max_output_tokens
     if most is None:
@@ -361,7 +361,9 @@ def _unmet(choice: ToolChoice, tools: Tools) -> bool:
     return False
 
 
-def _reasoning_of(create: Create, recall: Recall, default: str | None) -> tuple[str | None, Raw]:
+def _reasoning_of(
+    create: Create, recall: SettingsCache, default: str | None
+) -> tuple[str | None, Raw]:
     """The effort and its echo. A lane may change between models of different defaults."""
     name = "reasoning" if default is None else f"reasoning, else {default}"
     return recall.read(name, create.reasoning, partial(parse_reasoning, default=default))

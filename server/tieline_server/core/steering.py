@@ -16,7 +16,7 @@ from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, FunctionCall, Item, Message
 from tieline.requests import Steer
 from tieline_server.core.input_items import read_input
-from tieline_server.core.memory import Memory
+from tieline_server.core.latest_responses import LatestResponses
 from tieline_server.core.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def failed(
     )
 
 
-def no_target(steer: Steer, *, latest: Memory) -> ApiError:
-    """Why a steer that names no turn of the line is refused."""
+def no_target(steer: Steer, *, latest: LatestResponses) -> ApiError:
+    """Why a steer that names no turn of the connection is refused."""
     named = steer.previous_response_id or ""
     if latest.find(named) is not None:
         return ApiError.of(

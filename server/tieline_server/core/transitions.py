@@ -1,8 +1,8 @@
-"""The state machines of a line and of its lanes, as literal tables.
+"""The state machines of a connection and of its lanes, as literal tables.
 
 Everything about their transitions lives in this file, and the file knows nothing else but the
 classes of client events: an action is a name, and who carries it out is elsewhere (``lane.py``,
-``line.py``). Every pair of state and input has its own row; there is no default row and no
+``connection.py``). Every pair of state and input has its own row; there is no default row and no
 wildcard. A row is ``(state, input): (action, next state)``. ``ignore`` means that the input is
 late or cannot matter there; nothing is sent. The life of a response is a table of its own
 (``turns.py``).
@@ -13,7 +13,7 @@ Theory of operation.
 then ends that turn (superseded), an append answers it. A turn from elsewhere may be seated on it
 where it is free, or in the place of one that only reads it.
 
-*A line* is OPEN until either side says goodbye; it closes when nothing runs any more.
+*A connection* is OPEN until either side says goodbye; it closes when nothing runs any more.
 
 The diagrams in docs/state-machines.md are made from these tables.
 """
@@ -67,16 +67,16 @@ LaneInput = Literal[
 LineState = Literal[
     # Takes requests.
     "open",
-    # The client said goodbye: what runs ends, then the line closes.
+    # The client said goodbye: what runs ends, then the connection closes.
     "ending",
-    # The server said goodbye: no new creates; what runs ends, then the line closes.
+    # The server said goodbye: no new creates; what runs ends, then the connection closes.
     "draining",
     # Its time is up: no new creates; what runs ends, then it says so and closes.
     "aged",
     # Over.
     "closed",
 ]
-"""Whether a line takes requests."""
+"""Whether a connection takes requests."""
 
 
 LineInput = Literal[
@@ -102,14 +102,14 @@ LineInput = Literal[
     "half_close",
     # The server is about to stop.
     "drain",
-    # It has lived as long as a line may.
+    # It has lived as long as a connection may.
     "age",
     # The peer is gone.
     "drop",
     # No response runs, waits or is held.
     "idle",
 ]
-"""What can happen to a line."""
+"""What can happen to a connection."""
 
 
 INPUTS: Final[dict[type[Request], LineInput]] = {
@@ -124,7 +124,7 @@ INPUTS: Final[dict[type[Request], LineInput]] = {
     SessionEnd: "session_end",
     Opaque: "unknown",
 }
-"""Client event -> what it is to a line."""
+"""Client event -> what it is to a connection."""
 
 
 LaneAction = Literal["answer", "begin", "enqueue", "follow_latest", "ignore", "seat", "supersede"]
@@ -247,5 +247,5 @@ LINES: Final[dict[tuple[LineState, LineInput], tuple[LineAction, LineState]]] = 
     ("closed", "drop"): ("ignore", "closed"),
     ("closed", "idle"): ("ignore", "closed"),
 }
-"""The life of a line."""
+"""The life of a connection."""
 # fmt: on

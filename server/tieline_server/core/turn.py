@@ -1,7 +1,7 @@
 """The life of one response: carries out the actions of the turn table.
 
 ``Turn.handle`` is the one funnel: it looks up the row, takes the next state, then runs the
-action. Actions never wait; what must be done outside becomes an effect of the line.
+action. Actions never wait; what must be done outside becomes an effect of the connection.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Append, Create, Steer
 from tieline.responses import NO_USAGE, Response
-from tieline_server.core import compaction, idempotency, intake, reading, settling, steering
+from tieline_server.core import compaction, idempotency, input_checks, reading, resolve, steering
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
 from tieline_server.core.effects import (
@@ -31,7 +31,7 @@ from tieline_server.core.effects import (
     Stop,
     Work,
 )
-from tieline_server.core.ending import (
+from tieline_server.core.finish import (
     CANCELLED,
     conclude,
     conclude_cut,
@@ -41,29 +41,29 @@ from tieline_server.core.ending import (
     record,
     refuse,
 )
-from tieline_server.core.history import Segment, Tip
-from tieline_server.core.kept import KeptTurn, KeptTurns
+from tieline_server.core.history import ChainHead, ChainNode
+from tieline_server.core.latest_responses import LatestResponses
 from tieline_server.core.limits import Admission, Limits, size_of
-from tieline_server.core.memory import Memory
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile
 from tieline_server.core.reading import Reading
-from tieline_server.core.record import Marks
+from tieline_server.core.record import Timestamps
+from tieline_server.core.replay_log import ReplayLog, ReplayLogs
 from tieline_server.core.sealed import Sealer
-from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.share import Share
 from tieline_server.core.snapshot import snapshot
-from tieline_server.core.standing import Standing
 from tieline_server.core.steering import Steers
-from tieline_server.core.tally import Tally
+from tieline_server.core.turn_holdings import TurnHoldings
 from tieline_server.core.turns import TURNS, TurnInput, TurnState
+from tieline_server.core.usage_counter import UsageCounter
 
 _MARKS: Final = frozenset({Accepted, Finish})
 
 
 class Host(Protocol):
-    """What a turn needs of its line."""
+    """What a turn needs of its connection."""
 
     admission: Admission
     catalog: Catalog
@@ -71,8 +71,8 @@ class Host(Protocol):
     effects: list[Effect]
     extensions: frozenset[str]
     limits: Limits
-    kept: KeptTurns
-    memory: Memory
+    kept: ReplayLogs
+    memory: LatestResponses
     now: float
     outgoing: Outgoing
     profile: Profile
@@ -87,7 +87,7 @@ class Host(Protocol):
         ...
 
     def session(self, lane: str | None) -> str:
-        """Names the line and lane for engines."""
+        """Names the connection and lane for engines."""
         ...
 
 
@@ -103,7 +103,7 @@ class Turn:
                  "tally", "tip", "usage", "wake_at", "work_before")  # fmt: skip
 
     def __init__(
-        self, host: Host, request: Create, *, principal: Principal, recall: Recall
+        self, host: Host, request: Create, *, principal: Principal, recall: SettingsCache
     ) -> None:
         self.host = host
         self.request = request
@@ -117,7 +117,7 @@ class Turn:
         self.steers = Steers(self.id, self.outbox)
         self.resolved: Resolved | None = None
         self.settings: Settings | None = None
-        self.pinned: Tip | None = None
+        self.pinned: ChainHead | None = None
         """The parent, held from the moment the create was accepted."""
         self.follows_latest = False
         """Whether it continues the lane's latest response with that one's settings."""
@@ -125,8 +125,8 @@ class Turn:
         """The response that a steer ended and that this one follows by itself."""
         self.extra: tuple[Item, ...] = ()
         """Input that a steer adds behind the create's own."""
-        self.parent: Segment | None = None
-        self.tip: Segment | None = None
+        self.parent: ChainNode | None = None
+        self.tip: ChainNode | None = None
         self.announced = False
         self.running = False
         self.placed = False
@@ -139,17 +139,17 @@ class Turn:
         self.created_at = host.unix_time
         self.completed_at: int | None = None
         self.usage = NO_USAGE
-        self.marks = Marks(host.now)
+        self.marks = Timestamps(host.now)
         self.wake_at: float | None = None
-        """When the line should look at it again: announce or held time-out."""
+        """When the connection should look at it again: announce or held time-out."""
         self.expires_at = host.now + request.timeout_ms / 1000 if request.timeout_ms else None
         self.work_before = host.work.copy()
-        self.tally = Tally()
+        self.tally = UsageCounter()
         self.aside = 0
         """Output tokens that went into summaries, which no budget of the client's counts."""
         self.booked = False
         """Whether the store books it together with the response."""
-        self.standing = Standing(host, self.id, principal.owner)
+        self.standing = TurnHoldings(host, self.id, principal.owner)
         self.claimed = False
         """Whether its idempotency key is its own."""
         self.claims = 0
@@ -175,13 +175,13 @@ class Turn:
         return self.state == "ended"
 
     @property
-    def log(self) -> KeptTurn | None:
+    def log(self) -> ReplayLog | None:
         """Its events so far, where they are kept."""
         return self.outbox.log
 
     @property
     def outlives(self) -> bool:
-        """Whether it goes on when its line does not (design: resume)."""
+        """Whether it goes on when its connection does not (design: resume)."""
         return self.log is not None and (self.log.whole or self.background)
 
     @property
@@ -201,7 +201,7 @@ class Turn:
     def answer(self, append: Append) -> bool:
         """A held turn gets an append; False when it was refused and the turn stays held."""
         try:
-            items, settings = settling.answer_of(self, append)
+            items, settings = resolve.answer_of(self, append)
         except ApiError as error:
             self.push_error(error, append.event_id)
             return False
@@ -243,8 +243,10 @@ class Turn:
     def ignore(self, *_: object) -> None:
         """The input is late or cannot matter here."""
 
-    def resolve(self, tip: Tip | None = None, found: Mapping[str, Item] | None = None) -> None:
-        """Settles settings, parent and input; asks the store for what the line does not know."""
+    def resolve(
+        self, tip: ChainHead | None = None, found: Mapping[str, Item] | None = None
+    ) -> None:
+        """Resolves settings, parent and input; asks the store for what is not in memory."""
         loaded = found is not None
         if not loaded and not self.claimed:
             self.marks.head(self.host.now)
@@ -252,12 +254,12 @@ class Turn:
             self.handle("follow", self.reading)
             return
         try:
-            settling.ground(self)
+            resolve.ground(self)
             if self.request.idempotency_key is not None and not self.claimed:
                 self.handle("claim")
                 return
             self._keep_events()
-            parent = tip or settling.parent_of(self)
+            parent = tip or resolve.parent_of(self)
             named = self.request.previous_response_id
             if parent is None and named is not None and loaded:
                 raise ApiError.of(
@@ -265,17 +267,17 @@ class Turn:
                     f"Previous response with id '{named[:128]}' not found.",
                     param="previous_response_id",
                 )
-            items = settling.input_of(self)
+            items = resolve.input_of(self)
             self.parent = parent.segment if parent else None
             if self.parent is not None:
-                settling.reveal(self, self.parent)
-            missing = intake.references(items, self.parent)
+                resolve.reveal(self, self.parent)
+            missing = input_checks.references(items, self.parent)
             if not loaded and (missing or (parent is None and named is not None)):
                 self.handle("load", None if parent else named, tuple(missing))
                 return
-            items = settling.follow(self, items, self.parent, found or {})
+            items = resolve.follow(self, items, self.parent, found or {})
             number = self.parent.turn + 1 if self.parent else 1
-            self.tip = self.standing.move(Segment(self.parent, tuple(items), turn=number))
+            self.tip = self.standing.move(ChainNode(self.parent, tuple(items), turn=number))
             self.host.memory.admit(self.principal.owner)
         except ApiError as error:
             self.handle("refuse", error)
@@ -300,7 +302,7 @@ class Turn:
         """That response said these things."""
         reading.relay(self, taken)
 
-    def part(self, tip: Tip | None = None) -> None:
+    def part(self, tip: ChainHead | None = None) -> None:
         """There is no more to read, or nobody to read it; ``tip`` is now the lane's."""
         reading.part(self, tip)
 
@@ -313,7 +315,7 @@ class Turn:
         reading.cut(self, reason)
 
     def ask_store(self, response_id: str | None, item_ids: Sequence[str]) -> None:
-        """The parent, or items that the input names, are not on the line."""
+        """The parent, or items that the input names, are not on the connection."""
         self.host.effects.append(Load(self, response_id, tuple(item_ids), self.principal.owner))
 
     def wait(self) -> None:
@@ -329,7 +331,7 @@ class Turn:
         self.placed = True
         self.marks.asked(host.now)
         self.wake_at = None if self.running else host.now + host.limits.announce_after
-        host.effects.append(Sample(self, self.resolved.engine, settling.prompt_of(self)))
+        host.effects.append(Sample(self, self.resolved.engine, resolve.prompt_of(self)))
 
     def announce(self) -> None:
         """Says created and in_progress, once."""
@@ -401,9 +403,9 @@ class Turn:
         self.wake_at = None
         self.held = False
         self.marks.resume(self.host.now)
-        self.tally = Tally()
+        self.tally = UsageCounter()
         joined = (*items, *self.steers.take())
-        self.tip = self.standing.move(Segment(self.tip, joined))
+        self.tip = self.standing.move(ChainNode(self.tip, joined))
         if self.stores:
             self.standing.keep(joined, after=self.parent)
         self._go()
@@ -453,7 +455,7 @@ class Turn:
         refuse(self, error)
 
     def abandon(self) -> None:
-        """The line is gone."""
+        """The connection is gone."""
         self.stop()
         self.status = CANCELLED
         forsake(self)
@@ -527,7 +529,7 @@ class Turn:
     # Steps that actions share.
 
     def _go(self) -> None:
-        """Ready to sample: with a place at once, else in line for one."""
+        """Ready to sample: with a place at once, else in connection for one."""
         if self.background:
             self._say_queued()
         if self.budget() == 0:
@@ -593,4 +595,4 @@ class Turn:
             self.standing.keep_output(kept, after=self.parent)
             self.standing.linked()
         if kept and self.tip is not None:
-            self.tip = self.standing.move(Segment(self.tip, kept))
+            self.tip = self.standing.move(ChainNode(self.tip, kept))

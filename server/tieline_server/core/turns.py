@@ -8,16 +8,15 @@ matter there; nothing is sent.
 Theory of operation.
 
 A turn is QUEUED behind others on its lane. At the head of the lane it is resolved: settings and
-items are checked, an idempotency key is CLAIMED, the parent is found on the line or LOADED from
-the store. A turn that cannot run is refused with one error event, and no response exists. Where
-the key is another response's, or where it resumes one, the turn has no response of its own: it
-is FOLLOWING that one's events, or that one moves to its place. Where that one of its key came to
+items are checked, an idempotency key is CLAIMED, the parent is found on the connection or LOADED
+from the store. A turn that cannot run is refused with one error event, and no response exists.
+Where the key is another response's, or where it resumes one, the turn has no response of its own:
+it is FOLLOWING that one's events, or that one moves to its place. Where that one of its key came to
 nothing before it said anything, the turn claims the key again. Otherwise it samples as soon as
 there is an active place. ``response.created`` waits for the engine's acceptance, so that an
-engine's refusal is an error and not a failed response, but no longer than a set time. Sampling
-ends by itself, at client tool calls (HELD in append shape), by a cut, or by a failure. Every end
-passes SAVING, because with ``store:true`` the terminal event follows the commit (read your
-writes).
+engine's refusal is an error and not a failed response, but no longer than a set time. Sampling ends
+by itself, at client tool calls (HELD in append shape), by a cut, or by a failure. Every end passes
+SAVING, because with ``store:true`` the terminal event follows the commit (read your writes).
 
 The diagram in docs/state-machines.md is made from this table.
 """
@@ -68,7 +67,7 @@ TurnInput = Literal[
     "relay",
     # It has been read to its end, or has come to the lane itself.
     "read",
-    # What it continues from is not on the line.
+    # What it continues from is not on the connection.
     "load",
     # The store answered.
     "loaded",
@@ -100,7 +99,7 @@ TurnInput = Literal[
     "steer",
     # It must end early: cancel, deadline, held too long, superseded, a limit.
     "cut",
-    # The line is gone.
+    # The connection is gone.
     "drop",
     # The store has it, or need not.
     "saved",

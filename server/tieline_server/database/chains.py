@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from tieline.items import Item, decode
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.database import begun
 from tieline_server.database.schema import ITEMS, NODES, RESPONSES
 
@@ -92,14 +92,14 @@ def touch(connection: Connection, *, node: int, owner: str, now: float) -> bool:
 
 
 def attach(
-    connection: Connection, after: Segment | None, *, owner: str, key: object, now: float
+    connection: Connection, after: ChainNode | None, *, owner: str, key: object, now: float
 ) -> tuple[int | None, bool]:
     """The node that stands for the chain up to ``after``, and whether it was made for that.
 
     ``key`` is where segments remember their nodes. What no node has yet (turns that were not
     stored, or whose rows have gone since) becomes one node without a response.
     """
-    missing: list[Segment] = []
+    missing: list[ChainNode] = []
     link, node = after, None
     while link is not None:
         known = link.memo.get(key)
@@ -145,16 +145,16 @@ def read_chain(connection: Connection, *, node: int, owner: str) -> list[ChainRo
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-def segments(rows: Iterable[ChainRow], key: object) -> list[Segment]:
+def segments(rows: Iterable[ChainRow], key: object) -> list[ChainNode]:
     """The links of a chain that was read, one for each node."""
     nodes: dict[int, tuple[int, list[Item]]] = {}
     for node, turn, raw in rows:
         _, items = nodes.setdefault(node, (turn, []))
         if raw is not None:
             items.append(decode(raw))
-    links: list[Segment] = []
+    links: list[ChainNode] = []
     for node, (turn, items) in nodes.items():
-        link = Segment(links[-1] if links else None, tuple(items), turn=turn)
+        link = ChainNode(links[-1] if links else None, tuple(items), turn=turn)
         link.memo[key] = node
         links.append(link)
     return links

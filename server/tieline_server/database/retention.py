@@ -259,7 +259,7 @@ class Beat(Write):
         self._now = now
 
     def write(self, connection: Connection) -> None:
-        """Marks them as seen."""
+        """Timestamps them as seen."""
         rows = [{"node": node, "now": self._now} for node in self._running.drafts]
         if rows:
             connection.execute(_BEAT, rows)

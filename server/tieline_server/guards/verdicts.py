@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
 from tieline_server.guards.base import Counts, Guard, Piece, Unchecked
 from tieline_server.guards.pieces import heads_of, is_models_own, piece_of
@@ -68,18 +68,18 @@ class Verdicts:
                 return None
 
     def _pending(
-        self, tip: Segment
-    ) -> tuple[list[Segment], "Verdict | asyncio.Future[None] | None"]:
+        self, tip: ChainNode
+    ) -> tuple[list[ChainNode], "Verdict | asyncio.Future[None] | None"]:
         """The links without a verdict, in order, and what stands before them."""
-        pending: list[Segment] = []
-        link: Segment | None = tip
+        pending: list[ChainNode] = []
+        link: ChainNode | None = tip
         while link is not None and self._key not in link.memo:
             pending.append(link)
             link = link.base
         pending.reverse()
         return pending, None if link is None else link.memo[self._key]
 
-    async def _read(self, links: Sequence[Segment]) -> bool:
+    async def _read(self, links: Sequence[ChainNode]) -> bool:
         """Reads what is new and leaves verdicts; False where something is flagged."""
         new = [link for link in links if not self._is_answer(link)]
         for link in links:
@@ -106,12 +106,12 @@ class Verdicts:
             self._unread(links[links.index(new[flagged]) + 1 :])
         return flagged is None
 
-    def _unread(self, links: Sequence[Segment]) -> None:
+    def _unread(self, links: Sequence[ChainNode]) -> None:
         """Nothing is said of what comes behind a link that is flagged."""
         for link in links:
             link.memo.pop(self._key, None)
 
-    async def _first(self, links: Sequence[Segment]) -> int | None:
+    async def _first(self, links: Sequence[ChainNode]) -> int | None:
         """The first link with a piece that is flagged."""
         if sum(link.size for link in links) > LARGE:
             found = await asyncio.to_thread(self._pieces, links)
@@ -120,7 +120,7 @@ class Verdicts:
         at = await self._ask([piece for _, piece in found])
         return None if at is None else found[at][0]
 
-    def _pieces(self, links: Sequence[Segment]) -> list[tuple[int, Piece]]:
+    def _pieces(self, links: Sequence[ChainNode]) -> list[tuple[int, Piece]]:
         pieces = []
         for at, link in enumerate(links):
             for item in link.shown:
@@ -150,7 +150,7 @@ class Verdicts:
         """Asks the guard, and counts."""
         return await ask(self._guard, pieces, self._counts, self._label)
 
-    def _is_answer(self, link: Segment) -> bool:
+    def _is_answer(self, link: ChainNode) -> bool:
         """Whether an engine said this, on from a link that was let through."""
         before = link.parent
         if before is None or before.turn != link.turn:

@@ -1,8 +1,8 @@
 """Drives the core with asyncio: requests in, effects carried out, events out."""
 
 from tieline_server.runtime.cancels import heed_cancels
+from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.home import LocalHome
-from tieline_server.runtime.line import LineRuntime
 from tieline_server.runtime.preparing import count_input_tokens, prepare
 from tieline_server.runtime.reading import LAST, events_of, forget
 from tieline_server.runtime.recorder import lasts
@@ -13,7 +13,7 @@ __all__ = [
     "INTERNAL",
     "LAST",
     "SERVER_ERROR",
-    "LineRuntime",
+    "ConnectionDriver",
     "LocalHome",
     "Running",
     "Services",

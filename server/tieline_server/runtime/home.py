@@ -8,13 +8,13 @@ from tieline.requests import Request, Resume
 from tieline.responses import Response
 from tieline_server.core.effects import Principal
 from tieline_server.homes import Link
-from tieline_server.runtime.line import LineRuntime
+from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.reading import BATCH, events_of, forget, not_found
 from tieline_server.runtime.services import Services
 
 
 class LocalLink:
-    """A line of this process for a lane elsewhere."""
+    """A connection of this process for a lane elsewhere."""
 
     def __init__(
         self,
@@ -27,35 +27,35 @@ class LocalLink:
         self._links = links
         links.add(self)
         self._principal = principal
-        self._line = LineRuntime(
+        self._connection = ConnectionDriver(
             services, transport=transport, authenticate=lambda: self._principal, merge=False
         )
 
     def send(self, request: Request, principal: Principal) -> None:
         """A client event of the lane; who asks was made sure of where it came in."""
         self._principal = principal
-        self._line.receive(request, size=0)
+        self._connection.receive(request, size=0)
 
     async def events(self) -> AsyncGenerator[Sequence[Event], None]:
-        """What the line sends, until it is closed."""
+        """What the connection sends, until it is closed."""
         while True:
-            batch = self._line.take(BATCH)
+            batch = self._connection.take(BATCH)
             if batch:
                 yield batch
-            elif self._line.closed:
+            elif self._connection.closed:
                 return
             else:
-                await self._line.wait()
+                await self._connection.wait()
 
     def drain(self, seconds: float) -> None:
-        """The process will stop: what runs gets so long to end, then the line does."""
-        self._line.hurry(seconds)
-        self._line.half_close()
+        """The process will stop: what runs gets so long to end, then the connection does."""
+        self._connection.hurry(seconds)
+        self._connection.half_close()
 
     async def close(self) -> None:
         """The lane elsewhere is gone: what can outlive it does."""
         self._links.discard(self)
-        await self._line.close()
+        await self._connection.close()
 
 
 class LocalHome:
@@ -86,7 +86,7 @@ class LocalHome:
                 yield batch
 
     async def resume(self, resume: Resume, principal: Principal, *, transport: str) -> Link:
-        """Moves a turn that is kept here to a line of its own, for a lane elsewhere."""
+        """Moves a turn that is kept here to a connection of its own, for a lane elsewhere."""
         named = resume.response_id or ""
         if self._services.running.kept.find(principal.owner, named) is None:
             raise not_found(named)

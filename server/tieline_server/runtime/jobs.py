@@ -1,7 +1,7 @@
-"""What a turn waits for: its key, the store, the engine. Each is a task of the turn's line.
+"""What a turn waits for: its key, the store, the engine. Each is a task of the turn's connection.
 
-A turn may move to another line while a job waits, and the job goes along: each asks the turn
-for its line whenever it has something to report.
+A turn may move to another connection while a job waits, and the job goes along: each asks the turn
+for its connection whenever it has something to report.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tieline_server.journals.base import Claim
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 if TYPE_CHECKING:
-    from tieline_server.runtime.line import LineRuntime
+    from tieline_server.runtime.connection_driver import ConnectionDriver
 
 logger: Final = logging.getLogger("tieline.runtime")
 
@@ -34,9 +34,9 @@ PAUSE: Final = 0.1
 """Seconds until a key is claimed again whose response was not found."""
 
 
-def driver_of(turn: Turn) -> "LineRuntime":
-    """Who drives the line that the turn is on now."""
-    driver: LineRuntime = turn.host.driver
+def driver_of(turn: Turn) -> "ConnectionDriver":
+    """Who drives the connection that the turn is on now."""
+    driver: ConnectionDriver = turn.host.driver
     return driver
 
 
@@ -62,11 +62,11 @@ async def claim(services: Services, effect: effects.Claim) -> None:
         held = await services.journal.claim(wanted)
     except Exception as error:
         told = _told(error, "journal.claim failed", turn)
-        with driver_of(turn).reporting() as line:
-            line.unclaimed(turn, told)
+        with driver_of(turn).reporting() as connection:
+            connection.unclaimed(turn, told)
         return
-    with driver_of(turn).reporting() as line:
-        line.claimed(turn, held.response_id, same=held.body == wanted.body)
+    with driver_of(turn).reporting() as connection:
+        connection.claimed(turn, held.response_id, same=held.body == wanted.body)
 
 
 async def load(services: Services, effect: Load) -> None:
@@ -82,11 +82,11 @@ async def load(services: Services, effect: Load) -> None:
                 found[item_id] = item
     except Exception as error:
         told = _told(error, "store.load failed", turn)
-        with driver_of(turn).reporting() as line:
-            line.engine_failed(turn, told)
+        with driver_of(turn).reporting() as connection:
+            connection.engine_failed(turn, told)
         return
-    with driver_of(turn).reporting() as line:
-        line.loaded(turn, saved, found)
+    with driver_of(turn).reporting() as connection:
+        connection.loaded(turn, saved, found)
 
 
 async def save(services: Services, effect: Save, *, transport: str) -> None:
@@ -106,8 +106,8 @@ async def save(services: Services, effect: Save, *, transport: str) -> None:
         await services.store.put(effect.record, booking)
     except Exception as failure:
         error = _told(failure, "store.put failed", turn, otherwise=UNSTORED)
-    with driver_of(turn).reporting() as line:
-        line.saved(turn, error)
+    with driver_of(turn).reporting() as connection:
+        connection.saved(turn, error)
 
 
 def _told(failure: Exception, event: str, turn: Turn, *, otherwise: str = SERVER_ERROR) -> ApiError:
@@ -164,8 +164,8 @@ async def _fold(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     fold = await summaries.fold(engine, prompt, mode=services.compaction, listen=listen)
     if fold is None:
         return prompt
-    with driver_of(turn).reporting() as line:
-        line.folded(turn, fold)
+    with driver_of(turn).reporting() as connection:
+        connection.folded(turn, fold)
     assert turn.tip is not None
     return msgspec.structs.replace(prompt, tip=turn.tip)
 
@@ -183,5 +183,5 @@ def _fail(turn: Turn, error: ApiError) -> None:
         if isinstance(error, EngineError):
             for name, microseconds in (error.phases or {}).items():
                 turn.marks.add(name, microseconds)
-        with driver.reporting() as line:
-            line.engine_failed(turn, error)
+        with driver.reporting() as connection:
+            connection.engine_failed(turn, error)

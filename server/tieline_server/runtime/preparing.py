@@ -8,14 +8,14 @@ from tieline.errors import ApiError
 from tieline.requests import Create
 from tieline.responses import Usage
 from tieline_server.core.effects import Principal
-from tieline_server.core.history import Tip
-from tieline_server.runtime.line import LineRuntime
+from tieline_server.core.history import ChainHead
+from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 
 async def prepare(
     services: Services, principal: Principal, create: Create, *, unanswered: bool = False
-) -> tuple[Usage, Tip]:
+) -> tuple[Usage, ChainHead]:
     """Runs a create as a warm-up that leaves no trace; returns its usage and its chain.
 
     With ``unanswered`` calls may wait for their outputs. Raises :class:`ApiError` as the create
@@ -32,7 +32,7 @@ async def prepare(
         idempotency_key=None,
         background=None,
     )
-    runtime = LineRuntime(
+    runtime = ConnectionDriver(
         services, transport=INTERNAL, authenticate=lambda: principal, profile=profile
     )
     try:
@@ -47,7 +47,7 @@ async def prepare(
                 status = None if event.status is UNSET else event.status
                 raise ApiError.of(code, detail.message, param=detail.param, status=status)
             if isinstance(event, events.ResponseCompleted):
-                tip = runtime.line.memory.latest(None)
+                tip = runtime.connection.memory.latest(None)
                 assert tip is not None
                 return event.response.usage or Usage(), tip
             if event is None and runtime.closed:

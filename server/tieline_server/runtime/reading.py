@@ -11,8 +11,8 @@ from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Resume
 from tieline_server.core.effects import Follow, Saved
-from tieline_server.core.ending import terminal_event
 from tieline_server.core.event_log import EventLog
+from tieline_server.core.finish import terminal_event
 from tieline_server.core.idempotency import key_digest
 from tieline_server.core.reading import relaned
 from tieline_server.core.refusals import error_event
@@ -73,14 +73,14 @@ async def follow(services: Services, effect: Follow) -> None:
 
 
 async def _room(reader: Turn, most: int) -> None:
-    """What a lane has missed comes to it at once, once the line has sent what it had."""
-    while driver_of(reader).line.outgoing.waiting >= most:
+    """What a lane has missed comes to it at once, once the connection has sent what it had."""
+    while driver_of(reader).connection.outgoing.waiting >= most:
         await driver_of(reader).events_taken()
 
 
 def _lose(reader: Turn, error: ApiError) -> None:
-    with driver_of(reader).reporting() as line:
-        line.lost(reader, error)
+    with driver_of(reader).reporting() as connection:
+        connection.lost(reader, error)
 
 
 def _take_over(services: Services, effect: Follow) -> bool:
@@ -93,8 +93,8 @@ def _take_over(services: Services, effect: Follow) -> bool:
         raise not_resumable(effect.response_id)
     turn = kept.turn
     source, target = driver_of(turn), driver_of(reader)
-    with source.reporting() as line:
-        line.give(turn)
+    with source.reporting() as connection:
+        connection.give(turn)
         source.hand_jobs(turn, target)
         with target.reporting() as other:
             other.take(turn, reader, effect.after)
@@ -127,31 +127,31 @@ async def _relay(services: Services, reader: Turn, link: Link) -> None:
         async with aclosing(link.events()) as batches:
             async for batch in batches:
                 lane.heard(batch)
-                driver.line.relayed(reader, batch)
+                driver.connection.relayed(reader, batch)
                 await space(reader, services.limits.outbox)
     except ApiError as lost:
         error = lost.bare()
     finally:
         driver.unlinked(reader.lane)
         await link.close()
-    with driver.reporting() as line:
+    with driver.reporting() as connection:
         if error is not None:
-            line.lost(reader, error)
+            connection.lost(reader, error)
             for create, _ in lane.left():
                 told = error_event(error, create.event_id, create.stream_id)
-                line.outgoing.put(create.stream_id, told)
+                connection.outgoing.put(create.stream_id, told)
             return
-        line.followed(reader, None)
-        # That line closes when nothing runs: it has never begun what it did not answer.
+        connection.followed(reader, None)
+        # That connection closes when nothing runs: it has never begun what it did not answer.
         for create, principal in lane.left():
-            line.receive(create, principal)
+            connection.receive(create, principal)
 
 
 async def _read(services: Services, effect: Follow) -> None:
     reader, owner = effect.turn, effect.turn.principal.owner
     async with aclosing(events_of(services, owner, effect.response_id, effect.after)) as batches:
         async for batch in batches:
-            driver_of(reader).line.relayed(reader, batch)
+            driver_of(reader).connection.relayed(reader, batch)
             await space(reader, services.limits.outbox)
     kept = services.running.kept.find(owner, effect.response_id) if effect.moves else None
     tip = None if kept is None else kept.tip
@@ -159,10 +159,10 @@ async def _read(services: Services, effect: Follow) -> None:
         saved = await services.store.get(owner, effect.response_id)
         if saved is not None and saved.response.status in CONTINUABLE:
             tip = saved.tip
-    with driver_of(reader).reporting() as line:
-        line.followed(reader, tip)
+    with driver_of(reader).reporting() as connection:
+        connection.followed(reader, tip)
         if kept is not None:
-            services.running.kept.moved(kept, line.memory)
+            services.running.kept.moved(kept, connection.memory)
 
 
 async def events_of(

@@ -9,8 +9,8 @@ from typing import Final
 
 from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline_server.core.kept import KeptTurn
 from tieline_server.core.reading import relaned
+from tieline_server.core.replay_log import ReplayLog
 from tieline_server.core.snapshot import so_far
 from tieline_server.core.turn import Turn
 from tieline_server.journals.base import Begun, Entry, Journal
@@ -29,7 +29,7 @@ class Recorder:
 
     def __init__(self, turn: Turn, journal: Journal, *, transport: str, started_at: float) -> None:
         self._turn: Turn | None = turn
-        """While it runs. What is left of it then keeps neither it nor its line, nor a circle."""
+        """While it runs: afterwards nothing keeps it or its connection in a reference cycle."""
         self._journal = journal
         self._transport = transport
         self._started_at = started_at
@@ -112,7 +112,7 @@ class Recorder:
             turn.log.unlisten(self._more)
 
 
-async def lasts(kept: KeptTurn) -> bool:
+async def lasts(kept: ReplayLog) -> bool:
     """Returns once it is durable that a turn runs which will be stored: whether it is."""
     # Whoever waits may be cancelled; what is being written is written.
     return kept.recorder is None or await asyncio.shield(kept.recorder.begun)

@@ -1,40 +1,41 @@
-"""The live lines of this process: who can be cancelled, and what must be drained."""
+"""The live connections of this process: who can be cancelled, and what must be drained."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from tieline.responses import Response
-from tieline_server.core.kept import KeptTurn, KeptTurns
+from tieline_server.core.replay_log import ReplayLog, ReplayLogs
 
 if TYPE_CHECKING:
-    from tieline_server.runtime.line import LineRuntime
+    from tieline_server.runtime.connection_driver import ConnectionDriver
 
 PATIENCE: Final = 5.0
 """Seconds that whoever cancels waits for the end, which may have to be stored."""
 
 ERRANDS: Final = 1.0
-"""Seconds that what no line waits for has to end, when the process does."""
+"""Seconds that what no connection waits for has to end, when the process does."""
 
 
 class Running:
-    """The live lines, those without a peer among them, and the turns that are kept.
+    """The live connections, those without a peer among them, and the turns that are kept.
 
-    A turn that outlives its line goes on on a line of its own, a shelter; it is owned here.
+    A turn that outlives its connection goes on on a connection of its own, a shelter; it is owned
+    here.
     """
 
-    def __init__(self, kept: KeptTurns | None = None) -> None:
-        self.lines: set[LineRuntime] = set()
-        self.kept = KeptTurns() if kept is None else kept
+    def __init__(self, kept: ReplayLogs | None = None) -> None:
+        self.connections: set[ConnectionDriver] = set()
+        self.kept = ReplayLogs() if kept is None else kept
         self.tidying: asyncio.TimerHandle | None = None
         """Set while something is left of turns that have ended."""
         self._errands: set[asyncio.Task[Any]] = set()
         self._lasting: set[asyncio.Task[None]] = set()
-        self._shelters: dict[asyncio.Task[None], LineRuntime] = {}
+        self._shelters: dict[asyncio.Task[None], ConnectionDriver] = {}
 
     def cancel(self, owner: str, response_id: str) -> Response | None:
         """Cancels a running response of this owner and returns it; None when none runs here."""
-        cut = (line.cancel(owner, response_id) for line in list(self.lines))
+        cut = (connection.cancel(owner, response_id) for connection in list(self.connections))
         return next((response for response in cut if response is not None), None)
 
     async def end(self, owner: str, response_id: str) -> Response | None:
@@ -51,10 +52,10 @@ class Running:
         return kept.look() or response
 
     def forget(self, owner: str, response_id: str) -> None:
-        """A response was deleted: no line of this process continues it any more."""
+        """A response was deleted: no connection of this process continues it any more."""
         self.kept.forget(owner, response_id)
-        for line in list(self.lines):
-            line.forget(owner, response_id)
+        for connection in list(self.connections):
+            connection.forget(owner, response_id)
 
     def tidy(self, clock: Callable[[], float]) -> None:
         """Sees to it that what is left of turns that have ended goes when it is time."""
@@ -68,14 +69,14 @@ class Running:
         self.kept.expire(clock())
         self.tidy(clock)
 
-    def shelter(self, line: "LineRuntime") -> None:
-        """Owns a line without a peer until what runs on it has ended or gone."""
-        task = asyncio.get_running_loop().create_task(_run_out(line))
-        self._shelters[task] = line
+    def shelter(self, connection: "ConnectionDriver") -> None:
+        """Owns a connection without a peer until what runs on it has ended or gone."""
+        task = asyncio.get_running_loop().create_task(_run_out(connection))
+        self._shelters[task] = connection
         task.add_done_callback(lambda done: self._shelters.pop(done, None))
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Owns some work that no line waits for."""
+        """Owns some work that no connection waits for."""
         self.own(asyncio.get_running_loop().create_task(work))
 
     def always(self, work: Coroutine[Any, Any, None]) -> None:
@@ -83,14 +84,14 @@ class Running:
         self._lasting.add(asyncio.get_running_loop().create_task(work))
 
     def own(self, task: asyncio.Task[Any]) -> None:
-        """Owns a task that no line waits for."""
+        """Owns a task that no connection waits for."""
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
     async def drain(self, seconds: float) -> None:
         """What is sheltered gets ``seconds`` to end, then ends with what it has."""
-        for line in list(self._shelters.values()):
-            line.hurry(seconds)
+        for connection in list(self._shelters.values()):
+            connection.hurry(seconds)
         if self._shelters:
             await asyncio.wait(list(self._shelters))
 
@@ -111,13 +112,13 @@ class Running:
             self.tidying = None
 
 
-async def _run_out(line: "LineRuntime") -> None:
-    while not line.closed:
-        await line.wait()
-    await line.close()
+async def _run_out(connection: "ConnectionDriver") -> None:
+    while not connection.closed:
+        await connection.wait()
+    await connection.close()
 
 
-async def ended(kept: KeptTurn) -> None:
+async def ended(kept: ReplayLog) -> None:
     """Returns once a turn has ended."""
     told = asyncio.Event()
     kept.listen(told.set)

@@ -1,4 +1,4 @@
-"""What lines need of the process."""
+"""What connections need of the process."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
@@ -27,7 +27,7 @@ SERVER_ERROR: Final = "The server had an error while processing your request."
 """The fixed text of an internal error: what went wrong is in the log, never on the wire."""
 
 INTERNAL: Final = "internal"
-"""The transport of lines that nobody is connected to: what runs on them is no one's response."""
+"""The transport of connections without a client, whose turns run for the server itself."""
 
 
 async def _at_once(_error: ApiError, _address: str, _transport: str) -> None:
@@ -35,7 +35,7 @@ async def _at_once(_error: ApiError, _address: str, _transport: str) -> None:
 
 
 class Services(Struct, frozen=True, kw_only=True):
-    """What lines need of the process. Built once, by ``app``."""
+    """What connections need of the process. Built once, by ``app``."""
 
     engines: Mapping[str, Engine]
     catalog: Catalog

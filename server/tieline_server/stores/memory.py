@@ -10,7 +10,7 @@ from tieline.items import Item
 from tieline_server.config import MIB, Config
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.holdings import Holdings
 
 RESPONSES: Final = 10_000
@@ -206,7 +206,7 @@ class MemoryStore:
 
 def _own_items(record: Saved) -> Iterator[Item]:
     """The items of the response itself: its input and output, not what it inherited."""
-    link: Segment | None = record.tip.segment
+    link: ChainNode | None = record.tip.segment
     while link is not None and link is not record.input_from:
         yield from link.items
         link = link.parent

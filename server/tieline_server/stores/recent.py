@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from tieline_server.config import MIB
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.holdings import Holdings
 
 BYTES: Final = 32 * MIB
@@ -19,8 +19,8 @@ CHAINS: Final = 1000
 class Chain(Struct, frozen=True):
     """The chain of a response, with whatever has been computed on its links."""
 
-    tip: Segment
-    input_from: Segment | None
+    tip: ChainNode
+    input_from: ChainNode | None
     """The link before the response's own input."""
 
 

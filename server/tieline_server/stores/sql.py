@@ -27,7 +27,7 @@ from tieline.items import Item, decode
 from tieline_server.config import KIB, Config
 from tieline_server.core.booking import Booking
 from tieline_server.core.effects import Discard, Keep, Saved
-from tieline_server.core.history import Segment, Tip
+from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.database import begun, bookings, chains
 from tieline_server.database.connection import Database
 from tieline_server.database.errors import Away, Overtaken, Unavailable
@@ -63,7 +63,7 @@ class Draft:
         "written",
     )
 
-    def __init__(self, owner: str, after: Segment | None) -> None:
+    def __init__(self, owner: str, after: ChainNode | None) -> None:
         self.owner = owner
         self.after = after
         self.node: int | None = None
@@ -179,7 +179,7 @@ class SqlStore:
             return None
         self._use(head.node, owner)
         response = responses.decode(head.body)
-        tip = Tip(response.id, chain.tip, owner=owner, settings=None)
+        tip = ChainHead(response.id, chain.tip, owner=owner, settings=None)
         return Saved(
             response=response,
             tip=tip,
@@ -560,8 +560,8 @@ _ITEM: Final = (
 
 def _own_items(record: Saved) -> list[Item]:
     """The items of the response itself, in order."""
-    own: list[Segment] = []
-    link: Segment | None = record.tip.segment
+    own: list[ChainNode] = []
+    link: ChainNode | None = record.tip.segment
     while link is not None and link is not record.input_from:
         own.append(link)
         link = link.parent

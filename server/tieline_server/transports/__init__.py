@@ -6,7 +6,7 @@ A new door is a file in this folder and a line in :data:`DOORS`.
 from typing import Final
 
 DOORS: Final[dict[str, str]] = {
-    "grpc": "tieline_server.transports.grpc:GrpcDoor",
-    "http": "tieline_server.transports.http:HttpDoor",
+    "grpc": "tieline_server.transports.grpc:GrpcServer",
+    "http": "tieline_server.transports.http:HttpServer",
 }
-"""Door name -> import path of its class."""
+"""TransportServer name -> import path of its class."""

@@ -1,4 +1,4 @@
-"""One request on a line of its own: what calls that are no conversation share.
+"""One request on a connection of its own: what calls that are no conversation share.
 
 A refusal before ``response.created`` is the call's own status, never an event of a stream.
 """
@@ -14,7 +14,7 @@ from tieline.errors import ERRORS, ApiError
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response
 from tieline_server.core.effects import Caller, Principal
-from tieline_server.transports.calls import RETRY_AFTER, LiveLine
+from tieline_server.transports.calls import RETRY_AFTER, LiveConnection
 
 
 def internal_error() -> ApiError:
@@ -35,13 +35,13 @@ def error_of(event: events.ErrorEvent) -> ApiError:
     )
 
 
-async def next_event(live: LiveLine) -> events.Event:
-    """The next event of a line; raises the error that closed it."""
-    line = live.line
-    while (event := line.next_event()) is None:
-        if line.closed:
-            raise live.error or line.error or internal_error()
-        await line.wait()
+async def next_event(live: LiveConnection) -> events.Event:
+    """The next event of a connection; raises the error that closed it."""
+    connection = live.connection
+    while (event := connection.next_event()) is None:
+        if connection.closed:
+            raise live.error or connection.error or internal_error()
+        await connection.wait()
     return event
 
 
@@ -49,14 +49,14 @@ Warnings = tuple[events.RequestWarning, ...]
 
 
 class Answer(Struct, frozen=True):
-    """A response, its phases where the line was asked for timing, and what was ignored."""
+    """A response, its phases where the connection was asked for timing, and what was ignored."""
 
     response: Response
     phases: dict[str, int] = {}
     warnings: Warnings = ()
 
 
-async def final_answer(live: LiveLine) -> Answer:
+async def final_answer(live: LiveConnection) -> Answer:
     """The response as its terminal event has it; raises the error that came instead."""
     phases: dict[str, int] = {}
     warnings: Warnings = ()

@@ -15,18 +15,18 @@ from tieline_server.transports.answers import (
     next_event,
     warnings_of,
 )
-from tieline_server.transports.calls import LiveLine
+from tieline_server.transports.calls import LiveConnection
 from tieline_server.transports.stored import find
 
 
 def profile_for(services: Services, create: Create) -> Profile:
-    """The server's profile, for a call that may be in the background: a line may not be."""
+    """The server's profile, for a call that may be in the background: a connection may not be."""
     profile = services.profile
     return structs.replace(profile, background=True) if create.background else profile
 
 
 async def first_event(
-    services: Services, live: LiveLine, principal: Principal, create: Create
+    services: Services, live: LiveConnection, principal: Principal, create: Create
 ) -> events.Event:
     """The first event of the response; one in the background lasts before anybody hears of it.
 
@@ -38,18 +38,18 @@ async def first_event(
     return first
 
 
-async def acknowledged(services: Services, live: LiveLine, principal: Principal) -> Answer:
+async def acknowledged(services: Services, live: LiveConnection, principal: Principal) -> Answer:
     """The response in the background as it stands: queued, or later where a key replays it."""
     first = await _first(live)
     assert isinstance(first, events.LifecycleEvent), "a response begins with its own"
     response, owner = first.response, principal.owner
-    fresh = live.line.runs(response.id or "")
+    fresh = live.connection.runs(response.id or "")
     await _lasting(services, owner, response)
     now = response if fresh else await find(services, owner, response.id or "")
     return Answer(now, warnings=warnings_of(first))
 
 
-async def _first(live: LiveLine) -> events.Event:
+async def _first(live: LiveConnection) -> events.Event:
     first = await next_event(live)
     while isinstance(first, events.SessionStarted):
         first = await next_event(live)

@@ -1,9 +1,10 @@
-"""The door interface: a door frames and nothing else; what a message means is the line's affair."""
+"""The door interface: a door frames and nothing else; what a message means is the connection's
+affair."""
 
 from typing import Protocol
 
 
-class Door(Protocol):
+class TransportServer(Protocol):
     """What listens. Made on the running loop, started once, stopped once."""
 
     async def start(self) -> list[str]:

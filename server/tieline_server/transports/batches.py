@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tieline.events import Event
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 
 EVENTS: Final = 64
-"""Events taken from a line at once: what is encoded and not yet written is bounded by this."""
+"""Events taken from a connection at once: bounds what is encoded and not yet written."""
 
 Encode = Callable[[Sequence[Event]], list[bytes]]
 """The bytes of each event as the transport frames it; events that the client does not get have
@@ -15,23 +15,23 @@ none."""
 
 
 class Batches:
-    """The writes of one line. ``most`` is where a write closes; a larger event goes alone.
+    """The writes of one connection. ``most`` is where a write closes; a larger event goes alone.
 
     With ``most`` 0 every event is a write of its own.
     """
 
-    __slots__ = ("_encode", "_frames", "_line", "_outgoing", "most")
+    __slots__ = ("_connection", "_encode", "_frames", "_outgoing", "most")
 
     def __init__(
         self,
-        line: LineRuntime,
+        connection: ConnectionDriver,
         encode: Encode,
         *,
         most: int,
         first: Sequence[Event] = (),
     ) -> None:
-        self._line = line
-        self._outgoing = line.line.outgoing
+        self._connection = connection
+        self._outgoing = connection.connection.outgoing
         self._encode = encode
         self.most = most
         self._frames = encode(first)
@@ -49,7 +49,7 @@ class Batches:
     def next(self) -> bytes | None:
         """The next write; None when there is nothing to write now."""
         frames, self._frames = self._frames, []
-        while sum(map(len, frames)) <= self.most and (events := self._line.take(EVENTS)):
+        while sum(map(len, frames)) <= self.most and (events := self._connection.take(EVENTS)):
             frames += self._encode(events)
             if frames and len(events) < EVENTS:
                 break

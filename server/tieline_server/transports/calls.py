@@ -8,36 +8,36 @@ from typing import Final
 from tieline.errors import ApiError
 from tieline_server.core.share import Share
 from tieline_server.places import OwnPlaces, Places
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 
 RETRY_AFTER: Final = 1.0
 """Seconds after which another server, or this one, may well have room."""
 
 
 FAREWELL: Final = 1.0
-"""Seconds that a line's last events have to leave once its time to drain is over."""
+"""Seconds that a connection's last events have to leave once its time to drain is over."""
 
 
-class LiveLine:
-    """The line of one call while it is open."""
+class LiveConnection:
+    """The connection of one call while it is open."""
 
-    __slots__ = ("error", "line")
+    __slots__ = ("connection", "error")
 
-    def __init__(self, line: LineRuntime) -> None:
-        self.line = line
+    def __init__(self, connection: ConnectionDriver) -> None:
+        self.connection = connection
         self.error: ApiError | None = None
         """Why the door ended it, or None."""
 
     def end(self, error: ApiError) -> None:
-        """Ends the line now, whatever runs on it; the call ends with ``error``."""
+        """Ends the connection now, whatever runs on it; the call ends with ``error``."""
         self.error = error
-        self.line.drop()
+        self.connection.drop()
 
 
 class LiveCalls:
     """Counts calls against ``most``, or those of several processes by ``places``.
 
-    ``share`` bounds those of one owner in this process. It knows the lines of its own.
+    ``share`` bounds those of one owner in this process. It knows the connections of its own.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LiveCalls:
         self._places = places or OwnPlaces(most)
         self._share = share or Share()
         self._count = 0
-        self._lines: set[LiveLine] = set()
+        self._connections: set[LiveConnection] = set()
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -79,41 +79,41 @@ class LiveCalls:
             self._share.give_back(owner)
 
     @asynccontextmanager
-    async def opened(self, line: LineRuntime) -> AsyncIterator[LiveLine]:
-        """Keeps a line's place among the living, and ends the line in any case."""
-        live = LiveLine(line)
-        self._lines.add(live)
+    async def opened(self, connection: ConnectionDriver) -> AsyncIterator[LiveConnection]:
+        """Keeps a connection's place among the living, and ends the connection in any case."""
+        live = LiveConnection(connection)
+        self._connections.add(live)
         self._empty.clear()
         try:
             yield live
         finally:
             try:
-                if not line.closed:
-                    line.drop()
-                await line.close()
+                if not connection.closed:
+                    connection.drop()
+                await connection.close()
             finally:
-                self._lines.discard(live)
-                if not self._lines:
+                self._connections.discard(live)
+                if not self._connections:
                     self._empty.set()
 
     async def empty(self) -> None:
-        """Returns when no line is open."""
+        """Returns when no connection is open."""
         await self._empty.wait()
 
     async def drain(self, seconds: float) -> None:
-        """Refuses new calls, tells every line, and waits until they have ended.
+        """Refuses new calls, tells every connection, and waits until they have ended.
 
-        After ``seconds`` a line ends its turns by itself, with what they have. One that still
+        After ``seconds`` a connection ends its turns by itself, with what they have. One that still
         has not said all of it after ``FAREWELL`` ends with ``server_draining``.
         """
         self._draining = True
-        for live in list(self._lines):
-            live.line.drain(seconds)
+        for live in list(self._connections):
+            live.connection.drain(seconds)
         try:
             async with asyncio.timeout(seconds + FAREWELL):
                 await self.empty()
         except TimeoutError:
-            for live in list(self._lines):
+            for live in list(self._connections):
                 live.end(draining())
 
 

@@ -1,4 +1,4 @@
-"""Events as a JSON client of one line sees them: WebSocket frames and SSE data alike.
+"""Events as a JSON client of one connection sees them: WebSocket frames and SSE data alike.
 
 Our own events go only to who asked for them, some types go by another name in a profile, and
 an error always has the members that one client or another insists on (wire.md 4.1).
@@ -30,7 +30,7 @@ TIMING_HEADER: Final = "x-responsesapi-include-timing-metrics"
 """The header by which an older client asks for timing alone (wire.md 1.2)."""
 
 NAMES: Final = frozenset({"heartbeat", "limits", "session", "timing", "warnings"})
-"""What can be asked for. ``session``: the greeting and the goodbye of a line."""
+"""What can be asked for. ``session``: the greeting and the goodbye of a connection."""
 
 _ASKED: Final[Mapping[type[events.Event], str]] = {
     events.Heartbeat: "heartbeat",
@@ -117,7 +117,7 @@ def told(response: Response) -> Response:
 
 
 class EventJson:
-    """Encodes the events of one line for one client.
+    """Encodes the events of one connection for one client.
 
     ``extensions`` is what the client asked for; nothing of it exists in a profile without them.
     """

@@ -18,7 +18,7 @@ from tieline.ids import RESPONSE
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.effects import Saved
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.homes import Home
 from tieline_server.journals.base import Begun, Cancellation
 from tieline_server.runtime import Services, forget
@@ -83,7 +83,7 @@ async def find_whole(services: Services, owner: str, response_id: str) -> Saved:
 
 
 async def deleted(services: Services, owner: str, response_id: str) -> None:
-    """Forgets a response, in the store and on every line of every process.
+    """Forgets a response, in the store and on every connection of every process.
 
     One that runs is cancelled first. What continues it keeps what it inherited. Raises
     :class:`ApiError` 404.
@@ -171,8 +171,8 @@ def _gone(response_id: str) -> None:
 
 def input_items(saved: Saved) -> list[Item]:
     """The items of a response's own links that it did not make itself, oldest first."""
-    own: list[Segment] = []
-    link: Segment | None = saved.tip.segment
+    own: list[ChainNode] = []
+    link: ChainNode | None = saved.tip.segment
     while link is not None and link is not saved.input_from:
         own.append(link)
         link = link.parent

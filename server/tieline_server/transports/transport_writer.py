@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tieline_server.transports.pulse import Pulse
+from tieline_server.transports.writer_timer import WriterTimer
 
 
 class TransportWriter:
@@ -17,7 +17,7 @@ class TransportWriter:
     def __init__(
         self,
         transport: asyncio.WriteTransport | None,
-        pulse: Pulse,
+        pulse: WriterTimer,
         *,
         behind: int,
         drain: Callable[[], Awaitable[object]],

@@ -14,7 +14,7 @@ from tests.client.servicer import Peer, Script, Speaker
 from tieline import events, requests
 from tieline.errors import ServerError
 from tieline_client.agent import Agent, Run, Tool, Turn, TurnLimitReached
-from tieline_client.aio import Call, Line
+from tieline_client.aio import Call, Connection
 
 Calls = list[tuple[str, str, str]]
 """call_id, name, arguments."""
@@ -69,12 +69,12 @@ class Model:
 
 
 def drive(
-    script: Script, agent: Callable[[Line], Agent], check: Callable[[Run], None] | None = None
+    script: Script, agent: Callable[[Connection], Agent], check: Callable[[Run], None] | None = None
 ) -> Run:
     """Runs an agent to its answer."""
     done: list[Run] = []
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         done.append(await agent(line).run("go"))
 
     run(script, test)
@@ -248,7 +248,7 @@ def test_a_run_continues_an_earlier_conversation() -> None:
         await peer.send(*Speaker(create).answer("again"))
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         result = await Agent(line).run("more", previous_response_id="resp_1")
         assert (result.text, result.response.id) == ("again", "r1")
 
@@ -322,7 +322,7 @@ def test_a_hook_that_raises_ends_the_run_and_its_turn() -> None:
     def on_event(event: events.Event) -> None:
         raise RuntimeError("stop here")
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(RuntimeError, match="stop here"):
             await Agent(line, on_event=on_event).run("go")
         await cancelled.wait()
@@ -341,7 +341,7 @@ def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
             stopped.set()
         return ""
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         work = Agent(line, tools=[endless], shape="append").run("go")
         task = asyncio.create_task(work)
         await running.wait()
@@ -354,7 +354,7 @@ def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
 
 
 def test_two_tools_of_one_name_and_bounds_below_one_are_refused() -> None:
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(ValueError, match="same name"):
             Agent(line, tools=[add, Tool.of(add)])
         with pytest.raises(ValueError, match="at least 1"):

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.client.servicer import Script, serving
-from tieline_client.aio import Line, ResponseStream, connect
+from tieline_client.aio import Connection, ResponseStream, connect
 from tieline_client.transports import Options
 
-Test = Callable[[Line], Awaitable[None]]
+Test = Callable[[Connection], Awaitable[None]]
 
 
 def run(script: Script, test: Test, **options: Any) -> None:

@@ -12,7 +12,7 @@ from tests.client.relay import Relay
 from tests.client.servicer import Speaker
 from tieline_client.aio import Session
 from tieline_client.aio.links import Links
-from tieline_client.errors import LineClosed, NotSent
+from tieline_client.errors import ConnectionClosed, NotSent
 from tieline_client.transports import Options
 
 
@@ -81,7 +81,7 @@ def test_closed_links_lend_nothing() -> None:
         link = await links.take()
         await links.close()
         assert not link.line.alive
-        with pytest.raises(LineClosed):
+        with pytest.raises(ConnectionClosed):
             await links.take()
         await links.close()
 

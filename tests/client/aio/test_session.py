@@ -23,7 +23,7 @@ from tieline import events, requests
 from tieline.errors import BadRequest, RateLimited, ServerError, Unavailable
 from tieline_client._replay import Backoff, Policy
 from tieline_client.aio import Session, connect_session, tool_output
-from tieline_client.errors import ConnectionLost, LineClosed, TurnState
+from tieline_client.errors import ConnectionClosed, ConnectionLost, TurnState
 from tieline_client.transports import Options
 
 
@@ -366,7 +366,7 @@ def test_rc_06_closing_the_session_ends_all_that_waits(kind: str) -> None:
                 await session.close()
                 ends = await asyncio.gather(*readers, return_exceptions=True)
             assert all(isinstance(end, Exception) for end in ends)
-            with pytest.raises(LineClosed):
+            with pytest.raises(ConnectionClosed):
                 await session.create(input="c")
 
     asyncio.run(main())
@@ -533,7 +533,7 @@ def test_rc_06_closing_the_session_ends_a_dial() -> None:
             await accepted.wait()
             async with asyncio.timeout(Options().close_timeout):
                 await session.close()
-                with pytest.raises(LineClosed):
+                with pytest.raises(ConnectionClosed):
                     await turn
             closed.set()
         assert ours() == []
@@ -562,7 +562,7 @@ def test_rc_06_closing_the_session_ends_a_wait() -> None:
             await refused.wait()
             async with asyncio.timeout(Options().close_timeout):
                 await session.close()
-                with pytest.raises((Unavailable, LineClosed, ConnectionLost)):
+                with pytest.raises((Unavailable, ConnectionClosed, ConnectionLost)):
                     await reader
 
     asyncio.run(main())

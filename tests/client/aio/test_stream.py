@@ -10,7 +10,7 @@ from tests.client.aio.lines import collect, run
 from tests.client.servicer import Peer, Speaker, refusal
 from tieline import events, requests
 from tieline.errors import ApiError, BadRequest, ServerError
-from tieline_client.aio import Line, tool_output
+from tieline_client.aio import Connection, tool_output
 from tieline_client.errors import TurnState
 
 
@@ -26,7 +26,7 @@ def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
         assert append.input == Raw(b'[{"type":"function_call_output","call_id":"c1","output":"2"}]')
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a", append=True)
         held = await stream.result()
         assert (stream.held, stream.ended, held.response.status) == (True, False, "in_progress")
@@ -53,7 +53,7 @@ def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
         speaker = Speaker(await peer.create(), response_id="r2")
         await peer.send(speaker.created(), *speaker.text("two"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         assert not stream.warnings
         await stream.result()
@@ -72,7 +72,7 @@ def test_an_append_in_the_middle_of_the_loop_carries_the_loop_on() -> None:
         await peer.read(requests.Append)
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a", append=True)
         types = []
         async for event in stream:
@@ -91,7 +91,7 @@ def test_a_held_turn_that_was_cancelled_is_read_to_its_end() -> None:
         await peer.read(requests.Cancel)
         await peer.send(speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a", append=True)
         await stream.result()
         assert stream.held
@@ -112,7 +112,7 @@ def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> None:
         await peer.read(requests.Append)
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a", append=True)
         (call,) = (await stream.result()).calls
         await stream.append([tool_output(call, "2")])
@@ -131,7 +131,7 @@ def test_only_a_held_turn_takes_an_append_and_only_a_running_one_a_steer() -> No
     async def script(peer: Peer) -> None:
         await peer.send(*Speaker(await peer.create()).answer("x"))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         with pytest.raises(TurnState, match="waiting"):
             await stream.append([])
@@ -151,7 +151,7 @@ def test_a_lane_that_holds_a_turn_is_continued_by_its_stream() -> None:
         await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a", append=True)
         await stream.response()
         with pytest.raises(TurnState, match="holds"):
@@ -167,7 +167,7 @@ def test_a_failed_turn_shows_its_events_and_then_raises() -> None:
         await peer.send(speaker.failed("server_error", "It broke."))
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         types: list[str] = []
         with pytest.raises(ServerError, match="It broke") as caught:
@@ -189,7 +189,7 @@ def test_an_error_event_before_the_failure_says_more_about_it() -> None:
         error = speaker.event(events.ErrorEvent, status=503, error=detail)
         await peer.send(created, error, speaker.failed("acme_7", "Seven."))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(ApiError, match="Seven") as caught:
             await (await line.create(input="a")).response()
         assert (caught.value.status, caught.value.type, caught.value.param) == (
@@ -209,7 +209,7 @@ def test_a_cut_turn_is_returned_with_its_partial_output() -> None:
         assert cancel.response_id == "r1"
         await peer.send(*speaker.close_text("par"), speaker.incomplete("cancelled"))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         async for event in stream:
             if isinstance(event, events.OutputTextDelta):
@@ -228,7 +228,7 @@ def test_a_create_that_waits_is_cancelled_by_its_event_id() -> None:
         speaker = Speaker(create)
         await peer.send(speaker.created(), speaker.incomplete("cancelled"))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         await stream.cancel()
         assert (await stream.response()).status == "cancelled"
@@ -251,7 +251,7 @@ def test_a_steered_turn_goes_on_in_its_successor() -> None:
         successor = Speaker(requests.Create(), "r2")
         await peer.send(*successor.answer("other"))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         types = []
         async for event in stream:
@@ -276,7 +276,7 @@ def test_a_refused_steer_is_an_event_and_harms_nothing() -> None:
         failed = events.SteerFailed(sequence_number=0, error=detail, steer=ref)
         await peer.send(failed, *speaker.text("x"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         types = []
         async for event in stream:
@@ -301,7 +301,7 @@ def test_unknown_events_and_odd_items_kill_no_stream() -> None:
         null = events.OutputItemAdded(output_index=0, item=Raw(b"null"))
         await peer.send(speaker.created(), vendor, null, bare, speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         types = [event.type async for event in stream]
         assert types[1] == "acme:gauge"
@@ -317,7 +317,7 @@ def test_timing_is_kept_and_is_no_event() -> None:
         timing = events.Timing(response_id="r1", phases={"overhead": 120, "decode": 900})
         await peer.send(speaker.created(), timing, speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         assert stream.wall is None
         assert "tieline.timing" not in [event.type async for event in stream]
@@ -332,7 +332,7 @@ def test_a_batch_is_all_that_is_there() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(*Speaker(await peer.create()).answer("a", "b"))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         batch = await stream.batch()
         assert len(batch) == 9
@@ -347,7 +347,7 @@ def test_two_readers_of_one_turn_share_its_events() -> None:
         await peer.send(speaker.created())
         await peer.send(*speaker.text("a", "b"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
 
         async def read() -> list[str]:
@@ -370,7 +370,7 @@ def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
         await peer.send(speaker.incomplete("cancelled"))
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         async with await line.create(input="a") as stream:
             async for _ in stream:
                 break

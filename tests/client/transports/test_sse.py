@@ -33,7 +33,7 @@ from tieline.errors import (
 )
 from tieline_client._asks import Ask
 from tieline_client.agent import Agent
-from tieline_client.aio import Line, connect
+from tieline_client.aio import Connection, connect
 from tieline_client.aio.stream import FULL
 from tieline_client.errors import (
     ConnectionLost,
@@ -45,7 +45,7 @@ from tieline_client.errors import (
 from tieline_client.transports import Options
 from tieline_client.transports.sse import open_line
 
-Test = Callable[[Line], Awaitable[None]]
+Test = Callable[[Connection], Awaitable[None]]
 DONE = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
 
@@ -148,7 +148,7 @@ def test_ev_07_a_terminal_event_is_the_end_with_or_without_done(end: bytes) -> N
         await peer.send(*answer("hello"))
         await peer.write(end)
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         assert line.transport == "sse"
         for _ in range(2):
             stream = await line.create(input="a")
@@ -166,7 +166,7 @@ def test_ev_07_a_server_that_keeps_the_stream_open_does_not_hold_up_the_lane() -
         await peer.send(*answer("x"))
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         async with asyncio.timeout(0.9):
             for _ in range(3):
                 assert (await (await line.create(input="a")).result()).text == "x"
@@ -185,7 +185,7 @@ def test_ev_08_text_is_exact_however_the_bytes_come(size: int, end: bytes) -> No
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
     wire = HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunked + b"0\r\n\r\n"
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         assert (await (await line.create(input="a")).result()).text == odd
 
     raw(test, wire)
@@ -204,7 +204,7 @@ def test_ev_09_unknown_events_are_handed_over_and_break_nothing() -> None:
         await peer.write(f"data: {delta}\n\n".encode())
         await peer.send(*speaker.close_text("x"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.lane("a").create(input="a")
         seen = [event async for event in stream]
         assert [event.type for event in seen].count("acme:gauge") == 1
@@ -229,7 +229,7 @@ def test_lanes_run_side_by_side_and_one_lane_in_order() -> None:
         running.discard(name)
         await echo(peer)
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         a, b = line.lane("a"), line.lane("b")
         streams = [
             await lane.create(input=name)
@@ -250,7 +250,7 @@ def test_one_connection_carries_one_turn_after_the_other() -> None:
         ports.add(peer.request.transport.get_extra_info("peername")[1])
         await echo(peer)
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         for number in range(5):
             await (await line.create(input=str(number))).result()
             # The end of the stream, behind its last event, frees the connection.
@@ -271,7 +271,7 @@ def test_a_refused_create_is_its_own_error_and_no_one_elses() -> None:
         await echo(peer)
         return peer.response
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         bad = await line.create(input="bad")
         good = await line.create(input="good")
         with pytest.raises(RateLimited, match="slow down") as caught:
@@ -289,7 +289,7 @@ def test_an_error_event_before_the_response_is_a_refusal() -> None:
         await peer.send(refusal(ApiError.of("invalid_value", "no", param="top_p"), None))
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.lane("a").create(input="a")
         with pytest.raises(BadRequest, match="no") as caught:
             await stream.response()
@@ -303,7 +303,7 @@ def test_a_failed_response_is_its_error() -> None:
         speaker = Speaker(requests.Create())
         await peer.send(speaker.created(), speaker.failed("server_error", "It broke."))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(ServerError, match="It broke"):
             await (await line.create(input="a")).response()
 
@@ -330,7 +330,7 @@ def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
         elif way == "fin in a chunked body":
             transport.close()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="bad")
         seen: list[str] = []
         with pytest.raises(IncompleteStream) as caught:
@@ -347,7 +347,7 @@ def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
 def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
     """RC-10 (b): a body that ends with its connection."""
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(IncompleteStream):
             await (await line.create(input="a")).response()
         assert (await (await line.create(input="b")).result()).text == "x"
@@ -370,7 +370,7 @@ def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
     ],
 )
 def test_what_is_no_event_stream_is_a_loss(response: bytes, says: str) -> None:
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(ConnectionLost, match=says) as caught:
             await (await line.create(input="a")).response()
         if "json" in says or "read" in says:
@@ -383,7 +383,7 @@ def test_an_event_beyond_our_limit_is_told() -> None:
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer("x" * 50_000))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises((RequestTooLarge, IncompleteStream), match="10000"):
             await (await line.create(input="a")).response()
 
@@ -400,7 +400,7 @@ def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> None:
             await peer.write(b": heartbeat\n\n")
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         async with asyncio.timeout(5):
             with pytest.raises(IncompleteStream, match="silent"):
@@ -454,7 +454,7 @@ def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
         await finish.wait()
         await peer.send(*speaker.text("x"), speaker.completed())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(Unsupported, match="append"):
             await line.create(input="a", append=True)
         with pytest.raises(Unsupported, match=r"response\.append"):
@@ -470,7 +470,7 @@ def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
 
 
 def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         with pytest.raises(RequestTooLarge):
             await line.create(input="x" * 33 * 1024 * 1024)
         assert (await (await line.create(input="b")).result()).text == "b"
@@ -512,7 +512,7 @@ def cancelling(*, status: int) -> tuple[Handler, list[str]]:
 def test_a_cancel_goes_by_id_and_else_by_closing_the_stream(status: int) -> None:
     handler, log = cancelling(status=status)
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         following = await line.create(input="next")
         async for _ in stream:
@@ -546,7 +546,7 @@ def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server_tells
         await peer.send(*speaker.close_text("whole"), speaker.completed())
         return peer.response
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         async for _ in stream:
             if stream.text == "whole":
@@ -567,7 +567,7 @@ def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
         else:
             await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         sent = await line.create(input="hang")
         waits = await line.create(input="waits")
         good = await line.create(input="good")
@@ -590,7 +590,7 @@ def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
         finally:
             ended.set()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         other = await line.create(input="b")
         await anext(stream)
@@ -606,7 +606,7 @@ def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
 
 
 def test_a_large_request_goes_in_one_piece() -> None:
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         text = "x" * 3_000_000
         assert (await (await line.create(input=text)).result()).text == text
 
@@ -648,7 +648,7 @@ def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
             sent += 1
         await peer.send(speaker.incomplete())
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         full = asyncio.Event()
         hold_back = line._hold_back
 
@@ -674,7 +674,7 @@ def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer(*pieces))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         await anext(stream)
         deltas = [e.delta async for e in stream if isinstance(e, events.OutputTextDelta)]
@@ -699,7 +699,7 @@ def test_the_agent_loop_runs_over_http_in_create_shape() -> None:
         """Adds."""
         return a + b
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         done = await Agent(line, tools=[add]).run("2 + 3?")
         assert done.text == "five"
         assert done.turns[0].outputs == ("5",)

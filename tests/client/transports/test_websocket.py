@@ -31,7 +31,7 @@ from tieline.errors import (
     ServerError,
     Unavailable,
 )
-from tieline_client.aio import Line, connect
+from tieline_client.aio import Connection, connect
 from tieline_client.errors import (
     ConnectionLost,
     ConnectTimeout,
@@ -42,7 +42,7 @@ from tieline_client.transports import Options
 from tieline_client.transports.websocket import WebSocketTransport, open_line
 
 Test = Callable[[WebSocketTransport], Awaitable[None]]
-LineTest = Callable[[Line], Awaitable[None]]
+LineTest = Callable[[Connection], Awaitable[None]]
 
 
 def run(script: SocketScript, test: Test, **options: Any) -> None:
@@ -133,7 +133,7 @@ def test_turns_and_lanes_run_as_on_any_line() -> None:
             await peer.send(*reversed(step))
         await echoing(peer)
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         assert line.transport == "websocket"
         streams = [
             await line.lane("a").create(input="1"),
@@ -221,7 +221,7 @@ def test_an_error_event_says_more_than_the_close_that_repeats_it() -> None:
         await peer.send(events.ErrorEvent(sequence_number=0, status=401, error=detail))
         await peer.socket.close(code=1008, message=b"invalid_api_key")
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         with pytest.raises(IncompleteStream) as caught:
             await stream.response()
@@ -390,7 +390,7 @@ def test_an_idle_line_closes_with_1000() -> None:
         await echoing(peer)
         codes.append(peer.socket.close_code)
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         await (await line.create(input="a")).response()
 
     on_line(script, test)
@@ -401,7 +401,7 @@ def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_m
     async def script(_: SocketPeer) -> None:
         await asyncio.Event().wait()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         async with asyncio.timeout(5):
             await line.close()
             await line.close()
@@ -451,7 +451,7 @@ def test_lb_06_a_slow_application_does_not_end_the_line() -> None:
         await peer.send(speaker.completed())
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         total = 0
         async for event in stream:
@@ -593,7 +593,7 @@ def test_er_06_a_bare_error_before_the_response_is_the_answer() -> None:
         error = {"code": "unsupported_parameter", "param": "top_p", "message": "m"}
         await peer.say(json.dumps({"type": "error", "status": 400, "error": error}))
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         with pytest.raises(BadRequest) as caught:
             await stream.response()
@@ -617,7 +617,7 @@ def test_ev_08_and_ev_09_text_is_exact_and_the_unknown_is_handed_over() -> None:
         await peer.send(*speaker.close_text(odd), speaker.completed())
         await peer.gone()
 
-    async def test(line: Line) -> None:
+    async def test(line: Connection) -> None:
         stream = await line.create(input="a")
         types = [event.type async for event in stream]
         assert types.count("acme:gauge") == 1

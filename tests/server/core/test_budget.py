@@ -2,15 +2,15 @@
 
 from tieline.items import Message, encode
 from tieline_server.core.budget import Budget, Place
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 
 
-class Lines:
+class Connections:
     """Stands for the lines: lets a lane's chain go when it is told to."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.chains: dict[str | None, tuple[str, Segment]] = {}
+        self.chains: dict[str | None, tuple[str, ChainNode]] = {}
         self.gone: list[str | None] = []
 
     def rest(self, lane: str, owner: str, size: int) -> None:
@@ -30,20 +30,20 @@ class Lines:
         self.gone.append(lane)
 
 
-def link(size: int) -> Segment:
+def link(size: int) -> ChainNode:
     empty = len(encode(Message(role="user", content="")).raw)
-    return Segment(None, (encode(Message(role="user", content="x" * (size - empty))),), turn=1)
+    return ChainNode(None, (encode(Message(role="user", content="x" * (size - empty))),), turn=1)
 
 
 def test_within_the_bounds_nothing_goes() -> None:
-    lines = Lines(Budget(owner=1000, total=1000))
+    lines = Connections(Budget(owner=1000, total=1000))
     lines.rest("a", "ann", 600)
     assert lines.budget.make_room("ann", 400)
     assert lines.gone == []
 
 
 def test_as_many_go_as_must() -> None:
-    lines = Lines(Budget(owner=1000))
+    lines = Connections(Budget(owner=1000))
     for lane in ("a", "b", "c", "d"):
         lines.rest(lane, "ann", 250)
     assert lines.budget.make_room("ann", 300)
@@ -52,7 +52,7 @@ def test_as_many_go_as_must() -> None:
 
 
 def test_one_owner_never_pushes_out_another_by_its_own_bound() -> None:
-    lines = Lines(Budget(owner=1000))
+    lines = Connections(Budget(owner=1000))
     lines.rest("b", "bob", 900)
     lines.rest("a", "ann", 900)
     assert not lines.budget.make_room("ann", 2000)
@@ -60,7 +60,7 @@ def test_one_owner_never_pushes_out_another_by_its_own_bound() -> None:
 
 
 def test_the_bound_of_all_takes_the_oldest_first_whoever_asks() -> None:
-    lines = Lines(Budget(total=1000))
+    lines = Connections(Budget(total=1000))
     lines.rest("b", "bob", 400)
     lines.rest("a", "ann", 400)
     assert lines.budget.make_room("ann", 300)
@@ -68,7 +68,7 @@ def test_the_bound_of_all_takes_the_oldest_first_whoever_asks() -> None:
 
 
 def test_a_chain_that_something_else_holds_is_passed_over() -> None:
-    lines = Lines(Budget(owner=1000))
+    lines = Connections(Budget(owner=1000))
     lines.rest("a", "ann", 500)
     lines.rest("b", "ann", 400)
     lines.budget.hold("ann", lines.chains["a"][1])
@@ -78,7 +78,7 @@ def test_a_chain_that_something_else_holds_is_passed_over() -> None:
 
 
 def test_a_chain_that_moves_to_another_lane_is_the_last_to_go_from_there() -> None:
-    lines = Lines(Budget(owner=1000))
+    lines = Connections(Budget(owner=1000))
     for lane in ("a", "b"):
         lines.rest(lane, "ann", 500)
     lines.budget.move(lines.place("a"), lines.place("c"))

@@ -13,7 +13,7 @@ from tieline.items import Item, decode
 from tieline_server.core import compaction
 from tieline_server.core.compaction import Fold, Plan, plan, plan_within, window_of
 from tieline_server.core.deltas import Finish, ReasoningDelta, TextDelta
-from tieline_server.core.tally import Tally
+from tieline_server.core.usage_counter import UsageCounter
 
 
 def item(members: dict[str, Any]) -> Item:
@@ -157,7 +157,7 @@ def test_a_model_is_not_asked_about_calls_that_wait() -> None:
 
 
 def test_a_summarys_tokens_are_counted_without_its_ends() -> None:
-    tally = Tally()
+    tally = UsageCounter()
     compaction.count(tally, [TEN, ReasoningDelta("x", 2), TextDelta("y", 3), Finish()])
     usage = tally.usage(None)
     assert (usage.input_tokens, usage.output_tokens) == (10, 5)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieline.items import Item, Opened, decode
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 
 
 def message(item_id: str, text: str = "hi") -> Item:
@@ -42,11 +42,11 @@ def opened(item: Item, *some: Item, whole: bool = True) -> Item:
     return msgspec.structs.replace(item, opened=Opened(items=some, whole=whole))
 
 
-def link(parent: Segment | None, *items: Item) -> Segment:
-    return Segment(parent, items, turn=parent.turn + 1 if parent else 1)
+def link(parent: ChainNode | None, *items: Item) -> ChainNode:
+    return ChainNode(parent, items, turn=parent.turn + 1 if parent else 1)
 
 
-class TestSegment:
+class TestChainNode:
     def test_a_link_knows_its_depth_its_turn_and_its_bytes(self) -> None:
         first = link(None, message("a"), message("b"))
         second = link(first, message("c"))
@@ -141,7 +141,7 @@ class TestShown:
         assert tip.find("a") is not None, "an id of the chain stays taken"
 
     def test_values_are_derived_of_what_is_shown_from_there_on(self) -> None:
-        def count(before: int, link: Segment) -> int:
+        def count(before: int, link: ChainNode) -> int:
             return before + len(link.shown)
 
         first = link(None, message("a"))
@@ -199,9 +199,9 @@ class TestReveal:
 
 class TestDerive:
     def test_each_link_is_computed_once_whoever_asks(self) -> None:
-        steps: list[Segment] = []
+        steps: list[ChainNode] = []
 
-        def step(total: int, each: Segment) -> int:
+        def step(total: int, each: ChainNode) -> int:
             steps.append(each)
             return total + each.size
 
@@ -215,7 +215,7 @@ class TestDerive:
     def test_a_turn_pays_for_its_new_links_only(self) -> None:
         counted = 0
 
-        def step(total: int, each: Segment) -> int:
+        def step(total: int, each: ChainNode) -> int:
             nonlocal counted
             counted += 1
             return total + 1
@@ -295,7 +295,7 @@ _items = st.lists(
 @given(st.lists(st.tuples(st.integers(0, 50), _items), min_size=1, max_size=30))
 def test_forks_of_forks_answer_like_a_copy(plan: list[tuple[int, list[tuple[str, str]]]]) -> None:
     """Whatever is forked from wherever, each chain knows exactly its own items."""
-    chains: list[tuple[Segment | None, Naive]] = [(None, Naive([]))]
+    chains: list[tuple[ChainNode | None, Naive]] = [(None, Naive([]))]
     for where, wanted in plan:
         parent, model = chains[where % len(chains)]
         new = tuple(_allowed(model, wanted))
@@ -311,7 +311,7 @@ def test_forks_of_forks_answer_like_a_copy(plan: list[tuple[int, list[tuple[str,
 
 
 def test_an_item_id_never_passes_for_the_output_of_a_call() -> None:
-    tip = Segment(None, (decode(b'{"role":"user","id":"\\u0000c1"}'),), turn=1)
+    tip = ChainNode(None, (decode(b'{"role":"user","id":"\\u0000c1"}'),), turn=1)
     assert tip.find("\0c1") is not None
     assert not tip.answered("c1")
 
@@ -327,11 +327,11 @@ def test_a_chain_takes_no_more_than_two_and_a_half_times_its_json() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        tip: Segment | None = None
+        tip: ChainNode | None = None
         for number, raws in enumerate(given, 1):
             for raw in raws:
                 # A copy, as a line makes of what it receives.
-                tip = Segment(tip, (decode(bytes(bytearray(raw))),), turn=number)
+                tip = ChainNode(tip, (decode(bytes(bytearray(raw))),), turn=number)
             assert tip is not None
             tip.derive("facts", 0, lambda total, link: total + link.size)
         used = tracemalloc.get_traced_memory()[0] - before

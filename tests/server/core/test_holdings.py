@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tieline.items import Compaction, Item, Message, Opened, encode
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.holdings import Holdings
 
 
-def link(parent: Segment | None, words: int) -> Segment:
+def link(parent: ChainNode | None, words: int) -> ChainNode:
     items = tuple(encode(Message(role="user", content="w")) for _ in range(words))
-    return Segment(parent, items, turn=1)
+    return ChainNode(parent, items, turn=1)
 
 
 @given(
@@ -23,10 +23,10 @@ def link(parent: Segment | None, words: int) -> Segment:
 def test_the_size_is_that_of_all_links_that_are_held(
     tree: list[tuple[int, int]], deeds: list[tuple[str, int]]
 ) -> None:
-    links: list[Segment] = []
+    links: list[ChainNode] = []
     for parent, words in tree:
         links.append(link(links[parent % len(links)] if links and parent else None, words))
-    holdings, held = Holdings(), list[Segment]()
+    holdings, held = Holdings(), list[ChainNode]()
     for deed, which in deeds:
         if deed == "hold" or not held:
             held.append(links[which % len(links)])
@@ -48,7 +48,7 @@ def test_the_size_is_that_of_all_links_that_are_held(
 def test_a_chain_that_is_opened_while_it_is_held_leaves_nothing_behind() -> None:
     """A store holds what it has read before a turn opens it (sealed items)."""
     sealed = encode(Compaction(id="cmp_1", encrypted_content="sealed"))
-    tip = Segment(None, (sealed,), turn=1)
+    tip = ChainNode(None, (sealed,), turn=1)
 
     def opened(item: Item) -> Item:
         inside = encode(Message(role="user", content="a word that was sealed"))

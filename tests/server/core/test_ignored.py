@@ -21,7 +21,7 @@ from tieline.events import RequestWarning, ResponseCreated
 from tieline.requests import Create
 from tieline_server.core import ignored
 from tieline_server.core.limits import Limits
-from tieline_server.core.settings import Recall, settle
+from tieline_server.core.settings import SettingsCache, settle
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "odd": 1}}
 
@@ -33,7 +33,7 @@ def asked(**members: Any) -> Create:
 
 def warned(members: dict[str, Any]) -> tuple[RequestWarning, ...]:
     """What its client is told."""
-    return settle(asked(**members), Recall(), model="m").warnings
+    return settle(asked(**members), SettingsCache(), model="m").warnings
 
 
 UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
@@ -151,7 +151,7 @@ def test_in_07_many_warnings_are_cut_and_long_names_too() -> None:
 
 
 def test_in_07_what_comes_again_is_told_again_and_not_looked_for_again() -> None:
-    recall = Recall()
+    recall = SettingsCache()
     first = settle(asked(tools=[{"type": "mcp"}]), recall, model="m")
     read = recall.work.validate
     again = settle(asked(tools=[{"type": "mcp"}], temperature=1), recall, model="m")

@@ -13,7 +13,7 @@ from tieline_server.core.lanes import Lanes
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.core.share import Share
-from tieline_server.core.standing import WAITING
+from tieline_server.core.turn_holdings import WAITING
 
 
 def lanes_of(line: Lockstep) -> Lanes:
@@ -142,7 +142,7 @@ def test_a_heartbeat_says_what_the_liveliest_lane_does(phase: str) -> None:
     assert lanes_of(line).phase == "thinking"
 
 
-class TestWhatWaitsOnAllLines:
+class TestWhatWaitsOnAllConnections:
     """Waiting requests count against their owner and the whole, whatever line they are on."""
 
     def test_an_owner_has_a_bound_over_all_lines_and_another_owner_is_served(self) -> None:

@@ -68,7 +68,7 @@ class TestTurns:
         text(Outbox(out, "a"), "x")
         out.put_last(events.SessionGoingAway(reason="old", seconds=0.0))
         text(Outbox(out, "b"), "y")
-        out.put_line(BEAT)
+        out.put_connection(BEAT)
         assert not out.empty
         kinds = [type(event) for event in taken(out)]
         assert kinds[0] is events.Heartbeat
@@ -87,7 +87,7 @@ class TestTurns:
     def test_what_belongs_to_the_line_goes_first(self) -> None:
         out = outgoing()
         text(Outbox(out, None), "x")
-        out.put_line(BEAT)
+        out.put_connection(BEAT)
         assert [event.type for event in taken(out)] == [BEAT.type, "response.output_text.delta"]
 
     @pytest.mark.parametrize("first", ["lane", "line", "last"])
@@ -96,7 +96,7 @@ class TestTurns:
         out = Outgoing(merge_from=None, wake=lambda: woken.append(1))
         puts: dict[str, Callable[[], object]] = {
             "lane": lambda: text(Outbox(out, None), "x"),
-            "line": lambda: out.put_line(BEAT),
+            "line": lambda: out.put_connection(BEAT),
             "last": lambda: out.put_last(BEAT),
         }
         puts[first]()
@@ -143,10 +143,10 @@ class TestTurns:
         out = outgoing()
         outbox = Outbox(out, None)
         text(outbox, "x")
-        out.put_line(BEAT)
+        out.put_connection(BEAT)
         out.close()
         text(outbox, "y")
-        out.put_line(BEAT)
+        out.put_connection(BEAT)
         out.put_last(BEAT)
         assert out.next() is None
         assert out.empty
@@ -155,7 +155,7 @@ class TestTurns:
         out = outgoing()
         text(Outbox(out, None), "x")
         out.close(BEAT)
-        out.put_line(BEAT)
+        out.put_connection(BEAT)
         assert taken(out) == [BEAT]
 
 
@@ -328,7 +328,7 @@ class TestTake:
             for lane, count in (("a", 3), ("b", 1), ("c", 2)):
                 for _ in range(count):
                     text(Outbox(out, lane), lane)
-            out.put_line(BEAT)
+            out.put_connection(BEAT)
             out.put_last(BEAT)
             return out
 

@@ -9,7 +9,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline_server.core.deltas import TextDelta
-from tieline_server.core.history import Tip
+from tieline_server.core.history import ChainHead
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
@@ -266,7 +266,7 @@ def test_only_the_lane_of_an_event_changes_for_its_reader() -> None:
 
 
 def test_a_chain_that_comes_with_a_response_is_bounded_like_any_other() -> None:
-    line = Lockstep(limits=Limits(line_bytes=3000))
+    line = Lockstep(limits=Limits(connection_bytes=3000))
     line.reading = False
     for number in range(6):
         theirs, response_id, told = source("x" * 1000)
@@ -280,6 +280,6 @@ def test_a_chain_that_comes_with_a_response_is_bounded_like_any_other() -> None:
     assert line.line.memory.latest("lane-5") is not None, "the one that came last is kept"
 
 
-def replace_id(tip: Tip, response_id: str) -> Tip:
+def replace_id(tip: ChainHead, response_id: str) -> ChainHead:
     """The same chain as another response's."""
-    return Tip(response_id, tip.segment, owner=tip.owner, settings=tip.settings)
+    return ChainHead(response_id, tip.segment, owner=tip.owner, settings=tip.settings)

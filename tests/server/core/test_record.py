@@ -6,7 +6,7 @@ from tests.support.core import TEN, Lockstep, output
 from tieline import events
 from tieline_server.core.deltas import CallDelta, CallStart, Finish, ReasoningDelta, TextDelta
 from tieline_server.core.limits import Limits
-from tieline_server.core.record import Marks
+from tieline_server.core.record import Timestamps
 
 S = 1_000_000
 """Microseconds in a second."""
@@ -18,13 +18,13 @@ def later(line: Lockstep, seconds: float) -> None:
     line.unix_time += seconds
 
 
-class TestMarks:
+class TestTimestamps:
     def test_a_turn_that_never_had_its_lane_waited_all_the_time(self) -> None:
-        phases = Marks(100.0).phases(103.0)
+        phases = Timestamps(100.0).phases(103.0)
         assert (phases["lane"], phases["total"], phases["overhead"]) == (3 * S, 3 * S, 0)
 
     def test_what_is_neither_engine_nor_queue_nor_client_is_overhead(self) -> None:
-        marks = Marks(0.0)
+        marks = Timestamps(0.0)
         marks.head(1.0)
         marks.resolved(1.5)
         marks.asked(3.5)
@@ -43,21 +43,21 @@ class TestMarks:
         assert phases["overhead"] == 0.75 * S
 
     def test_only_the_first_token_counts_as_the_first(self) -> None:
-        marks = Marks(0.0)
+        marks = Timestamps(0.0)
         marks.asked(1.0)
         marks.first_token(2.0)
         marks.first_token(3.0)
         assert marks.first_token_at == 2.0
 
     def test_what_an_engine_measured_adds_up_over_samplings(self) -> None:
-        marks = Marks(0.0)
+        marks = Timestamps(0.0)
         for _ in range(2):
             marks.asked(0.0)
             marks.sampled(1.0, {"render": 5})
         assert marks.phases(1.0)["render"] == 10
 
     def test_rendering_is_the_services_own_work(self) -> None:
-        marks = Marks(0.0)
+        marks = Timestamps(0.0)
         marks.head(0.0)
         marks.resolved(0.0)
         marks.asked(0.0)
@@ -65,13 +65,13 @@ class TestMarks:
         assert marks.phases(1.0)["overhead"] == 300
 
     def test_waiting_for_guards_is_the_services_own_work_and_counts_once(self) -> None:
-        marks = Marks(0.0)
+        marks = Timestamps(0.0)
         marks.head(0.0)
         marks.resolved(0.0)
         marks.asked(0.0)
         marks.sampled(1.0, {"render": 300, "guard": 500})
         assert marks.phases(1.0)["overhead"] == 800
-        refused = Marks(0.0)
+        refused = Timestamps(0.0)
         refused.head(0.0)
         refused.resolved(0.0)
         refused.asked(0.0)

@@ -14,8 +14,8 @@ from tieline_server.core.known_values import EFFORTS, INCLUDE
 from tieline_server.core.settings import (
     LOGPROBS,
     Compacting,
-    Recall,
     Settings,
+    SettingsCache,
     parse_reasoning,
     settle,
 )
@@ -24,7 +24,7 @@ from tieline_server.core.tools import MAX_TOOLS, Tool, ToolChoice
 
 def settled(**members: Any) -> Settings:
     """The settings of a create with some input."""
-    return settle(create_of(**{"input": "hi", **members}), Recall(Work()), model="m")
+    return settle(create_of(**{"input": "hi", **members}), SettingsCache(Work()), model="m")
 
 
 def refusal(**members: Any) -> ApiError:
@@ -167,13 +167,13 @@ class TestRefusals:
 
     def test_input_is_required_where_there_is_nothing_to_go_on_from(self) -> None:
         with pytest.raises(ApiError) as refused:
-            settle(create_of(), Recall(Work()), model="m")
+            settle(create_of(), SettingsCache(Work()), model="m")
         assert refused.value.code == "missing_required_parameter"
         assert refused.value.param == "input"
 
     @pytest.mark.parametrize("members", [{"generate": False}, {"previous_response_id": "r"}])
     def test_input_may_be_missing_elsewhere(self, members: dict[str, Any]) -> None:
-        assert settle(create_of(**members), Recall(Work()), model="m").model == "m"
+        assert settle(create_of(**members), SettingsCache(Work()), model="m").model == "m"
 
     def test_an_unknown_member_is_ignored(self) -> None:
         assert settled(telepathy=True).model == "m"
@@ -416,10 +416,10 @@ class TestValues:
         assert settings.generate
 
 
-class TestRecall:
+class TestSettingsCache:
     def test_the_same_settings_are_the_same_object(self) -> None:
         """What is about one turn alone makes no difference."""
-        recall = Recall(Work())
+        recall = SettingsCache(Work())
         one = settle(create_of(input="hi", temperature=0.5, tools=[tool("f")]), recall, model="m")
         again = create_of(temperature=0.5, tools=[tool("f")], input="other", event_id="e")
         assert settle(again, recall, model="m") is one
@@ -429,7 +429,7 @@ class TestRecall:
         [{"temperature": 0.25}, {"store": False}, {"metadata": {"a": "b"}}, {"tools": []}],
     )
     def test_any_other_setting_makes_other_settings(self, members: dict[str, Any]) -> None:
-        recall = Recall(Work())
+        recall = SettingsCache(Work())
         asked = {"temperature": 0.5, "tools": [tool("f")]}
         one = settle(create_of(input="hi", **asked), recall, model="m")
         other = settle(create_of(input="hi", **{**asked, **members}), recall, model="m")
@@ -439,7 +439,7 @@ class TestRecall:
 
     def test_equal_bytes_are_not_read_again(self) -> None:
         work = Work()
-        recall = Recall(work)
+        recall = SettingsCache(work)
         tools = [tool("f", description="x" * 20_000)]
         create = create_of(input="hi", tools=tools, instructions="be terse")
         first = settle(create, recall, model="m")
@@ -452,7 +452,7 @@ class TestRecall:
         assert second.instructions is first.instructions
 
     def test_other_bytes_are_read_and_take_the_place_of_the_last(self) -> None:
-        recall = Recall(Work())
+        recall = SettingsCache(Work())
         parsed: list[bytes] = []
 
         def parse(data: bytes) -> int:
@@ -463,14 +463,14 @@ class TestRecall:
 
     def test_what_was_refused_is_not_remembered(self) -> None:
         work = Work()
-        recall = Recall(work)
+        recall = SettingsCache(work)
         for _ in range(2):
             with pytest.raises(ApiError):
                 settle(create_of(input="hi", tools=[{"type": "function"}]), recall, model="m")
         assert work.validate == 2 * len(msgspec.json.encode([{"type": "function"}]))
 
     def test_one_member_does_not_answer_for_another(self) -> None:
-        recall = Recall(Work())
+        recall = SettingsCache(Work())
         assert recall.read("text", raw(None), lambda data: "text") == "text"
         assert recall.read("tools", raw(None), lambda data: "tools") == "tools"
 

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from tieline_server.core import transitions, turns
+from tieline_server.core.connection import Connection
 from tieline_server.core.lane import Lane
-from tieline_server.core.line import Line
 from tieline_server.core.transitions import (
     LANES,
     LINES,
@@ -29,7 +29,7 @@ Table = Mapping[tuple[str, str], tuple[str, str]]
 MACHINES: list[tuple[str, Any, Any, Any, Any, type]] = [
     ("TURNS", TURNS, TurnState, TurnInput, TurnAction, Turn),
     ("LANES", LANES, LaneState, LaneInput, LaneAction, Lane),
-    ("LINES", LINES, LineState, LineInput, LineAction, Line),
+    ("LINES", LINES, LineState, LineInput, LineAction, Connection),
 ]
 
 machines = pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, func, insert, select
 
 from tieline.items import Item, decode
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.database import chains
 from tieline_server.database.schema import EVENTS, ITEMS, METADATA, NODES, RESPONSES
 
@@ -64,7 +64,7 @@ def test_the_key_of_an_item_is_its_owners_alone() -> None:
 
 
 def test_what_was_never_stored_becomes_one_node_and_only_once(connection: Connection) -> None:
-    link = Segment(Segment(None, (said("a"),), turn=1), (said("b"),), turn=1)
+    link = ChainNode(ChainNode(None, (said("a"),), turn=1), (said("b"),), turn=1)
     made, new = chains.attach(connection, link, owner="ann", key=KEY, now=1.0)
     assert new
     assert made is not None

@@ -22,7 +22,7 @@ from tests.support.guards import BOTH, Reader
 from tests.support.runtime import Speaker
 from tieline_server.core.deltas import Accepted, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.guards.base import REFUSED, Counts, Guard
@@ -262,7 +262,7 @@ def test_a_chain_of_200_turns_has_each_item_read_once_going_in_or_coming_out() -
         for guard in (PATTERN, Reader()):
             counts = Counts()
             engine = around(hello(), guard, counts=counts)
-            tip: Segment | None = None
+            tip: ChainNode | None = None
             for turn in range(200):
                 tip = link(f"question {turn}", tip)
                 assert text_in(await deltas_of(engine, ask(tip=tip))) == "Hello."

@@ -21,8 +21,8 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.tally import Tally
 from tieline_server.core.tools import Tool
+from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.guards.base import Counts, Spent
 from tieline_server.guards.held import Asked
 from tieline_server.guards.output import Gate, Watcher
@@ -56,7 +56,7 @@ def seen(out: Sequence[Delta]) -> list[Delta]:
 
 def used(out: Sequence[Delta]) -> tuple[int, int]:
     """Output and reasoning tokens, as a turn counts them."""
-    tally = Tally()
+    tally = UsageCounter()
     tally.count([delta for delta in out if not isinstance(delta, Accepted | Finish)])
     usage = tally.usage(None)
     return usage.output_tokens, usage.output_tokens_details.reasoning_tokens

@@ -12,7 +12,7 @@ from tests.support.engine_contract import WEATHER, link, prompt
 from tests.support.guards import Reader
 from tieline.items import Item, Opened, decode_input
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.guards.base import Counts, Piece, Stage, Unchecked
 from tieline_server.guards.verdicts import HEADS, LARGE, Verdicts, ask
 
@@ -33,7 +33,7 @@ def output(text: str) -> list[dict[str, str]]:
     return [{"type": "function_call_output", "call_id": "c", "output": text}]
 
 
-def ending(tip: Segment, **members: Any) -> Prompt:
+def ending(tip: ChainNode, **members: Any) -> Prompt:
     return prompt(tip=tip, **members)
 
 
@@ -203,7 +203,7 @@ def test_what_stands_before_a_compaction_is_not_read_and_what_it_holds_is() -> N
             type="compaction",
             opened=Opened(items=(kept,), whole=True),
         )
-        folded = Segment(link("bad"), (item,), turn=2)
+        folded = ChainNode(link("bad"), (item,), turn=2)
         assert await verdicts.flagged(ending(folded)) is None
         assert reader.read == ["kept"]
 

@@ -15,7 +15,7 @@ from tieline.errors import ApiError
 from tieline.requests import Cancel, Create, Request, Resume, SessionEnd
 from tieline_server.core.effects import Principal
 from tieline_server.homes import Home, Link
-from tieline_server.runtime import LineRuntime, LocalHome
+from tieline_server.runtime import ConnectionDriver, LocalHome
 
 
 class Neighbours:
@@ -38,7 +38,7 @@ def pair(answer: Answer) -> tuple[Stage, Stage]:
     near, far = Stage(hello), Stage(answer)
     home = LocalHome(far.services)
     near.services = msgspec.structs.replace(near.services, homes=Neighbours(home))
-    near.services.running.lines.clear()
+    near.services.running.connections.clear()
     near.line = near.open()
     return near, far
 
@@ -49,7 +49,7 @@ async def close(*stages: Stage) -> None:
         await stage.line.close()
     for stage in stages:
         await stage.services.running.close()
-        assert stage.services.running.lines == set()
+        assert stage.services.running.connections == set()
         assert stage.services.budget.size == 0
 
 
@@ -146,7 +146,7 @@ class TestLinks:
         ],
     )
     def test_after_a_goodbye_nothing_new_begins_on_the_lane_and_the_line_closes(
-        self, goodbye: Callable[[LineRuntime], None], code: str
+        self, goodbye: Callable[[ConnectionDriver], None], code: str
     ) -> None:
         async def test() -> None:
             near, far = pair(hello)
@@ -187,7 +187,7 @@ class TestLinks:
         async def test() -> None:
             near, far = pair(mute)
             near.authenticate = authenticate
-            near.services.running.lines.clear()
+            near.services.running.connections.clear()
             near.line = near.open()
             far.create(resumable=True)
             response_id = (await far.until(events.ResponseInProgress)).response.id
@@ -209,7 +209,7 @@ class TestLinks:
             near, far = pair(mute)
             far.create(resumable=True)
             created = await far.until(events.ResponseInProgress)
-            (turn,) = far.line.line._lanes.turns()
+            (turn,) = far.line.connection._lanes.turns()
             assert turn.log is not None
             turn.log.drop()
             near.resume(created.response.id, event_id="e", stream_id="a")
@@ -279,7 +279,7 @@ class TestLostCreates:
         near, far = pair(hello)
         home = Ending(far.services)
         home.error = error
-        near.services.running.lines.clear()
+        near.services.running.connections.clear()
         near.replace(homes=Neighbours(home))
         far.create(resumable=True)
         response_id = (await far.until(events.ResponseCompleted)).response.id

@@ -140,12 +140,12 @@ class TestMoves:
             stage.line = stage.open()
             store.gate.clear()
             stage.create(resumable=True, previous_response_id=parent)
-            (turn,) = stage.line.line._lanes.turns()
+            (turn,) = stage.line.connection._lanes.turns()
             await loop_turns()
             await stage.line.close()
             peer = stage.peer()
             peer.resume(turn.id)
-            await until(lambda: turn.host is peer.line.line)
+            await until(lambda: turn.host is peer.line.connection)
             store.gate.set()
             last = await peer.until(events.ResponseCompleted)
             assert last.response.previous_response_id == parent
@@ -158,7 +158,7 @@ class TestMoves:
         async def test() -> None:
             stage = Stage(endless, limits=Limits(outbox=8))
             stage.create(resumable=True)
-            await until(lambda: stage.line.line.outgoing.unsent(None) >= 8)
+            await until(lambda: stage.line.connection.outgoing.unsent(None) >= 8)
             await loop_turns()
             paused_at = stage.engine.steps
             await loop_turns()
@@ -185,7 +185,7 @@ class TestMoves:
             reader.create(idempotency_key="k")
             for _ in range(600):
                 await stage.until(events.OutputTextDelta)
-            assert reader.line.line.outgoing.unsent(None) <= 8 + 256
+            assert reader.line.connection.outgoing.unsent(None) <= 8 + 256
             for _ in range(300):
                 await reader.until(events.OutputTextDelta)
             assert reader.numbers == list(range(len(reader.seen)))
@@ -240,7 +240,7 @@ class TestMoves:
         run(test)
 
 
-class TestKept:
+class TestReplayLogs:
     @pytest.mark.parametrize(
         "members",
         [

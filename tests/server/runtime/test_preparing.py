@@ -26,7 +26,7 @@ class TestCounting:
             assert len(stage.records) == 1, "counting is no turn"
             assert stage.engine.prompts == []
             await stage.line.close()
-            assert stage.services.running.lines == set()
+            assert stage.services.running.connections == set()
 
         run(test)
 

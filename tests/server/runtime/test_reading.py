@@ -17,9 +17,9 @@ from tieline.errors import ApiError
 from tieline.requests import Cancel
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Principal, Prompt
-from tieline_server.core.kept import KeptTurns
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import relaned
+from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.engines.base import EngineError
 from tieline_server.homes import Home
 from tieline_server.journals.base import Begun
@@ -248,7 +248,7 @@ class TestResumes:
             stage = Stage(mute)
             stage.create(resumable=True)
             created = await stage.until(events.ResponseInProgress)
-            (turn,) = stage.line.line._lanes.turns()
+            (turn,) = stage.line.connection._lanes.turns()
             assert turn.log is not None
             turn.log.drop()
             peer = stage.peer()
@@ -277,12 +277,12 @@ class TestRoom:
             peer = stage.peer()
             peer.resume(response_id, stream_id="a")
             await loop_turns()
-            waiting = peer.line.line.outgoing.waiting
+            waiting = peer.line.connection.outgoing.waiting
             assert waiting > 100
             # A client that takes nothing may ask as often as it likes.
             peer.resume(response_id, stream_id="b")
             await loop_turns()
-            assert peer.line.line.outgoing.waiting == waiting
+            assert peer.line.connection.outgoing.waiting == waiting
             while (await peer.until(events.ResponseCreated)).stream_id != "b":
                 pass
             assert [event.stream_id for event in peer.seen[:waiting]] == ["a"] * waiting
@@ -301,7 +301,7 @@ class TestReaders:
             read = await read_all(stage, last.response.id, 0)
             assert relaned(read, "a") == stage.seen[1:]
             assert all(not event.stream_id for event in read)
-            assert stage.line.line.memory.latest("a") is not None
+            assert stage.line.connection.memory.latest("a") is not None
             await stage.line.close()
             await stage.services.running.close()
 
@@ -436,7 +436,7 @@ def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> None:
 def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_told() -> None:
     async def test() -> None:
         stage = Stage(endless)
-        kept_turns = KeptTurns(each=64 * 1024)
+        kept_turns = ReplayLogs(each=64 * 1024)
         stage.replace(running=Running(kept_turns), journal=Forgetful(now=lambda: 0.0))
         stage.create(resumable=True, store=True)
         made = (await stage.until(events.ResponseCreated)).response

@@ -22,7 +22,7 @@ from tests.support.runtime import (
 from tieline import events
 from tieline.codecs.json import decode_event, encode
 from tieline.requests import Cancel
-from tieline_server.core.line import Line
+from tieline_server.core.connection import Connection
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
 from tieline_server.journals.base import Begun, Claim, Entry
@@ -161,7 +161,7 @@ class TestJournals:
             stage.create(store=True, resumable=True, idempotency_key="k")
             await loop_turns()
             if how == "dropped":
-                (turn,) = stage.line.line._lanes.turns()
+                (turn,) = stage.line.connection._lanes.turns()
                 assert turn.log is not None
                 turn.log.drop()
                 stage.line.drop()
@@ -237,7 +237,7 @@ class TestJournals:
     def test_what_is_left_of_a_stored_turn_keeps_neither_it_nor_its_line(self, ends: bool) -> None:
         async def test() -> None:
             stage = Stage(hello if ends else endless)
-            with none_left(Turn, Line):
+            with none_left(Turn, Connection):
                 peer = stage.peer()
                 peer.create(resumable=True, store=True)
                 if ends:

@@ -92,7 +92,7 @@ class TestCancels:
             ((record, transport),) = stage.records
             assert (record.outcome, transport) == ("cancelled", "test")
             await running.close()
-            assert running.lines == set()
+            assert running.connections == set()
 
         run(test)
 
@@ -114,7 +114,7 @@ class TestShelters:
             gate.set()
             await until(lambda: len(stage.records) == 1)
             assert stage.records[0][0].outcome == "completed"
-            await until(lambda: stage.services.running.lines == set())
+            await until(lambda: stage.services.running.connections == set())
             kept = stage.kept(response_id)
             assert kept.ended
             await stage.services.running.close()
@@ -141,14 +141,14 @@ class TestShelters:
             stage = Stage(mute, limits=Limits(resume_window=0.0))
             stage.create(resumable=True)
             await stage.until(events.ResponseInProgress)
-            (turn,) = stage.line.line._lanes.turns()
+            (turn,) = stage.line.connection._lanes.turns()
             assert turn.settings is not None
             turn.settings = replace(turn.settings, background=True)
             await stage.line.close()
             await loop_turns()
             assert stage.records == []
-            (shelter,) = stage.services.running.lines
-            assert shelter.line.next_deadline() is None
+            (shelter,) = stage.services.running.connections
+            assert shelter.connection.next_deadline() is None
             await stage.services.running.close()
             assert len(stage.records) == 1
 
@@ -161,7 +161,7 @@ class TestShelters:
             await stage.services.running.drain(0.01)
             ((record, _),) = stage.records
             assert (record.outcome, record.reason) == ("incomplete", "server_draining")
-            assert stage.services.running.lines == set()
+            assert stage.services.running.connections == set()
             await stage.services.running.close()
 
         run(test)
@@ -215,7 +215,7 @@ def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
         await stage.line.close()
         assert [record.outcome for record, _ in stage.records] == ["disconnected"]
         assert stage.engine.stopped == 1
-        assert stage.services.running.lines == set()
+        assert stage.services.running.connections == set()
         await stage.services.running.close()
 
     run(test)

@@ -23,7 +23,7 @@ from tests.support.store_contract import (
 )
 from tieline.items import decode_input
 from tieline_server.core.effects import Discard, Saved
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.database.connection import READERS
 from tieline_server.database.errors import Away, DatabaseError, Unavailable
 from tieline_server.database.retention import ROUND
@@ -137,7 +137,7 @@ def test_a_put_never_walks_what_is_stored_before_it(address: str) -> None:
         records = chain(20)
         for record in records[:-1]:
             await put(opened.store, record)
-        broken = Segment(None, tuple(decode_input(b'"a trap"')), turn=1)
+        broken = ChainNode(None, tuple(decode_input(b'"a trap"')), turn=1)
         records[15].tip.segment.parent = broken
         await put(opened.store, records[-1])
         assert len(texts(await opened.store.get("ann", "resp_19"))) == 40

@@ -9,7 +9,7 @@ from tieline.errors import ApiError
 from tieline.requests import Cancel, Create, SessionStart
 from tieline_server.engines.base import EngineError
 from tieline_server.transports.answers import error_of, final_answer, next_event, traced
-from tieline_server.transports.calls import LiveLine
+from tieline_server.transports.calls import LiveConnection
 
 
 def test_an_in_band_error_becomes_the_exception_of_its_status() -> None:
@@ -31,7 +31,7 @@ def test_an_answer_is_the_response_with_its_phases_where_they_were_asked_for() -
         stage = Stage(hello)
         stage.line.receive(SessionStart(extensions=["timing"]), size=0)
         stage.create()
-        answer = await final_answer(LiveLine(stage.line))
+        answer = await final_answer(LiveConnection(stage.line))
         assert answer.response.status == "completed"
         assert answer.phases["total"] > 0
         stage.create()
@@ -46,7 +46,7 @@ def test_what_came_instead_of_a_response_is_raised(accepted: bool) -> None:
         stage = Stage(raising(EngineError.of("engine_unavailable", "No."), accepted=accepted))
         stage.create()
         with pytest.raises(ApiError) as caught:
-            await final_answer(LiveLine(stage.line))
+            await final_answer(LiveConnection(stage.line))
         assert (caught.value.code, caught.value.status) == ("engine_unavailable", 503)
         await stage.line.close()
 
@@ -56,7 +56,7 @@ def test_what_came_instead_of_a_response_is_raised(accepted: bool) -> None:
 def test_a_line_that_was_ended_raises_why() -> None:
     async def main() -> None:
         stage = Stage(hello)
-        live = LiveLine(stage.line)
+        live = LiveConnection(stage.line)
         live.end(ApiError.of("server_draining", "Bye."))
         with pytest.raises(ApiError) as caught:
             await next_event(live)

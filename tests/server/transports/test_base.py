@@ -6,9 +6,9 @@ from importlib import import_module
 import pytest
 
 from tieline_server.transports import DOORS
-from tieline_server.transports.base import Door
+from tieline_server.transports.base import TransportServer
 
-METHODS = {name: each for name, each in vars(Door).items() if not name.startswith("_")}
+METHODS = {name: each for name, each in vars(TransportServer).items() if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("name", DOORS)

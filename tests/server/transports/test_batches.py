@@ -21,7 +21,7 @@ def written(*phases: str, most: int, first: str | None = None) -> list[bytes]:
     async def main() -> None:
         stage = Stage(hello)
         for phase in phases:
-            stage.line.line.outgoing.put_line(Heartbeat(phase=phase))
+            stage.line.connection.outgoing.put_connection(Heartbeat(phase=phase))
         given = [] if first is None else [Heartbeat(phase=first)]
         batches = Batches(stage.line, words, most=most, first=given)
         while (data := batches.next()) is not None:
@@ -67,7 +67,7 @@ def test_what_stands_behind_events_that_the_client_does_not_get_is_not_left() ->
 
     async def main() -> None:
         stage = Stage(hello)
-        outgoing = stage.line.line.outgoing
+        outgoing = stage.line.connection.outgoing
         outgoing.put("a", SteerAccepted(steer=SteerRef(previous_response_id="resp_1")))
         outgoing.put_last(Heartbeat(phase="last"))
         batches = Batches(stage.line, words, most=100)

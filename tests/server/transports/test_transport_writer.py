@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.grpc_harness import run
-from tieline_server.transports.pulse import PACE, Pulse, Stuck
 from tieline_server.transports.transport_writer import TransportWriter
+from tieline_server.transports.writer_timer import PACE, Stuck, WriterTimer
 
 BEHIND = 64
 PIECE = b"x" * 65_536
@@ -23,7 +23,7 @@ class Written:
         self.near = near.transport
         self.reader = reader
         unsent = self.near.get_write_buffer_size
-        self.pulse = Pulse(heartbeat=60.0, write_timeout=write_timeout, unsent=unsent)
+        self.pulse = WriterTimer(heartbeat=60.0, write_timeout=write_timeout, unsent=unsent)
         self.near.set_write_buffer_limits(high=BEHIND)
         self.writer = TransportWriter(self.near, self.pulse, behind=BEHIND, drain=near.drain)
 

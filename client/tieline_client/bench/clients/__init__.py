@@ -1,17 +1,17 @@
 """Load clients that are cheap, so that the server is what is measured. Blocking sockets."""
 
-from tieline_client.bench.clients.base import Line, LoadError, Seen, Turn, take_turn
-from tieline_client.bench.clients.grpc import GrpcLine
-from tieline_client.bench.clients.sse import SseLine
-from tieline_client.bench.clients.websocket import WebSocketLine
+from tieline_client.bench.clients.base import Connection, LoadError, Seen, Turn, take_turn
+from tieline_client.bench.clients.grpc import GrpcConnection
+from tieline_client.bench.clients.sse import SseConnection
+from tieline_client.bench.clients.websocket import WebSocketConnection
 
 __all__ = [
-    "GrpcLine",
-    "Line",
+    "GrpcConnection",
+    "Connection",
     "LoadError",
     "Seen",
-    "SseLine",
+    "SseConnection",
     "Turn",
-    "WebSocketLine",
+    "WebSocketConnection",
     "take_turn",
 ]

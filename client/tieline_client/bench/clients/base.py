@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     """Of a call, where the event ends one."""
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """An open connection to one server; ``recorded`` collects the bytes of events, if set."""
 
     recorded: bytearray | None
@@ -65,7 +65,7 @@ class Turn(NamedTuple):
     call_id: str = ""
 
 
-def take_turn(line: Line, request: bytes) -> Turn:
+def take_turn(line: Connection, request: bytes) -> Turn:
     """Sends a request and reads until its turn is over; raises :class:`LoadError` on failure."""
     line.send(request)
     count, call_id = 0, ""

@@ -33,8 +33,8 @@ _DELTAS: Final = frozenset({"output_text_delta", "function_call_arguments_delta"
 _TYPES: Final = {name: arm.type for name, arm in EVENTS.items()}
 
 
-class GrpcLine:
-    """One connection with one stream of ``method``; see ``base.Line``."""
+class GrpcConnection:
+    """One connection with one stream of ``method``; see ``base.Connection``."""
 
     def __init__(self, address: str, *, api_key: str | None = None, method: str = "Connect"):
         self.recorded: bytearray | None = None

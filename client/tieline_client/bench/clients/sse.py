@@ -10,8 +10,9 @@ PATH: Final = "/v1/responses"
 _END: Final = b"[DONE]"
 
 
-class SseLine:
-    """One connection; see ``base.Line``. ``recorded`` holds bodies without their chunk framing."""
+class SseConnection:
+    """One connection; see ``base.Connection``. ``recorded`` holds bodies without their chunk
+    framing."""
 
     def __init__(self, address: str, *, api_key: str | None = None, path: str = PATH) -> None:
         self.recorded: bytearray | None = None

@@ -41,8 +41,8 @@ def _length(size: int, mask_bit: int) -> bytes:
     return struct.pack(">BQ", mask_bit | 127, size)
 
 
-class WebSocketLine:
-    """One connection; see ``base.Line``. ``recorded`` holds whole frames."""
+class WebSocketConnection:
+    """One connection; see ``base.Connection``. ``recorded`` holds whole frames."""
 
     def __init__(self, address: str, *, api_key: str | None = None, path: str = PATH) -> None:
         self.recorded: bytearray | None = None

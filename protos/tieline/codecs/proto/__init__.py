@@ -2,7 +2,7 @@
 
 ``encode_*``, ``decode_*``, ``to_*`` and ``from_*`` go between our structs and messages;
 ``*_to_proto`` and ``*_to_json`` are the lossless bridge between JSON text and messages. Each end
-of a line owns an encoder and a decoder, which remember what comes again.
+of a connection owns an encoder and a decoder, which remember what comes again.
 """
 
 from tieline import items

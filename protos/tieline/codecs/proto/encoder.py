@@ -1,4 +1,4 @@
-"""The events of one line as the bytes that its stream writes.
+"""The events of one connection as the bytes that its stream writes.
 
 What a turn of text or of calls sends is written field by field; whatever is rare goes by
 :func:`encode_event`, whose bytes these are up to the order of fields.
@@ -12,11 +12,11 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline import events
-from tieline.codecs.memory import MAX_LANES, Memory
 from tieline.codecs.proto.events import encode_event, to_warning
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
 from tieline.codecs.proto.schema import EVENTS, ITEM, RESPONSE, Arm
 from tieline.codecs.proto.shapes import item_of, own_of, part_of
+from tieline.codecs.repeat_cache import MAX_LANES, RepeatCache
 from tieline.events import Event, LifecycleEvent
 from tieline.responses import Response
 from tieline.v1.events_pb2 import (
@@ -198,7 +198,7 @@ _Pieces = list[bytes]
 
 
 class EventEncoder:
-    """Encodes the events of one line and remembers what comes again.
+    """Encodes the events of one connection and remembers what comes again.
 
     The part that deltas belong to, the settings that each lifecycle event echoes (tools,
     instructions, ...) and the output items of running turns are each built once.
@@ -215,7 +215,7 @@ class EventEncoder:
         """What the last one of each class on each lane was for."""
         self._fronts: dict[tuple[Any, ...], _Fronts] = {}
         self._place: tuple[tuple[Any, ...], bytes] = ((), b"")
-        self._memory = Memory[bytes]()
+        self._memory = RepeatCache[bytes]()
         self._contents: dict[bytes, bytes] = {}
         self._items: dict[bytes, bytes] = {}
         self._snapshot: tuple[Response, bytes] | None = None

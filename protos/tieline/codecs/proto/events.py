@@ -8,7 +8,7 @@ from tieline import events
 from tieline.codecs import json
 from tieline.codecs.proto.bridge import Bridge
 from tieline.codecs.proto.errors import error_status
-from tieline.codecs.proto.memory import FieldMemory
+from tieline.codecs.proto.field_reader import FieldReader
 from tieline.codecs.proto.schema import EVENT, EVENTS, RESPONSE, Arm
 from tieline.errors import ApiError
 from tieline.events import ErrorEvent, Event, LifecycleEvent, RequestWarning
@@ -142,12 +142,12 @@ def _event(arm: Arm, message: ServerEvent, values: dict[str, Any]) -> Event:
 
 
 class EventDecoder:
-    """Reads the events of one line and reads the settings that responses echo only once."""
+    """Reads the events of one connection and reads the settings that responses echo only once."""
 
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        self._fields = FieldMemory()
+        self._fields = FieldReader()
 
     @property
     def work(self) -> int:

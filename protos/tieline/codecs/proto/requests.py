@@ -1,4 +1,4 @@
-"""Client events as ``tieline.v1.ConnectRequest``, and back with what a line remembers."""
+"""Client events as ``tieline.v1.ConnectRequest``, and back with what a connection remembers."""
 
 from typing import Any, Final
 
@@ -6,12 +6,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from tieline.codecs import json
-from tieline.codecs.memory import MAX_NAME, Memory
 from tieline.codecs.proto.bridge import Bridge
+from tieline.codecs.proto.field_reader import NAMES, FieldReader
 from tieline.codecs.proto.fields import NULL, Spec, extras, getter
 from tieline.codecs.proto.frames import field, tag
-from tieline.codecs.proto.memory import NAMES, FieldMemory
 from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS, raw_members
+from tieline.codecs.repeat_cache import MAX_NAME, RepeatCache
 from tieline.complaints import refusal
 from tieline.requests import Create, Request, unknown_of
 from tieline.v1.line_pb2 import ConnectRequest
@@ -69,7 +69,7 @@ def from_create(message: ResponseCreate) -> Create:
 
 
 class RequestEncoder:
-    """Encodes the client events of one line and builds settings that come again only once.
+    """Encodes the client events of one connection and builds settings that come again only once.
 
     >>> from tieline.requests import Cancel
     >>> cancel = Cancel(response_id="resp_1")
@@ -80,7 +80,7 @@ class RequestEncoder:
     __slots__ = ("_memory", "work")
 
     def __init__(self) -> None:
-        self._memory = Memory[bytes]()
+        self._memory = RepeatCache[bytes]()
         self.work = 0
         """Bytes really built, without what was remembered."""
 
@@ -125,7 +125,7 @@ _CREATE: Final = tag(ConnectRequest.RESPONSE_CREATE_FIELD_NUMBER)
 
 
 class RequestDecoder:
-    """Reads the client events of one line and remembers their free-form members.
+    """Reads the client events of one connection and remembers their free-form members.
 
     Tools and instructions come again in full with every create. A field that equals the last one
     of its name is not turned into JSON again: the same object is handed out.
@@ -135,7 +135,7 @@ class RequestDecoder:
 
     def __init__(self) -> None:
         self._json = json.RequestDecoder()
-        self._fields = FieldMemory()
+        self._fields = FieldReader()
         self._work = 0
 
     @property

@@ -34,7 +34,7 @@ from tieline.items import (
 )
 from tieline_server.core.client_tools import as_functions, callable_tools
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import Tool
 from tieline_server.engines.chat_format.constrain import Constraint, Speech
@@ -42,7 +42,7 @@ from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.effort import NAMES, words_for
 from tieline_server.engines.chat_format.gguf_metadata import Metadata
 from tieline_server.engines.chat_format.jinja_template import Forms, JinjaTemplate
-from tieline_server.engines.chat_format.sampled_ids import Memory, Sampled
+from tieline_server.engines.chat_format.sampled_ids import Sampled, SampledIds
 from tieline_server.engines.chat_format.syntax import Syntax, recognise
 from tieline_server.engines.chat_format.syntax.base import ID, INDEX, NAME, VALUE
 from tieline_server.engines.chat_format.tokens import Tokens, Trusted
@@ -110,7 +110,7 @@ class Rendered(Struct, frozen=True, kw_only=True):
     """Tokens of the whole chain."""
     answers: bool = False
     """Whether the last link has outputs of calls that are in one before it."""
-    link: Segment | None = None
+    link: ChainNode | None = None
 
 
 EMPTY: Final = Rendered()
@@ -148,7 +148,7 @@ class ChatTemplate:
         self._jinja = JinjaTemplate(
             metadata.template, bos=metadata.bos, eos=metadata.eos, special=[*metadata.special]
         )
-        self.memory: Final = Memory()
+        self.memory: Final = SampledIds()
         self._manners: dict[str | None, Manner] = {}
         forms = self._jinja.forms()
         self._syntax: Syntax = recognise(self._jinja.whole, forms, special=[*metadata.special])
@@ -210,7 +210,7 @@ class ChatTemplate:
             return True
         self._forms = forms
         for chat in CHATS:
-            tip = Segment(None, tuple(decode_input(msgspec.json.encode(chat))))
+            tip = ChainNode(None, tuple(decode_input(msgspec.json.encode(chat))))
             mine = "".join([*(part for each in self.parts_of(tip) for part in each), forms.opening])
             # Without tools, which some templates show again behind each question (Mistral).
             whole = self._chat.text([tip], tools=()) or self._chat.text([tip], tools=LOOK_TOOLS)
@@ -227,7 +227,7 @@ class ChatTemplate:
                 return False
         return True
 
-    def begin(self, tip: Segment, constraint: Constraint) -> Sampled:
+    def begin(self, tip: ChainNode, constraint: Constraint) -> Sampled:
         """A record of the answer that is about to be sampled under ``constraint``."""
         speech = constraint.speech or self.speech
         return self.memory.begin(tip, speech.opening)
@@ -283,7 +283,7 @@ class ChatTemplate:
         call = syntax.call.replace(NAME, "its name").replace(VALUE, value)
         return f"{syntax.opens}{call}{syntax.closes}".replace(ID, "its id").replace(INDEX, "0")
 
-    def whole(self, links: Sequence[Segment], settings: Settings, manner: Manner) -> list[int]:
+    def whole(self, links: Sequence[ChainNode], settings: Settings, manner: Manner) -> list[int]:
         """The ids of a chat that is rendered whole; raises :class:`EngineError` for one that the
         template refuses."""
         offered = [tool for tool in callable_tools(settings) if tool.type in CALLABLE]
@@ -301,7 +301,7 @@ class ChatTemplate:
             ids = [*manner.prelude, *ids]
         return ids
 
-    def _kept(self, link: Segment) -> "array[int] | None":
+    def _kept(self, link: ChainNode) -> "array[int] | None":
         """The ids that ``link`` was sampled as, without what the template writes around them."""
         found = self.memory.find(link)
         # Of a thought, the template decides whether it is shown again.
@@ -312,14 +312,14 @@ class ChatTemplate:
             return answer.spoken(ids)
         return ids[:-1] if ids[-1] in self.speech.ends else ids
 
-    def chain(self, tip: Segment, work: Work) -> Rendered:
+    def chain(self, tip: ChainNode, work: Work) -> Rendered:
         """The chain that ends in ``tip``; only links that were never rendered cost anything.
 
         Their bytes are added to ``work.render``. Raises :class:`EngineError` for content that
         is no text.
         """
 
-        def step(before: Rendered, link: Segment) -> Rendered:
+        def step(before: Rendered, link: ChainNode) -> Rendered:
             ids = self._sampled(link) if self.cuts else NO_IDS
             if ids is None:
                 work.render += link.size
@@ -335,7 +335,7 @@ class ChatTemplate:
 
         return tip.derive(self, EMPTY, step)
 
-    def _sampled(self, link: Segment) -> "array[int] | None":
+    def _sampled(self, link: ChainNode) -> "array[int] | None":
         """The link as it was sampled, from the opening that it was asked for with."""
         found = self.memory.find(link)
         if found is None:
@@ -345,13 +345,13 @@ class ChatTemplate:
         ended = sampled[-1] in self.speech.ends
         return array("i", [*answer.opening, *sampled, *self._close[1 if ended else 0 :]])
 
-    def _tokenised(self, link: Segment) -> list[int]:
+    def _tokenised(self, link: ChainNode) -> list[int]:
         ids: list[int] = []
         for parts in self.parts_of(link):
             ids += self.tokens.encode(*parts)
         return ids
 
-    def parts_of(self, link: Segment) -> Iterator[list[str]]:
+    def parts_of(self, link: ChainNode) -> Iterator[list[str]]:
         """The messages that show ``link`` to the model, each in parts."""
         asked = calls_of(link, first=self._syntax.first)
         for kind, run in groupby(as_functions(link.shown, describe), _kind):
@@ -397,11 +397,11 @@ class ChatTemplate:
         parts = [part for each in outputs for part in (between, *each)][1:]
         yield [opens, *parts, closes]
 
-    def unrendered(self, tip: Segment, *, whole: bool = False) -> int:
+    def unrendered(self, tip: ChainNode, *, whole: bool = False) -> int:
         """Bytes of the links of ``tip``'s chain that are to be rendered: those that never were,
         or the ``whole`` of it."""
         size = 0
-        link: Segment | None = tip
+        link: ChainNode | None = tip
         while link is not None and (whole or self not in link.memo):
             size += link.size
             link = link.base

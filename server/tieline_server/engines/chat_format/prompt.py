@@ -45,7 +45,7 @@ class Preface(Struct, frozen=True, kw_only=True):
     def serves(self, settings: Settings, extra: tuple[Tool, ...]) -> bool:
         """Whether it would come out the same for these.
 
-        A lane that sends the same bytes again gets the same objects (``settings.Recall``).
+        A lane that sends the same bytes again gets the same objects (``settings.SettingsCache``).
         """
         return self.made_of(settings) and self.extra is extra
 

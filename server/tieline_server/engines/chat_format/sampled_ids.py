@@ -16,7 +16,7 @@ from msgspec import Struct
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from tieline_server.core.client_tools import as_functions
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.tool_text import describe
 
@@ -107,19 +107,19 @@ class Sampled:
         self._chars += len(text)
 
 
-class Memory:
+class SampledIds:
     """What was sampled from each link, hung on it."""
 
     __slots__ = ()
 
-    def begin(self, tip: Segment, opening: Sequence[int] = ()) -> Sampled:
+    def begin(self, tip: ChainNode, opening: Sequence[int] = ()) -> Sampled:
         """A record of what is about to be sampled from the chain that ends in ``tip``."""
         answers: list[Sampled] = tip.memo.setdefault(self, [])
         del answers[: 1 - KEPT]
         answers.append(Sampled(opening))
         return answers[-1]
 
-    def find(self, link: Segment) -> "tuple[Sampled, array[int]] | None":
+    def find(self, link: ChainNode) -> "tuple[Sampled, array[int]] | None":
         """The answer that ``link`` was sampled as, and its ids; None where nothing is known."""
         answers: list[Sampled] = link.parent.memo.get(self, []) if link.parent else []
         if not answers or link.restarts:

@@ -28,7 +28,7 @@ from tieline.items import (
     encode,
 )
 from tieline_server.core.client_tools import as_functions
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.tools import brought_by
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import parameters
@@ -67,7 +67,7 @@ class Asked(Struct, frozen=True):
     call_id: str
 
 
-def calls_of(link: Segment, *, first: int) -> dict[str, Asked]:
+def calls_of(link: ChainNode, *, first: int) -> dict[str, Asked]:
     """The calls that outputs in ``link`` may answer, each with its place in its answer."""
     asked: dict[str, Asked] = {}
     for items in (link.parent.open_calls.values() if link.parent else ()), link.shown:
@@ -176,7 +176,7 @@ class WholeChat:
         except FAULTS:
             return ""
 
-    def text(self, links: Sequence[Segment], *, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    def text(self, links: Sequence[ChainNode], *, tools: Sequence[Mapping[str, Any]]) -> str | None:
         """A chat as text; None where the template refuses it."""
         built = _Builder(self._jinja, self._syntax)
         for link in links:
@@ -188,12 +188,12 @@ class WholeChat:
 
     def ids(
         self,
-        links: Sequence[Segment],
+        links: Sequence[ChainNode],
         told: str | None,
         tools: Sequence[Mapping[str, Any]],
         *,
         words: Mapping[str, Any],
-        sampled: "Mapping[Segment, array[int]]",
+        sampled: "Mapping[ChainNode, array[int]]",
     ) -> list[int]:
         """The ids of a chat; raises :class:`EngineError` where the template refuses it."""
         built = _Builder(self._jinja, self._syntax)
@@ -278,7 +278,7 @@ class _Builder:
             text = text.replace(written, self.mark(ids), 1)
         return text
 
-    def add(self, link: Segment, sampled: "array[int] | None" = None) -> None:
+    def add(self, link: ChainNode, sampled: "array[int] | None" = None) -> None:
         """The messages of one link."""
         found = calls_of(link, first=self._syntax.first)
         asked = {key: replace(each, name=self._name(each.name)) for key, each in found.items()}

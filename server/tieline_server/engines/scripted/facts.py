@@ -1,6 +1,6 @@
 """What the scripted engine knows of a chain: its size in tokens, and the facts that rules ask for.
 
-Everything here is made once for each link (:meth:`Segment.derive`), so that a turn costs what is
+Everything here is made once for each link (:meth:`ChainNode.derive`), so that a turn costs what is
 new in it, whatever the history.
 """
 
@@ -21,7 +21,7 @@ from tieline.items import (
     Opaque,
     Reasoning,
 )
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import Tool, brought_by
 
@@ -65,11 +65,11 @@ class Reader:
         self.said: str | None = None
         """Text of the user's last message, where it was read."""
 
-    def facts_of(self, chain: Segment) -> Facts:
+    def facts_of(self, chain: ChainNode) -> Facts:
         """The facts of ``chain``; only links that are new are read."""
         return chain.derive(KEY, NOTHING, self._step)
 
-    def _step(self, before: Facts, link: Segment) -> Facts:
+    def _step(self, before: Facts, link: ChainNode) -> Facts:
         """The facts when the items of ``link`` have joined the chain."""
         tokens = before.tokens
         user, output, tools, last = before.user, before.output, before.tools, before.last
@@ -100,10 +100,10 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
-def size_to_learn(chain: Segment) -> int:
+def size_to_learn(chain: ChainNode) -> int:
     """Bytes of JSON that :meth:`Reader.facts_of` would have to read."""
     size = 0
-    link: Segment | None = chain
+    link: ChainNode | None = chain
     while link is not None and KEY not in link.memo:
         size += link.size
         link = link.base

@@ -24,7 +24,7 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     TextDelta,
 )
-from tieline_server.core.tally import MOST
+from tieline_server.core.usage_counter import MOST
 from tieline_server.engines.upstream.modes import Answer
 
 LONGEST: Final = 128

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import LOGPROBS, Settings
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
@@ -173,7 +173,7 @@ class CompletionsMode:
     def _ids_of(self, prompt: Prompt) -> "list[bytes | memoryview]":
         """The ids of a chain, each with a comma before it; those of a link are encoded once."""
 
-        def step(before: Items, link: Segment) -> Items:
+        def step(before: Items, link: ChainNode) -> Items:
             ids = self._template.chain(link, prompt.work).ids
             return before.followed_by(b"," + _bare(ids) if ids else b"")
 

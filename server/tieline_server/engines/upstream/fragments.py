@@ -19,7 +19,7 @@ from msgspec import Struct
 from tieline.items import Item
 from tieline_server.core.client_tools import as_functions
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import views
 from tieline_server.engines.upstream.tool_names import found, wire_name
@@ -82,7 +82,7 @@ class Rendered(Struct, frozen=True, kw_only=True):
         return self.length + rest + sum(map(len, self.held))
 
 
-def messages_of(tip: Segment, work: Work, *, start: Segment | None = None) -> Rendered:
+def messages_of(tip: ChainNode, work: Work, *, start: ChainNode | None = None) -> Rendered:
     """The messages of the chain that ends in ``tip``; only what is new costs anything.
 
     They begin at the link ``start``, by default at the first one. Bytes are added to
@@ -90,7 +90,7 @@ def messages_of(tip: Segment, work: Work, *, start: Segment | None = None) -> Re
     for.
     """
 
-    def step(before: Rendered, link: Segment) -> Rendered:
+    def step(before: Rendered, link: ChainNode) -> Rendered:
         work.render += link.size
         writer = _Writer(before)
         for item in as_functions(link.shown, found):

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from tieline.items import Item
 from tieline_server.core.client_tools import as_functions
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import views
 from tieline_server.engines.upstream.tool_names import found, wire_name
@@ -71,7 +71,7 @@ class Items(Struct, frozen=True, kw_only=True):
 
 
 def items_of(
-    tip: Segment, work: Work, *, custom: bool = True, start: Segment | None = None
+    tip: ChainNode, work: Work, *, custom: bool = True, start: ChainNode | None = None
 ) -> Items:
     """The items of the chain that ends in ``tip``; only what is new costs anything.
 
@@ -80,7 +80,7 @@ def items_of(
     :class:`EngineError` for content that cannot be read.
     """
 
-    def step(before: Items, link: Segment) -> Items:
+    def step(before: Items, link: ChainNode) -> Items:
         work.render += link.size
         new = bytearray()
         for item in as_functions(link.shown, found):

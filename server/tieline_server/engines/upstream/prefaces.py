@@ -64,7 +64,7 @@ class Prefaces:
     def _serves(self, kept: Preface, prompt: Prompt, extra: tuple[Tool, ...]) -> bool:
         """Whether it would come out the same.
 
-        A lane that sends the same bytes again gets the same objects (``settings.Recall``).
+        A lane that sends the same bytes again gets the same objects (``settings.SettingsCache``).
         """
         mine, theirs = kept.settings, prompt.settings
         if kept.extra is not extra or kept.model != prompt.model:

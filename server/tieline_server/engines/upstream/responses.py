@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from tieline.items import Message
 from tieline_server.core.client_tools import brought_tools, callable_tools
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import LOGPROBS, Settings
 from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.faults import Failure
@@ -70,9 +70,9 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
     chain: Items
     keeps: bool
     """Whether the upstream shall keep the answer."""
-    links: Mapping[str, tuple[Kept, tuple[Segment, ...]]] = {}
+    links: Mapping[str, tuple[Kept, tuple[ChainNode, ...]]] = {}
     """What replicas keep, by their URLs, with the links behind it."""
-    start: Segment | None = None
+    start: ChainNode | None = None
     custom: bool = True
 
     @property
@@ -101,7 +101,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
         logprobs = LOGPROBS in prompt.settings.include
         return Sent(body, ResponseAnswer(self.preface.tools, remember, logprobs=logprobs))
 
-    def _own(self, link: Segment) -> memoryview:
+    def _own(self, link: ChainNode) -> memoryview:
         return items_of(link, self.prompt.work, custom=self.custom).own
 
 
@@ -172,7 +172,7 @@ class ResponsesMode:
         self,
         prompt: Prompt,
         room: int | None,
-        links: Mapping[str, tuple[Kept, tuple[Segment, ...]]] | None = None,
+        links: Mapping[str, tuple[Kept, tuple[ChainNode, ...]]] | None = None,
     ) -> ResponsesRequest:
         start = start_of(prompt, room)
         chain = items_of(prompt.tip, prompt.work, custom=self.custom, start=start)
@@ -267,12 +267,12 @@ def _said(echo: Raw, nothing: bytes) -> Raw | None:
     return None if bytes(echo) == nothing else echo
 
 
-def _known(tip: Segment) -> "Iterator[tuple[str, tuple[Kept, tuple[Segment, ...]]]]":
+def _known(tip: ChainNode) -> "Iterator[tuple[str, tuple[Kept, tuple[ChainNode, ...]]]]":
     """What replicas keep of the chain before ``tip``, with the links that they do not have.
 
     The newest of each; only as far back as there is something that may be kept.
     """
-    behind: list[Segment] = [tip]
+    behind: list[ChainNode] = [tip]
     found: set[str] = set()
     link = tip.base
     while link is not None and not (found and KEPT in link.memo and found >= {*link.memo[KEPT]}):
@@ -285,7 +285,9 @@ def _known(tip: Segment) -> "Iterator[tuple[str, tuple[Kept, tuple[Segment, ...]
         link = link.base
 
 
-def _new(answered: Segment, kept: Kept, behind: Sequence[Segment]) -> tuple[Segment, ...] | None:
+def _new(
+    answered: ChainNode, kept: Kept, behind: Sequence[ChainNode]
+) -> tuple[ChainNode, ...] | None:
     """The links behind an answer, of those behind what it answered; None if they differ.
 
     ``behind`` has the newest first.
@@ -303,7 +305,7 @@ def _new(answered: Segment, kept: Kept, behind: Sequence[Segment]) -> tuple[Segm
     return tuple(reversed(behind[:-1]))
 
 
-def _remember(tip: Segment, url: str, response_id: str, kinds: tuple[str, ...]) -> None:
+def _remember(tip: ChainNode, url: str, response_id: str, kinds: tuple[str, ...]) -> None:
     tip.memo[KEPT] = {**tip.memo.get(KEPT, {}), url: Kept(response_id, kinds)}
 
 

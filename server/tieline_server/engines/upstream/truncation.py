@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tieline.items import Message
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def room_of(prompt: Prompt, context: int | None) -> int | None:
     return context - min(prompt.max_output_tokens or RESERVE, context // 2)
 
 
-def start_of(prompt: Prompt, room: int | None) -> Segment | None:
+def start_of(prompt: Prompt, room: int | None) -> ChainNode | None:
     """The first link that is sent, or None for all: what follows is about ``room`` tokens."""
     if room is None:
         return None
@@ -62,12 +62,12 @@ def start_of(prompt: Prompt, room: int | None) -> Segment | None:
 
 
 def derived_from(
-    start: Segment, tip: Segment, key: str, *, step: Callable[[T, Segment], T], initial: T
+    start: ChainNode, tip: ChainNode, key: str, *, step: Callable[[T, ChainNode], T], initial: T
 ) -> T:
-    """As :meth:`Segment.derive`, as if nothing stood before ``start``."""
-    pending: list[Segment] = []
+    """As :meth:`ChainNode.derive`, as if nothing stood before ``start``."""
+    pending: list[ChainNode] = []
     mine = (key, start)
-    link: Segment | None = tip
+    link: ChainNode | None = tip
     while link is not None and mine not in link.memo:
         pending.append(link)
         link = link.base if link is not start else None
@@ -77,11 +77,11 @@ def derived_from(
     return value
 
 
-def _fitting(tip: Segment, most: int) -> tuple[list[Segment], Segment | None]:
+def _fitting(tip: ChainNode, most: int) -> tuple[list[ChainNode], ChainNode | None]:
     """The newest links of so many bytes; and the last start, where it is among them."""
-    links: list[Segment] = []
-    last: Segment | None = None
-    link: Segment | None = tip
+    links: list[ChainNode] = []
+    last: ChainNode | None = None
+    link: ChainNode | None = tip
     while link is not None and link.size <= most:
         most -= link.size
         links.append(link)
@@ -92,18 +92,18 @@ def _fitting(tip: Segment, most: int) -> tuple[list[Segment], Segment | None]:
     return links, None
 
 
-def _oldest_start(links: list[Segment]) -> Segment | None:
+def _oldest_start(links: list[ChainNode]) -> ChainNode | None:
     return next(filter(_may_start, reversed(links)), None)
 
 
-def _newest_start(tip: Segment) -> Segment | None:
-    link: Segment | None = tip
+def _newest_start(tip: ChainNode) -> ChainNode | None:
+    link: ChainNode | None = tip
     while link is not None and not _may_start(link):
         link = link.base
     return link
 
 
-def _may_start(link: Segment) -> bool:
+def _may_start(link: ChainNode) -> bool:
     """Whether somebody but the model speaks first in it, and no call waits before it."""
     before = link.base
     if not link.shown or (before is not None and before.open_calls):

@@ -19,8 +19,8 @@ from tieline_server.config import MIB, Config
 HEADROOM: Final = MIB // 4
 """Bytes past the limit of a message that the library still lets through.
 
-A message in between is answered in-band and the line lives; past it the library ends the stream
-with RESOURCE_EXHAUSTED, and all its state is gone.
+A message in between is answered in-band and the connection lives; past it the library ends the
+stream with RESOURCE_EXHAUSTED, and all its state is gone.
 """
 
 
@@ -69,9 +69,9 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
     merge: bool = True
     """Whether deltas that a slow reader has not taken may join."""
     heartbeat: float = 15.0
-    """Silence in our direction after which a line says that it lives."""
+    """Silence in our direction after which a connection says that it lives."""
     write_timeout: float = 30.0
-    """How long one write may be stuck before its line ends."""
+    """How long one write may be stuck before its connection ends."""
     stop_grace: float = 0.25
     """How long ``stop`` lets calls finish by themselves."""
     max_connections: int = 4096
@@ -126,7 +126,7 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
         )
 
     def options(self, *, message_bytes: int) -> tuple[tuple[str, int], ...]:
-        """Channel arguments of a server whose lines take messages of so many bytes."""
+        """Channel arguments of a server whose connections take messages of so many bytes."""
         return (
             ("grpc.max_receive_message_length", min(message_bytes + HEADROOM, INT_MAX)),
             ("grpc.max_send_message_length", -1),

@@ -1,7 +1,7 @@
 """The RPCs that make responses, or read them as they are made.
 
-Each drives one line. ``Connect`` is a line for as long as the client likes; the others are a
-line for one request, whose refusal is the call's status.
+Each drives one connection. ``Connect`` is a connection for as long as the client likes; the others
+are a connection for one request, whose refusal is the call's status.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from tieline.responses import Response
 from tieline.v1 import line_pb2
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
-from tieline_server.runtime import LAST, LineRuntime, Services
+from tieline_server.runtime import LAST, ConnectionDriver, Services
 from tieline_server.transports.answers import REQUEST_ID, final_answer, known, traced
 from tieline_server.transports.background import acknowledged, first_event, profile_for
-from tieline_server.transports.calls import LiveCalls, LiveLine
+from tieline_server.transports.calls import LiveCalls, LiveConnection
 from tieline_server.transports.grpc.admission import late
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
@@ -79,16 +79,16 @@ class CreateCalls:
         """One for each Connect stream; it ends when the library ends its read."""
 
     async def connect(self, _: object, context: Context, call: Call) -> None:
-        """One line for the life of the stream."""
+        """One connection for the life of the stream."""
         _, authenticate = self._caller(call)
-        line = self._line(authenticate)
-        async with self._calls.opened(line) as live:
+        connection = self._connection(authenticate)
+        async with self._calls.opened(connection) as live:
             # At once: the client's own timer for the connection runs on it.
             await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
-            writer = EventWriter(context, line, self._config)
+            writer = EventWriter(context, connection, self._config)
             patience = self._config.first_message_timeout
             waiting = asyncio.get_running_loop().call_later(patience, live.end, late(patience))
-            self._read(context, line, writer, call, first=waiting.cancel)
+            self._read(context, connection, writer, call, first=waiting.cancel)
             try:
                 error = await writer.run()
             finally:
@@ -100,9 +100,9 @@ class CreateCalls:
         """One turn as events; what refuses it is the status."""
         principal, authenticate = self._caller(call)
         create, request = self._create(line_pb2.StreamResponseRequest, data)
-        line = self._line(authenticate, profile_for(self._services, create))
-        async with self._calls.opened(line) as live:
-            self._ask(line, create, len(data), call)
+        connection = self._connection(authenticate, profile_for(self._services, create))
+        async with self._calls.opened(connection) as live:
+            self._ask(connection, create, len(data), call)
             first = await first_event(self._services, live, principal, create)
             await self._say(live, first, context, call, most=request.max_receive_bytes)
 
@@ -113,9 +113,9 @@ class CreateCalls:
         """
         principal, authenticate = self._caller(call)
         create, request = self._create(line_pb2.CreateResponseRequest, data)
-        line = self._line(authenticate, profile_for(self._services, create))
-        async with self._calls.opened(line) as live:
-            self._ask(line, create, len(data), call)
+        connection = self._connection(authenticate, profile_for(self._services, create))
+        async with self._calls.opened(connection) as live:
+            self._ask(connection, create, len(data), call)
             if create.background:
                 answer = await acknowledged(self._services, live, principal)
             else:
@@ -128,27 +128,27 @@ class CreateCalls:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
         principal, authenticate = self._caller(call)
         request = parsed(line_pb2.ResumeResponseRequest, data)
-        line = self._line(authenticate)
+        connection = self._connection(authenticate)
         after = min(request.after, LAST) if request.HasField("after") else None
-        async with self._calls.opened(line) as live:
-            line.read(Resume(response_id=request.response_id, after=after))
-            line.half_close()
+        async with self._calls.opened(connection) as live:
+            connection.read(Resume(response_id=request.response_id, after=after))
+            connection.half_close()
             first = await first_event(self._services, live, principal, Create())
             await self._say(live, first, context, call, most=request.max_receive_bytes)
 
     async def _say(
-        self, live: LiveLine, first: Event, context: Context, call: Call, *, most: int
+        self, live: LiveConnection, first: Event, context: Context, call: Call, *, most: int
     ) -> None:
-        """Sends what the line says to its end; what refuses it is the status.
+        """Sends what the connection says to its end; what refuses it is the status.
 
         ``most`` is what the client receives in one message, where it said so.
         """
         await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
-        writer = EventWriter(context, live.line, self._config, first=first)
+        writer = EventWriter(context, live.connection, self._config, first=first)
         if most:
             writer.receives(most)
         error = await writer.run()
-        await live.line.close()
+        await live.connection.close()
         if (error := live.error or error) is not None:
             await abort(context, error, call.request_id)
 
@@ -156,10 +156,10 @@ class CreateCalls:
         authenticate = known(self._services.keys.caller(call.authorization), call.caller)
         return authenticate(), authenticate
 
-    def _line(
+    def _connection(
         self, authenticate: Callable[[], Principal], profile: Profile | None = None
-    ) -> LineRuntime:
-        return LineRuntime(
+    ) -> ConnectionDriver:
+        return ConnectionDriver(
             self._services,
             transport=TRANSPORT,
             authenticate=authenticate,
@@ -170,7 +170,7 @@ class CreateCalls:
     def _read(
         self,
         context: Context,
-        line: LineRuntime,
+        connection: ConnectionDriver,
         writer: EventWriter,
         call: Call,
         *,
@@ -178,7 +178,7 @@ class CreateCalls:
     ) -> None:
         reader = RequestReader(
             context,
-            line,
+            connection,
             writer,
             max_bytes=self._services.limits.message_bytes,
             trace_context=call.trace_context,
@@ -198,10 +198,10 @@ class CreateCalls:
             )
         return create, request
 
-    def _ask(self, line: LineRuntime, create: Create, size: int, call: Call) -> None:
-        line.work.decode += size
-        line.receive(traced(create, call.trace_context), size=size)
-        line.half_close()
+    def _ask(self, connection: ConnectionDriver, create: Create, size: int, call: Call) -> None:
+        connection.work.decode += size
+        connection.receive(traced(create, call.trace_context), size=size)
+        connection.half_close()
 
 
 def read_create(kind: type[C], data: bytes, max_bytes: int) -> tuple[Create, C]:

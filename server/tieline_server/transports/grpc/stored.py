@@ -67,7 +67,7 @@ class StoredCalls:
         return page(listed, request).SerializeToString()
 
     async def cancel(self, data: bytes, context: Context, call: Call) -> bytes:
-        """Ends a turn of the caller, whichever line it runs on; one that has ended stays so."""
+        """Ends a turn of the caller on any of its connections; one that has ended stays so."""
         principal = self._principal(call)
         request = parsed(line_pb2.CancelResponseRequest, data)
         response = await cancelled(self._services, principal.owner, request.response_id)

@@ -25,12 +25,12 @@ from tieline.ids import is_stream_id
 from tieline.requests import Request, SessionStart
 from tieline.responses import Response
 from tieline.v1 import line_pb2
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.answers import internal_error, traced
 from tieline_server.transports.batches import Batches
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import Context
-from tieline_server.transports.pulse import Pulse, Stuck
+from tieline_server.transports.writer_timer import Stuck, WriterTimer
 
 WRITE_BYTES: Final = 256 * 1024
 """Where a message of gathered events closes: lanes take turns, and most stubs receive 4 MiB."""
@@ -48,7 +48,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 class EventWriter:
-    """The only writer of one stream: gathers the events of a line into messages and sends them.
+    """The only writer of one stream: gathers the events of a connection into messages and sends
+    them.
 
     What gathers while a write is in flight leaves together in the next one. Made and run by the
     coroutine of the RPC.
@@ -57,19 +58,19 @@ class EventWriter:
     def __init__(
         self,
         context: Context,
-        line: LineRuntime,
+        connection: ConnectionDriver,
         config: GrpcConfig,
         *,
         first: events.Event | None = None,
     ) -> None:
         self._context = context
-        self._line = line
-        self._work = line.work
+        self._connection = connection
+        self._work = connection.work
         self._encoder = EventEncoder()
-        self._pulse = Pulse(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self._pulse = WriterTimer(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
         given = () if first is None else (first,)
-        self._batches = Batches(line, self._encode, most=WRITE_BYTES, first=given)
+        self._batches = Batches(connection, self._encode, most=WRITE_BYTES, first=given)
         self._caught_up: asyncio.Event | None = None
         self._write: Coroutine[Any, Any, None] | None = None
         """The write that the loop drives, while the coroutine of the RPC waits."""
@@ -93,7 +94,7 @@ class EventWriter:
             await self._caught_up.wait()
 
     async def run(self) -> ApiError | None:
-        """Writes until the line has closed; returns the error that closed it, or None.
+        """Writes until the connection has closed; returns the error that closed it, or None.
 
         A write that is stuck for ``write_timeout`` is such an error. Cancelled when the peer is
         gone.
@@ -107,7 +108,7 @@ class EventWriter:
             self._batches.close()
             self._give_up()
             self._failure = None
-        return self._line.error
+        return self._connection.error
 
     def _written(self) -> None:
         self._pulse.end()
@@ -126,9 +127,9 @@ class EventWriter:
                     await self._context.write(message)
                     self._written()
                 if self._batches.empty:
-                    if self._line.closed:
+                    if self._connection.closed:
                         return
-                    await self._line.wait(self._send_now)
+                    await self._connection.wait(self._send_now)
             except asyncio.CancelledError:
                 if not self._pulse.fired():
                     raise
@@ -144,7 +145,7 @@ class EventWriter:
             return True
         message = self._batches.next()
         if message is None:
-            return not self._line.closed
+            return not self._connection.closed
         self._pulse.begin()
         self._write = self._context.write(message)
         self._go_on()
@@ -170,8 +171,8 @@ class EventWriter:
             self._failure = error
         self._write = None
         self._written()
-        if self._failure is not None or self._line.closed or not self._batches.empty:
-            self._line.line.outgoing.wake()
+        if self._failure is not None or self._connection.closed or not self._batches.empty:
+            self._connection.connection.outgoing.wake()
 
     def _give_up(self) -> None:
         """No write is in flight any more."""
@@ -195,7 +196,7 @@ class EventWriter:
 
         A response's items have come one by one, and its settings are the client's own; but that
         it began and how it ended must be heard. Past the client's limit its library would end
-        the stream, and the line's state with it.
+        the stream, and the connection's state with it.
         """
         if isinstance(event, events.LifecycleEvent):
             ends = event.TERMINAL or isinstance(event, events.ResponseDone)
@@ -220,7 +221,7 @@ class EventWriter:
         )
 
     def _heartbeat(self) -> bytes:
-        return self._encoder.encode(events.Heartbeat(phase=self._line.phase()))
+        return self._encoder.encode(events.Heartbeat(phase=self._connection.phase()))
 
 
 def without_settings(response: Response) -> Response:
@@ -245,12 +246,12 @@ _UNSAID: Final = {
 
 
 class RequestReader:
-    """The only reader of a ``Connect`` stream: messages in, requests to the line."""
+    """The only reader of a ``Connect`` stream: messages in, requests to the connection."""
 
     def __init__(
         self,
         context: Context,
-        line: LineRuntime,
+        connection: ConnectionDriver,
         writer: EventWriter,
         *,
         max_bytes: int,
@@ -260,7 +261,7 @@ class RequestReader:
         """``first`` is called when the first message has come."""
         self._context = context
         self._on_first = first
-        self._line = line
+        self._connection = connection
         self._writer = writer
         self._max_bytes = max_bytes
         self._trace_context = trace_context
@@ -282,11 +283,11 @@ class RequestReader:
                     backlog = 0
         except grpc.aio.BaseError:
             pass  # The call has ended: status sent, aborted, or a lost peer.
-        self._line.half_close()
+        self._connection.half_close()
 
     def _take(self, data: bytes) -> None:
         if len(data) > self._max_bytes:
-            self._line.reject(
+            self._connection.reject(
                 ApiError.of(
                     "request_too_large", f"The message is larger than {self._max_bytes} bytes."
                 )
@@ -295,7 +296,7 @@ class RequestReader:
         try:
             message = line_pb2.ConnectRequest.FromString(data)
         except DecodeError:
-            self._line.reject(
+            self._connection.reject(
                 ApiError.of("invalid_proto", "The message is not a tieline.v1.ConnectRequest.")
             )
             return
@@ -304,20 +305,24 @@ class RequestReader:
         except ApiError as error:
             self._reject(message, error)
         except Exception:
-            # One message at fault must not leave a line that nobody reads.
+            # One message at fault must not leave a connection that nobody reads.
             _log.exception("a client event was not taken")
             self._reject(message, internal_error())
-        self._line.work.decode = self._decoder.work
+        self._connection.work.decode = self._decoder.work
 
     def _reject(self, message: line_pb2.ConnectRequest, error: ApiError) -> None:
         lane = message.stream_id
-        self._line.reject(
+        self._connection.reject(
             error,
             event_id=message.event_id or None,
             stream_id=lane if is_stream_id(lane) else None,
         )
 
     def _pass(self, request: Request, size: int) -> None:
-        if isinstance(request, SessionStart) and not self._line.heard and request.max_receive_bytes:
+        if (
+            isinstance(request, SessionStart)
+            and not self._connection.heard
+            and request.max_receive_bytes
+        ):
             self._writer.receives(request.max_receive_bytes)
-        self._line.receive(traced(request, self._trace_context), size=size)
+        self._connection.receive(traced(request, self._trace_context), size=size)

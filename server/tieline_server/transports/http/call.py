@@ -7,8 +7,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from tieline_server.core.effects import Caller
+from tieline_server.transports.http.create_reader import CreateReader
 from tieline_server.transports.http.errors import SERVER
-from tieline_server.transports.http.recollection import Recollection
 
 API_VERSION: Final = "2020-10-01"
 """The version that OpenAI's API answers with, and SDKs know."""
@@ -27,7 +27,7 @@ class Call(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     cors: Mapping[str, str]
     """Headers for a browser of a listed origin."""
-    recollection: Recollection
+    recollection: CreateReader
     """What its connection remembers."""
     name: str = ""
     """What the path names: a response's id, a model."""

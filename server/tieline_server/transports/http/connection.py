@@ -15,6 +15,7 @@ from tieline_server.places import OwnPlaces, Places
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
 from tieline_server.transports.client_frames import ClientFrames, Gate
+from tieline_server.transports.http.create_reader import CreateReader
 from tieline_server.transports.http.errors import SERVER, error_response
 from tieline_server.transports.http.framing import (
     PIPELINED,
@@ -22,7 +23,6 @@ from tieline_server.transports.http.framing import (
     Unacceptable,
     line_too_long,
 )
-from tieline_server.transports.http.recollection import Recollection
 
 UNSENT_BYTES: Final = 16 * 1024
 """What a connection buffers here, and again unsent in the kernel, before a writer waits.
@@ -103,7 +103,7 @@ class Connection(web.RequestHandler):
         self.connections = connections
         self._write_timeout = write_timeout
         self._stuck: asyncio.TimerHandle | None = None
-        self.recollection = Recollection()
+        self.recollection = CreateReader()
         self.admitted = False
         self.busy = False
         """Whether a handler answers a request; what it returns is written after that."""

@@ -1,4 +1,4 @@
-"""``POST /v1/responses``: one line for one request, answered whole or as it comes."""
+"""``POST /v1/responses``: one connection for one request, answered whole or as it comes."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create, Resume, SessionStart
 from tieline_server.core.effects import Principal
 from tieline_server.core.profile import unsupported
-from tieline_server.runtime import LineRuntime, Services
+from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports.answers import (
     Answer,
     Warnings,
@@ -24,7 +24,7 @@ from tieline_server.transports.answers import (
 )
 from tieline_server.transports.arrivals import Arrival
 from tieline_server.transports.background import acknowledged, first_event, profile_for
-from tieline_server.transports.calls import LiveCalls, LiveLine
+from tieline_server.transports.calls import LiveCalls, LiveConnection
 from tieline_server.transports.http.body import read_body
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
@@ -38,10 +38,10 @@ from tieline_server.transports.json_events import (
     told,
     warnings_header,
 )
-from tieline_server.transports.pulse import Stuck
+from tieline_server.transports.writer_timer import Stuck
 
 TIMING: Final = frozenset({"timing"})
-"""What this door asks of a line for itself."""
+"""What this door asks of a connection for itself."""
 
 STREAMED: Final = TIMING | {"warnings"}
 """What a reader of events may ask for."""
@@ -91,7 +91,7 @@ class CreateCalls:
                 call, self._services, self._config, owner=principal.owner
             )
             create = _keyed(_fit(create), call)
-            line = LineRuntime(
+            connection = ConnectionDriver(
                 self._services,
                 transport="sse" if create.stream else "http",
                 authenticate=authenticate,
@@ -99,14 +99,14 @@ class CreateCalls:
                 profile=profile_for(self._services, create),
                 recall=call.recollection.recall,
             )
-            async with self._calls.opened(line) as live:
+            async with self._calls.opened(connection) as live:
                 extensions = self._extensions(call, create)
                 if extensions:
-                    line.receive(SessionStart(extensions=list(extensions)), size=0)
-                line.work.decode += size
+                    connection.receive(SessionStart(extensions=list(extensions)), size=0)
+                connection.work.decode += size
                 request = traced(create, call.trace_context)
-                line.receive(request, size=size)
-                line.half_close()
+                connection.receive(request, size=size)
+                connection.half_close()
                 if create.stream:
                     return await self._stream(call, live, principal, create, extensions)
                 if create.background:
@@ -118,10 +118,12 @@ class CreateCalls:
         authenticate = known(self._services.keys.caller(call.authorization), call.caller)
         principal: Principal = authenticate()
         with self._calls.place(principal.owner):
-            line = LineRuntime(self._services, transport="sse", authenticate=authenticate)
-            async with self._calls.opened(line) as live:
-                line.read(Resume(response_id=call.name, after=after))
-                line.half_close()
+            connection = ConnectionDriver(
+                self._services, transport="sse", authenticate=authenticate
+            )
+            async with self._calls.opened(connection) as live:
+                connection.read(Resume(response_id=call.name, after=after))
+                connection.half_close()
                 return await self._stream(call, live, principal, Create(), frozenset())
 
     def _extensions(self, call: Call, create: Create) -> frozenset[str]:
@@ -135,7 +137,7 @@ class CreateCalls:
     async def _stream(
         self,
         call: Call,
-        live: LiveLine,
+        live: LiveConnection,
         principal: Principal,
         create: Create,
         extensions: frozenset[str],
@@ -167,7 +169,7 @@ class CreateCalls:
         return response
 
 
-async def _whole(call: Call, live: LiveLine) -> web.Response:
+async def _whole(call: Call, live: LiveConnection) -> web.Response:
     try:
         answer = await final_answer(live)
     except ApiError as error:
@@ -197,7 +199,7 @@ def _known(error: ApiError) -> ApiError:
 
 
 def _fit(create: Create) -> Create:
-    """A create as one request can carry it; raises :class:`ApiError` for what needs a line."""
+    """A create that one request can carry; raises :class:`ApiError` where it needs a connection."""
     if create.append:
         raise unsupported("append")
     if create.generate is False:

@@ -12,11 +12,11 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.profile import PROFILES
 from tieline_server.transports.batches import Batches
-from tieline_server.transports.calls import LiveLine
+from tieline_server.transports.calls import LiveConnection
 from tieline_server.transports.http.connection import UNSENT_BYTES
 from tieline_server.transports.json_events import EventJson, error_json
-from tieline_server.transports.pulse import Pulse
 from tieline_server.transports.transport_writer import TransportWriter
+from tieline_server.transports.writer_timer import WriterTimer
 
 WRITE_BYTES: Final = 16 * 1024
 """Where a write of gathered events closes; a larger event goes alone."""
@@ -47,7 +47,7 @@ _HEADS: Final = {
 def frame(data: bytes) -> bytes:
     """One event as a frame; ``data`` is JSON that begins with its ``type``.
 
-    Line breaks are legal between the tokens of a client's JSON that is echoed, and would end
+    Connection breaks are legal between the tokens of a client's JSON that is echoed, and would end
     the frame; inside strings JSON has none.
 
     >>> frame(b'{"type":"error"}')
@@ -81,7 +81,7 @@ class EventStream:
     def __init__(
         self,
         writer: StreamWriter,
-        live: LiveLine,
+        live: LiveConnection,
         encoder: EventJson,
         *,
         first: events.Event,
@@ -91,11 +91,11 @@ class EventStream:
     ) -> None:
         self._writer = writer
         self._live = live
-        self._line = live.line
+        self._connection = live.connection
         self._encoder = encoder
         self._joined = joined
         transport = writer.transport
-        self._pulse = Pulse(
+        self._pulse = WriterTimer(
             heartbeat=heartbeat,
             write_timeout=write_timeout,
             unsent=None if transport is None else transport.get_write_buffer_size,
@@ -103,7 +103,7 @@ class EventStream:
         self._out = TransportWriter(transport, self._pulse, behind=UNSENT_BYTES, drain=writer.drain)
         self._numbers = 0
         most = WRITE_BYTES if joined else 0
-        self._batches = Batches(self._line, self._encode, most=most, first=[first])
+        self._batches = Batches(self._connection, self._encode, most=most, first=[first])
         self._begun = False
         """Whether the head has left."""
 
@@ -125,7 +125,7 @@ class EventStream:
             self._batches.close()
 
     async def _pump(self) -> None:
-        batches, line = self._batches, self._line
+        batches, line = self._batches, self._connection
         while True:
             data = batches.next()
             if line.closed and batches.empty and (self._joined or data is None):
@@ -140,7 +140,7 @@ class EventStream:
     async def _silent(self) -> bool:
         """Waits for what it has to do itself; True when it took so long that a sign is due."""
         try:
-            await self._line.wait(self._send_now if self._joined and self._begun else None)
+            await self._connection.wait(self._send_now if self._joined and self._begun else None)
         except asyncio.CancelledError:
             if self._pulse.fired():
                 return True
@@ -151,7 +151,7 @@ class EventStream:
 
     def _send_now(self) -> bool:
         """Sends what a write takes; False when the peer is behind, or there is more to do."""
-        if self._line.closed:
+        if self._connection.closed:
             # The last events leave together with the end of the body.
             return False
         data = self._batches.next()
@@ -194,11 +194,11 @@ class EventStream:
                 frames.append(frame(text))
             else:
                 frames.append(head + text + _END)
-        self._line.work.encode += encoded
+        self._connection.work.encode += encoded
         return frames
 
     def _end(self) -> bytes:
-        error = self._live.error or self._line.error
+        error = self._live.error or self._connection.error
         return DONE if error is None else self._error(error) + DONE
 
     def _error(self, error: ApiError) -> bytes:

@@ -71,7 +71,7 @@ class StoredCalls:
         return _json({"id": call.name, "object": "response", "deleted": True})
 
     async def cancel(self, call: Call) -> web.Response:
-        """Ends a turn of the caller, whichever line it runs on; one that has ended stays so.
+        """Ends a turn of the caller, whichever connection it runs on; one that has ended stays so.
 
         In the background that is no error, as often as it is asked for. Elsewhere a response
         that ended otherwise cannot be cancelled any more (wire.md 7).

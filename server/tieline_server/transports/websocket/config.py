@@ -13,12 +13,12 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
     merge: bool = True
     """Whether deltas that a slow reader has not taken may join."""
     heartbeat: float = 15.0
-    """Silence in our direction after which a line says that it lives.
+    """Silence in our direction after which a connection says that it lives.
 
     By an event where the client asked for those and something runs, else by a ping frame.
     """
     write_timeout: float = 30.0
-    """How long one write may be stuck before its line ends."""
+    """How long one write may be stuck before its connection ends."""
     read_timeout: float = 30.0
     """How long the rest of a message may be silent."""
     close_timeout: float = 2.0

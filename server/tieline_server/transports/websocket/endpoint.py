@@ -1,6 +1,6 @@
 """The WebSocket endpoint: ``GET`` with Upgrade on the path of ``POST /v1/responses``.
 
-An aiohttp handler that an application mounts. Each connection is one line. How it ends:
+An aiohttp handler that an application mounts. How it ends:
 
 ==== ==============================================================================
 code when
@@ -33,12 +33,11 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.effects import Principal
 from tieline_server.core.share import Share
-from tieline_server.runtime import LineRuntime, Services
+from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports.answers import caller_of, internal_error, known
-from tieline_server.transports.calls import LiveCalls, LiveLine
+from tieline_server.transports.calls import LiveCalls, LiveConnection
 from tieline_server.transports.client_frames import Gated
 from tieline_server.transports.json_events import HEADER, EventJson, error_json
-from tieline_server.transports.pulse import Stuck
 from tieline_server.transports.websocket.config import WebSocketConfig
 from tieline_server.transports.websocket.frames import close_frame, text_header
 from tieline_server.transports.websocket.handshake import (
@@ -52,10 +51,11 @@ from tieline_server.transports.websocket.incoming import IncomingMessages
 from tieline_server.transports.websocket.stream import (
     HIGH_WATER,
     NO_CODE,
+    ConnectionSocket,
     EventWriter,
-    LineSocket,
     RequestReader,
 )
+from tieline_server.transports.writer_timer import Stuck
 
 TRANSPORT: Final = "websocket"
 """What this endpoint is called in logs and metrics."""
@@ -145,7 +145,7 @@ class WebSocketEndpoint:
         incoming: IncomingMessages,
     ) -> web.StreamResponse:
         config = self._config
-        socket = LineSocket(
+        socket = ConnectionSocket(
             autoclose=False,
             compress=config.deflate,
             # aiohttp refuses a frame of this size, and lets an inflated message have it.
@@ -161,8 +161,8 @@ class WebSocketEndpoint:
         self._open.add(connection)
         try:
             await connection.start()
-            line = connection.open_line(authenticate)
-            async with self.live.opened(line) as live:
+            driver = connection.open_driver(authenticate)
+            async with self.live.opened(driver) as live:
                 await connection.run(live, stopping=lambda: self._draining)
         except ConnectionError:
             pass  # The peer left during the handshake.
@@ -180,7 +180,7 @@ class Connection:
     def __init__(
         self,
         request: web.Request,
-        socket: LineSocket,
+        socket: ConnectionSocket,
         services: Services,
         config: WebSocketConfig,
         handshake: Handshake,
@@ -204,32 +204,32 @@ class Connection:
         self._transport = transport
         bound_buffers(transport)
 
-    def open_line(self, authenticate: Callable[[], Principal]) -> LineRuntime:
-        """The line of this connection."""
-        line = LineRuntime(
+    def open_driver(self, authenticate: Callable[[], Principal]) -> ConnectionDriver:
+        """The driver of this connection."""
+        driver = ConnectionDriver(
             self._services,
             transport=TRANSPORT,
             authenticate=authenticate,
             merge=self._config.merge,
             profile=self._profile,
         )
-        line.line.extensions = self._encoder.extensions
-        return line
+        driver.connection.extensions = self._encoder.extensions
+        return driver
 
-    async def run(self, live: LiveLine, *, stopping: Callable[[], bool]) -> None:
-        """Reads and writes until the line is over, then says goodbye."""
-        line = live.line
+    async def run(self, live: LiveConnection, *, stopping: Callable[[], bool]) -> None:
+        """Reads and writes until the connection is over, then says goodbye."""
+        driver = live.connection
         writer = EventWriter(
             self._socket,
             transport=self._transport,
             flow=self._flow,
-            line=line,
+            connection=driver,
             encoder=self._encoder,
             config=self._config,
         )
         reader = RequestReader(
             self._socket,
-            line=line,
+            connection=driver,
             writer=writer,
             encoder=self._encoder,
             profile=self._profile,
@@ -240,11 +240,11 @@ class Connection:
         self._incoming.give_up = live.end
         self._incoming.transport = self._transport
         reading = asyncio.create_task(reader.run())
-        ageing = asyncio.get_running_loop().call_later(self._config.max_age, line.age)
+        ageing = asyncio.get_running_loop().call_later(self._config.max_age, driver.age)
         try:
-            error = await self._write(writer, line)
+            error = await self._write(writer, driver)
             reader.ignores = True
-            line.drop()
+            driver.drop()
             await self._part(reader, reading, live.error or error, stopping())
         finally:
             ageing.cancel()
@@ -257,8 +257,9 @@ class Connection:
         if self._request.transport is not None:
             self._request.transport.abort()
 
-    async def _write(self, writer: EventWriter, line: LineRuntime) -> ApiError | None:
-        """Writes to the line's end; returns what ended it, None for a good end or a lost peer."""
+    async def _write(self, writer: EventWriter, driver: ConnectionDriver) -> ApiError | None:
+        """Writes to the connection's end; returns what ended it, None for a good end or a lost
+        peer."""
         try:
             await writer.run()
         except Stuck:
@@ -270,7 +271,7 @@ class Connection:
         except Exception:
             _log.exception("a WebSocket was not written to its end")
             return internal_error()
-        return line.error
+        return driver.error
 
     async def _part(
         self,
@@ -340,7 +341,7 @@ def _last_words(error: ApiError | None, stopping: bool) -> bytes:
     ours = error.status >= 500
     code = WSCloseCode.INTERNAL_ERROR if ours else WSCloseCode.POLICY_VIOLATION
     if error.status == 401:
-        # The line's last event said so.
+        # The connection's last event said so.
         return close_frame(code, error.code)
     return _event(error) + close_frame(code, error.code)
 

@@ -4,7 +4,7 @@ The handler's coroutine writes; what gathers while a write is in flight leaves i
 Frames go to the transport directly, joined, and ``drain`` waits while the peer is behind; while it
 is not, a callback of the loop writes in the coroutine's stead, which is then not woken. With
 permessage-deflate every frame goes through aiohttp, which holds the compressor. The reader is a
-task that never waits for the line, so that pings are answered while something samples.
+task that never waits for the connection, so that pings are answered while something samples.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from tieline.errors import ApiError
 from tieline.ids import is_stream_id
 from tieline.requests import Cancel, ClientHeartbeat, Request, Resume, SessionEnd, SessionStart
 from tieline_server.core.profile import Profile
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.batches import Batches
 from tieline_server.transports.json_events import EventJson, error_json
-from tieline_server.transports.pulse import Pulse
 from tieline_server.transports.transport_writer import TransportWriter
 from tieline_server.transports.websocket.config import WebSocketConfig
 from tieline_server.transports.websocket.frames import PING, TEXT_HEADERS, USUAL, text_header
 from tieline_server.transports.websocket.handshake import traced
 from tieline_server.transports.websocket.incoming import IncomingMessages
+from tieline_server.transports.writer_timer import WriterTimer
 
 WRITE_BYTES: Final = 16 * 1024
 """Where a write of gathered frames closes; a larger frame goes alone."""
@@ -61,7 +61,7 @@ _OURS: Final = frozenset({Cancel, ClientHeartbeat, Resume, SessionEnd, SessionSt
 _log: Final = logging.getLogger(__name__)
 
 
-class LineSocket(web.WebSocketResponse):
+class ConnectionSocket(web.WebSocketResponse):
     """aiohttp's handshake and frame parser; the goodbye is the endpoint's affair.
 
     aiohttp would close the transport at once where it refuses a frame. What the peer has sent
@@ -76,25 +76,35 @@ class LineSocket(web.WebSocketResponse):
 class EventWriter:
     """The only writer of events. Made and run by the coroutine of the handler."""
 
-    __slots__ = ("_batches", "_caught_up", "_deflated", "_encoder", "_event_bytes", "_line",
-                 "_out", "_pulse", "_socket", "_work")  # fmt: skip
+    __slots__ = (
+        "_batches",
+        "_caught_up",
+        "_connection",
+        "_deflated",
+        "_encoder",
+        "_event_bytes",
+        "_out",
+        "_pulse",
+        "_socket",
+        "_work",
+    )  # fmt: skip
 
     def __init__(
         self,
-        socket: LineSocket,
+        socket: ConnectionSocket,
         *,
         transport: asyncio.Transport,
         flow: AbstractStreamWriter,
-        line: LineRuntime,
+        connection: ConnectionDriver,
         encoder: EventJson,
         config: WebSocketConfig,
     ) -> None:
         self._socket = socket
-        self._line = line
-        self._work = line.work
+        self._connection = connection
+        self._work = connection.work
         self._encoder = encoder
         self._deflated = bool(socket.compress)
-        self._pulse = Pulse(
+        self._pulse = WriterTimer(
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
             unsent=transport.get_write_buffer_size,
@@ -104,7 +114,7 @@ class EventWriter:
         self._caught_up: asyncio.Event | None = None
         # aiohttp's compressor takes one message at a time.
         most = 0 if self._deflated else WRITE_BYTES
-        self._batches = Batches(line, self._encode, most=most)
+        self._batches = Batches(connection, self._encode, most=most)
 
     @property
     def writing(self) -> bool:
@@ -116,13 +126,13 @@ class EventWriter:
         self._event_bytes = min(EVENT_BYTES, max(max_receive_bytes, LEAST_BYTES))
 
     async def caught_up(self) -> None:
-        """Waits until the write in flight is done, or the line is."""
+        """Waits until the write in flight is done, or the connection is."""
         if self.writing:
             self._caught_up = self._caught_up or asyncio.Event()
             await self._caught_up.wait()
 
     async def run(self) -> None:
-        """Writes until the line has closed and all is sent.
+        """Writes until the connection has closed and all is sent.
 
         Raises ``Stuck`` after ``write_timeout`` in one write, and :class:`ConnectionError`
         where the peer is gone.
@@ -138,7 +148,7 @@ class EventWriter:
         while True:
             if data := self._batches.next():
                 await self._write(data)
-            elif self._line.closed:
+            elif self._connection.closed:
                 return
             elif await self._silent():
                 await self._beat()
@@ -146,7 +156,7 @@ class EventWriter:
     async def _silent(self) -> bool:
         """Waits for what it has to do itself; True when it took so long that a sign is due."""
         try:
-            await self._line.wait(None if self._deflated else self._send_now)
+            await self._connection.wait(None if self._deflated else self._send_now)
         except asyncio.CancelledError:
             if self._pulse.fired():
                 return True
@@ -162,10 +172,10 @@ class EventWriter:
             self._work.encode += len(data)
             if not self._out.put(data):
                 return False
-        return self._batches.empty and not self._line.closed
+        return self._batches.empty and not self._connection.closed
 
     async def _beat(self) -> None:
-        phase = self._line.phase()
+        phase = self._connection.phase()
         beat = None if phase == "idle" else self._encoder.encode(events.Heartbeat(phase=phase))
         if beat is not None:
             await self._write(beat if self._deflated else text_header(len(beat)) + beat)
@@ -219,7 +229,7 @@ class EventWriter:
         """An event that is too large for a frame, without its output or as an error.
 
         Its items have come one by one, so a response can do without them; past their limit,
-        clients end the connection, and the line's state with it.
+        clients end the connection, and the connection's state with it.
         """
         if isinstance(event, events.LifecycleEvent) and event.response.output:
             bare = structs.replace(event, response=structs.replace(event.response, output=[]))
@@ -242,18 +252,27 @@ class EventWriter:
 
 
 class RequestReader:
-    """The only reader of one WebSocket: text frames in, requests to the line."""
+    """The only reader of one WebSocket: text frames in, requests to the connection."""
 
     __slots__ = (
-        "_decoder", "_encoder", "_incoming", "_line", "_profile", "_socket", "_trace_context",
-        "_writer", "close_code", "ignores", "refused",
+        "_connection",
+        "_decoder",
+        "_encoder",
+        "_incoming",
+        "_profile",
+        "_socket",
+        "_trace_context",
+        "_writer",
+        "close_code",
+        "ignores",
+        "refused",
     )  # fmt: skip
 
     def __init__(
         self,
-        socket: LineSocket,
+        socket: ConnectionSocket,
         *,
-        line: LineRuntime,
+        connection: ConnectionDriver,
         writer: EventWriter,
         encoder: EventJson,
         profile: Profile,
@@ -262,7 +281,7 @@ class RequestReader:
     ) -> None:
         self._socket = socket
         self._incoming = incoming
-        self._line = line
+        self._connection = connection
         self._writer = writer
         self._encoder = encoder
         self._profile = profile
@@ -276,7 +295,7 @@ class RequestReader:
         """The close code for a frame that no reader may accept; None without one."""
 
     async def run(self) -> None:
-        """Reads until the peer has closed or is gone, then drops the line. Raises nothing."""
+        """Reads until the peer has closed or is gone, then drops the connection. Raises nothing."""
         backlog = 0
         try:
             while await self._read():
@@ -290,7 +309,7 @@ class RequestReader:
             error.__traceback__ = None
         except Exception:
             _log.exception("a WebSocket was not read to its end")
-        self._line.drop()
+        self._connection.drop()
 
     async def _read(self) -> bool:
         """Takes one message; False after the last one."""
@@ -322,7 +341,7 @@ class RequestReader:
     def reject(self, error: ApiError) -> None:
         """Answers a message of which nothing can be read; the connection lives on."""
         if not self.ignores:
-            self._line.reject(error)
+            self._connection.reject(error)
 
     def _take(self, data: bytes) -> None:
         try:
@@ -330,27 +349,27 @@ class RequestReader:
         except ApiError as error:
             self._reject(data, error)
         except Exception:
-            # One message at fault must not leave a line that nobody reads.
+            # One message at fault must not leave a connection that nobody reads.
             _log.exception("a client event was not taken")
             self._reject(data, internal_error())
-        self._line.work.decode = self._decoder.work
+        self._connection.work.decode = self._decoder.work
 
     def _pass(self, request: Request, size: int) -> None:
         if type(request) in _OURS:
             request = self._ours(request)
-        self._line.receive(traced(request, self._trace_context), size=size)
+        self._connection.receive(traced(request, self._trace_context), size=size)
 
     def _ours(self, request: Request) -> Request:
         """A client event of ours, where the profile has such; raises :class:`ApiError` (400)."""
         if not self._profile.extensions:
             raise json.invalid_event(f"Unknown event type '{request.type}'.")
-        if not isinstance(request, SessionStart) or self._line.heard:
+        if not isinstance(request, SessionStart) or self._connection.heard:
             return request
         asked = {"session", *(request.extensions or ())}
         self._encoder.allow(frozenset(asked))
         if request.max_receive_bytes:
             self._writer.receives(request.max_receive_bytes)
-        # The line's own copy decides which of them are made at all.
+        # The connection's own copy decides which of them are made at all.
         return structs.replace(request, extensions=sorted(self._encoder.extensions))
 
     def _reject(self, data: bytes, error: ApiError) -> None:
@@ -360,7 +379,7 @@ class RequestReader:
         except ApiError:
             given = {}
         lane = json.text_of(given.get("stream_id"))
-        self._line.reject(
+        self._connection.reject(
             error,
             event_id=json.text_of(given.get("event_id")) or None,
             stream_id=lane if is_stream_id(lane) else None,

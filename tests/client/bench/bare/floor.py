@@ -6,7 +6,7 @@ from pathlib import Path
 from tieline import events
 from tieline.responses import Response
 from tieline_client.bench.bare.base import DELTA_FILE, END_FILE, TURN_FILE
-from tieline_client.bench.clients import Line, Turn, take_turn
+from tieline_client.bench.clients import Connection, Turn, take_turn
 from tieline_client.bench.processes import bare
 
 FIRST = events.ResponseCreated(sequence_number=0, response=Response(id="resp_1"))
@@ -20,7 +20,7 @@ def turns(
     transport: str,
     folder: Path,
     *,
-    connect: Callable[[str], Line],
+    connect: Callable[[str], Connection],
     encode: Callable[[events.Event], bytes],
     mode: str,
     count: int,

@@ -8,7 +8,7 @@ from tests.client.bench.bare.floor import turns
 from tieline import events
 from tieline.codecs import proto
 from tieline_client.bench.bare.base import TOKENS, TURNS
-from tieline_client.bench.clients import GrpcLine
+from tieline_client.bench.clients import GrpcConnection
 
 
 def encode(event: events.Event) -> bytes:
@@ -17,7 +17,7 @@ def encode(event: events.Event) -> bytes:
 
 
 def test_each_request_is_answered_by_the_whole_turn(tmp_path: Path) -> None:
-    taken = turns("grpc", tmp_path, connect=GrpcLine, encode=encode, mode=TURNS, count=3)
+    taken = turns("grpc", tmp_path, connect=GrpcConnection, encode=encode, mode=TURNS, count=3)
     assert [(turn.events, turn.response_id, turn.text) for turn in taken] == [
         (3, "resp_1", "go ")
     ] * 3
@@ -26,6 +26,6 @@ def test_each_request_is_answered_by_the_whole_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 50])
 def test_a_stream_has_all_its_tokens_and_one_end(tmp_path: Path, tokens: int) -> None:
     taken = turns(
-        "grpc", tmp_path, connect=GrpcLine, encode=encode, mode=TOKENS, count=2, tokens=tokens
+        "grpc", tmp_path, connect=GrpcConnection, encode=encode, mode=TOKENS, count=2, tokens=tokens
     )
     assert [(turn.events, turn.text) for turn in taken] == [(tokens + 1, "go " * tokens)] * 2

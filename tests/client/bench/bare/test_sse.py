@@ -12,7 +12,7 @@ from tieline import events
 from tieline.codecs import json
 from tieline_client.bench import workload
 from tieline_client.bench.bare.base import DELTA_FILE, END_FILE, TOKENS, TURN_FILE, TURNS
-from tieline_client.bench.clients import SseLine
+from tieline_client.bench.clients import SseConnection
 from tieline_client.bench.processes import bare
 
 TURN, DELTA, END = b"data: turn\n\n" * 28, b"data: go\n\n", b"data: go\n\ndata: [DONE]\n\n"
@@ -79,7 +79,7 @@ def encode(event: events.Event) -> bytes:
 
 
 def test_each_request_is_answered_by_the_whole_turn(tmp_path: Path) -> None:
-    taken = turns("sse", tmp_path, connect=SseLine, encode=encode, mode=TURNS, count=3)
+    taken = turns("sse", tmp_path, connect=SseConnection, encode=encode, mode=TURNS, count=3)
     assert [(turn.events, turn.response_id, turn.text) for turn in taken] == [
         (3, "resp_1", "go ")
     ] * 3
@@ -88,6 +88,6 @@ def test_each_request_is_answered_by_the_whole_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 50])
 def test_a_stream_has_all_its_tokens_and_one_end(tmp_path: Path, tokens: int) -> None:
     taken = turns(
-        "sse", tmp_path, connect=SseLine, encode=encode, mode=TOKENS, count=2, tokens=tokens
+        "sse", tmp_path, connect=SseConnection, encode=encode, mode=TOKENS, count=2, tokens=tokens
     )
     assert [(turn.events, turn.text) for turn in taken] == [(tokens + 1, "go " * tokens)] * 2

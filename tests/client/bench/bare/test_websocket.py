@@ -8,7 +8,7 @@ from tests.client.bench.bare.floor import turns
 from tieline import events
 from tieline.codecs import json
 from tieline_client.bench.bare.base import TOKENS, TURNS
-from tieline_client.bench.clients import WebSocketLine
+from tieline_client.bench.clients import WebSocketConnection
 
 
 def encode(event: events.Event) -> bytes:
@@ -20,7 +20,9 @@ def encode(event: events.Event) -> bytes:
 
 
 def test_each_request_is_answered_by_the_whole_turn(tmp_path: Path) -> None:
-    taken = turns("websocket", tmp_path, connect=WebSocketLine, encode=encode, mode=TURNS, count=3)
+    taken = turns(
+        "websocket", tmp_path, connect=WebSocketConnection, encode=encode, mode=TURNS, count=3
+    )
     assert [(turn.events, turn.response_id, turn.text) for turn in taken] == [
         (3, "resp_1", "go ")
     ] * 3
@@ -31,7 +33,7 @@ def test_a_stream_has_all_its_tokens_and_one_end(tmp_path: Path, tokens: int) ->
     taken = turns(
         "websocket",
         tmp_path,
-        connect=WebSocketLine,
+        connect=WebSocketConnection,
         encode=encode,
         mode=TOKENS,
         count=2,

@@ -14,7 +14,7 @@ from tests.support.server_process import serving
 from tieline.codecs import proto
 from tieline.v1 import line_pb2
 from tieline_client.bench import workload
-from tieline_client.bench.clients import GrpcLine, LoadError, take_turn
+from tieline_client.bench.clients import GrpcConnection, LoadError, take_turn
 from tieline_client.bench.clients.grpc import SERVICE
 
 Behaviour = Callable[[Any], Awaitable[None]]
@@ -51,7 +51,7 @@ def test_the_library_receives_the_bytes_that_were_sent_and_they_come_back(size: 
             await context.write(data)
 
     with library(echo) as address:
-        line = GrpcLine(address)
+        line = GrpcConnection(address)
         for fill in (b"a", b"b"):
             line.send(fill * size)
             found: list[bytes] = []
@@ -72,7 +72,7 @@ def test_the_library_sees_the_key_and_both_see_the_same_events() -> None:
         await context.read()
 
     with library(send) as address:
-        line = GrpcLine(address, api_key="k")
+        line = GrpcConnection(address, api_key="k")
         line.recorded = bytearray()
         line.send(b"")
         found: list[Any] = []
@@ -104,7 +104,7 @@ def test_the_real_client_and_the_load_client_take_the_same_turn() -> None:
 
     with serving() as server:
         kinds = asyncio.run(by_library(server.address))
-        line = GrpcLine(server.address)
+        line = GrpcConnection(server.address)
         turn = take_turn(line, request)
         line.close()
     assert turn.events == len(kinds)
@@ -116,7 +116,7 @@ def test_a_refused_call_says_its_status() -> None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you")
 
     with library(refuse) as address:
-        line = GrpcLine(address)
+        line = GrpcConnection(address)
         with pytest.raises(LoadError, match="16 who are you"):
             take_turn(line, b"")
         line.close()

@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from tests.client.bench.clients.http_server import serving
-from tieline_client.bench.clients import LoadError, SseLine, take_turn
+from tieline_client.bench.clients import LoadError, SseConnection, take_turn
 
 DELTA = b"event: response.output_text.delta\n"
 EVENTS = (
@@ -34,7 +34,7 @@ def test_events_are_read_however_the_chunks_are_cut_and_the_connection_lives(siz
         return response
 
     with serving(handle) as address:
-        line = SseLine(address, api_key="k")
+        line = SseConnection(address, api_key="k")
         line.recorded = bytearray()
         for _ in range(2):
             turn = take_turn(line, b'{"n":1}')
@@ -51,7 +51,7 @@ def test_a_refusal_is_an_error() -> None:
         return web.Response(status=401, text="no")
 
     with serving(handle) as address:
-        line = SseLine(address)
+        line = SseConnection(address)
         with pytest.raises(LoadError, match="401"):
             take_turn(line, b"{}")
         line.close()
@@ -64,7 +64,7 @@ def test_a_connection_that_ends_early_is_an_error() -> None:
         return web.Response()
 
     with serving(handle) as address:
-        line = SseLine(address)
+        line = SseConnection(address)
         with pytest.raises(LoadError, match="closed"):
             take_turn(line, b"{}")
         line.close()

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from tests.client.bench.clients.http_server import serving
-from tieline_client.bench.clients import LoadError, WebSocketLine, take_turn
+from tieline_client.bench.clients import LoadError, WebSocketConnection, take_turn
 from tieline_client.bench.clients.websocket import masked
 
 COMPLETED = '{"type":"response.completed","response":{"id":"resp_7"}}'
@@ -31,7 +31,7 @@ def test_the_library_unmasks_what_was_sent_and_its_frames_are_read(size: int) ->
         return socket
 
     with serving(handle) as address:
-        line = WebSocketLine(address, api_key="k")
+        line = WebSocketConnection(address, api_key="k")
         turn = take_turn(line, b"y" * size)
         line.close()
     assert got == ["y" * size, WSMsgType.CLOSE.name]
@@ -52,7 +52,7 @@ def test_frames_that_come_together_are_recorded_whole() -> None:
     events = [delta("a").encode(), delta("b").encode(), COMPLETED.encode()]
     frames = b"".join(bytes((0x81, len(event))) + event for event in events)
     with serving(handle) as address:
-        line = WebSocketLine(address)
+        line = WebSocketConnection(address)
         line.recorded = bytearray()
         assert take_turn(line, b"{}").text == "ab"
         line.close()
@@ -71,7 +71,7 @@ def test_a_turn_that_ends_badly_is_an_error() -> None:
         return socket
 
     with serving(handle) as address:
-        line = WebSocketLine(address)
+        line = WebSocketConnection(address)
         with pytest.raises(LoadError, match="ended with error"):
             take_turn(line, b"{}")
         line.close()
@@ -82,7 +82,7 @@ def test_a_server_that_does_not_upgrade_is_an_error() -> None:
         return web.Response(status=426)
 
     with serving(handle) as address, pytest.raises(LoadError, match="426"):
-        WebSocketLine(address)
+        WebSocketConnection(address)
 
 
 @pytest.mark.parametrize("frame", [b"\x01\x01a", b"\xc1\x01a", b"\x81\x81abcd"], ids=str)
@@ -96,7 +96,7 @@ def test_what_a_server_must_not_send_unasked_is_an_error(frame: bytes) -> None:
         return socket
 
     with serving(handle) as address:
-        line = WebSocketLine(address)
+        line = WebSocketConnection(address)
         with pytest.raises(LoadError, match="fragment"):
             line.receive()
         line.close()

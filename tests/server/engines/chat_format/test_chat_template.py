@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.support import chat_templates, gguf_file
 from tieline.items import Item, decode_input
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import EMPTY, ChatTemplate, assemble
@@ -33,11 +33,11 @@ def items_of(content: Any) -> tuple[Item, ...]:
     return tuple(decode_input(msgspec.json.encode(content)))
 
 
-def link(content: Any, parent: Segment | None = None) -> Segment:
-    return Segment(parent, items_of(content), turn=1)
+def link(content: Any, parent: ChainNode | None = None) -> ChainNode:
+    return ChainNode(parent, items_of(content), turn=1)
 
 
-def ids_of(tip: Segment, work: Work | None = None) -> list[int]:
+def ids_of(tip: ChainNode, work: Work | None = None) -> list[int]:
     chain = packaged().chain(tip, work or Work())
     ids = assemble([], chain, [], room=100_000)
     assert ids is not None
@@ -45,7 +45,7 @@ def ids_of(tip: Segment, work: Work | None = None) -> list[int]:
     return ids
 
 
-def shown(*items: dict[str, Any], parent: Segment | None = None) -> list[str]:
+def shown(*items: dict[str, Any], parent: ChainNode | None = None) -> list[str]:
     """What the model is shown of some items: a text for each message."""
     return ["".join(parts) for parts in packaged().parts_of(link(list(items), parent))]
 
@@ -194,7 +194,7 @@ class Rendered:
         self.template = template
         self.native = native
         self.messages: list[dict[str, Any]] = []
-        self.tip: Segment | None = None
+        self.tip: ChainNode | None = None
         self.said: list[str] = []
 
     def say(self, items: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.settings import Recall
+from tieline_server.core.settings import SettingsCache
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
@@ -69,7 +69,7 @@ def test_tools_are_described_once_and_so_is_how_to_call_them() -> None:
 def test_what_a_lane_sends_again_is_neither_read_nor_rendered_again() -> None:
     built = builder()
     work = Work()
-    recall = Recall(work)
+    recall = SettingsCache(work)
     members: dict[str, Any] = {
         "instructions": "Be brief.",
         "tools": [WEATHER],
@@ -167,7 +167,7 @@ def callable_in(given: Prompt) -> list[str | None]:
 
 
 def test_a_schema_that_may_be_new_is_asked_about_beside_the_loop() -> None:
-    built, recall = builder(), Recall()
+    built, recall = builder(), SettingsCache()
     options: dict[str, Any] = {"tools": [WEATHER], "recall": recall}
     given = prompt("hi", **options)
     assert built.heavy(given)

@@ -11,13 +11,13 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.history import Segment
-from tieline_server.engines.chat_format.sampled_ids import KEPT, Memory
+from tieline_server.core.history import ChainNode
+from tieline_server.engines.chat_format.sampled_ids import KEPT, SampledIds
 
-MEMORY = Memory()
+MEMORY = SampledIds()
 
 
-def said(*steps: tuple[list[int] | None, list[Delta]]) -> Segment:
+def said(*steps: tuple[list[int] | None, list[Delta]]) -> ChainNode:
     """A link from which these ids were sampled, with the deltas that they completed."""
     tip = link("hi")
     sampled = MEMORY.begin(tip)
@@ -26,7 +26,7 @@ def said(*steps: tuple[list[int] | None, list[Delta]]) -> Segment:
     return tip
 
 
-def ids_of(tip: Segment, *items: Any) -> list[int] | None:
+def ids_of(tip: ChainNode, *items: Any) -> list[int] | None:
     found = MEMORY.find(link(list(items), tip, output=True))
     return None if found is None else list(found[1])
 

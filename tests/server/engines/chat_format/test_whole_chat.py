@@ -9,7 +9,7 @@ from tests.support import chat_templates
 from tests.support.chat_family import CALLS, OUTPUTS, TOOLS, ChatFamily
 from tests.support.engine_contract import link, prompt
 from tieline_server.core.deltas import TextDelta
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.prompt import PromptBuilder
 from tieline_server.engines.chat_format.sampled_text import Piece
@@ -33,7 +33,7 @@ def built(family: ChatFamily, context: int = 4096) -> PromptBuilder:
     return PromptBuilder(family.template, context=context)
 
 
-def ids_of(family: ChatFamily, tip: Segment, **members: Any) -> list[int]:
+def ids_of(family: ChatFamily, tip: ChainNode, **members: Any) -> list[int]:
     return built(family).build(prompt(tip=tip, **members)).ids
 
 
@@ -41,8 +41,8 @@ def encoded(family: ChatFamily, *parts: str) -> list[int]:
     return family.template.tokens.encode(*parts)
 
 
-def chain(*contents: Any) -> Segment:
-    tip: Segment | None = None
+def chain(*contents: Any) -> ChainNode:
+    tip: ChainNode | None = None
     for content in contents:
         tip = link(content, tip)
     assert tip is not None

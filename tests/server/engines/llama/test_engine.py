@@ -32,7 +32,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
@@ -171,7 +171,7 @@ class Chat:
         self.engine = engine
         self.lane = lane
         self.owner = owner
-        self.tip: Segment | None = None
+        self.tip: ChainNode | None = None
         self.held = 0
         """Tokens that its slot must have: prompt and answer, less the last one sampled."""
 

@@ -16,7 +16,7 @@ from tests.support import chat_templates
 from tests.support.engine_contract import WEATHER, deltas_of, finish_of, link, prompt, text_in
 from tests.support.gguf_file import retold
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, ReasoningDelta
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.llama.engine import LlamaEngine
 from tieline_server.models import find
 
@@ -87,7 +87,7 @@ def engine(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     asyncio.run(engine.close())
 
 
-def answer(engine: LlamaEngine, tip: Segment, **members: Any) -> list[Delta]:
+def answer(engine: LlamaEngine, tip: ChainNode, **members: Any) -> list[Delta]:
     given = prompt(tip=tip, **{"temperature": 0, "max_output_tokens": 60, **members})
     return asyncio.run(deltas_of(engine, given))
 
@@ -110,12 +110,12 @@ def prefilled(deltas: list[Delta]) -> int:
     return (done.input_tokens or 0) - (done.cached_tokens or 0)
 
 
-def written_in(engine: LlamaEngine, said: Segment) -> list[str]:
+def written_in(engine: LlamaEngine, said: ChainNode) -> list[str]:
     """The special tokens of a link whose text is tokenised."""
     return named(engine, engine._builder.template._tokenised(said))
 
 
-def sampled_in(engine: LlamaEngine, said: Segment) -> list[str]:
+def sampled_in(engine: LlamaEngine, said: ChainNode) -> list[str]:
     """The special tokens of the very ids that a link was sampled as."""
     ids = engine._builder.template._sampled(said)
     assert ids is not None

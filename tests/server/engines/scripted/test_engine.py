@@ -22,8 +22,8 @@ from tests.support.engine_contract import (
 )
 from tieline_server.core.deltas import Accepted, Delta, Finish, ReasoningDelta, TextDelta
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
-from tieline_server.core.settings import Recall
+from tieline_server.core.history import ChainNode
+from tieline_server.core.settings import SettingsCache
 from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.scripted import script
@@ -379,13 +379,13 @@ def test_instructions_and_tools_count_as_input_and_are_not_cached() -> None:
 
 def test_a_turn_renders_only_what_is_new() -> None:
     work = Work()
-    recall = Recall(work)
+    recall = SettingsCache(work)
     engine = ScriptedEngine()
     head: dict[str, Any] = {
         "tools": [{**WEATHER, "name": f"look_{at}"} for at in range(20)],
         "instructions": "Be brief. " * 500,
     }
-    tip: Segment | None = None
+    tip: ChainNode | None = None
     rendered: list[int] = []
     for _ in range(20):
         before = work.render

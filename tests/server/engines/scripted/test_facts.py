@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline.items import decode
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines import bpe
 from tieline_server.engines.scripted.facts import (
     FRAME,
@@ -22,11 +22,11 @@ from tieline_server.engines.scripted.facts import (
 count = bpe.shipped().count
 
 
-def facts(chain: Segment) -> Facts:
+def facts(chain: ChainNode) -> Facts:
     return Reader(count).facts_of(chain)
 
 
-def read(chain: Segment) -> Reader:
+def read(chain: ChainNode) -> Reader:
     reader = Reader(count)
     reader.facts_of(chain)
     return reader

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline_server.core.effects import Work
-from tieline_server.core.settings import Recall
+from tieline_server.core.settings import SettingsCache
 from tieline_server.engines.upstream.chat import ChatMode
 
 FUNCTION = {
@@ -121,7 +121,7 @@ def test_instructions_come_first_and_without_them_the_messages_begin_at_once() -
 
 def test_what_a_lane_sends_again_is_not_encoded_again() -> None:
     work = Work()
-    recall, requests = Recall(work), ChatMode()
+    recall, requests = SettingsCache(work), ChatMode()
     tip = link("hello")
     again: dict[str, Any] = {
         "tools": [WEATHER],

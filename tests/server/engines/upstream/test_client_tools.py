@@ -20,7 +20,7 @@ from tests.support.upstream_shapes import (
     opened,
 )
 from tieline_server.core.deltas import CallDelta, CallStart, Delta
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.chat_format import gguf_metadata
 
 SEARCH = {
@@ -171,7 +171,7 @@ def test_up_07_tools_found_in_what_is_left_out_of_a_prompt_stay_callable(shape: 
     async def main() -> None:
         async with upstream() as server, opened(shape, server) as engine:
             server.plans.append(shape.good)
-            tip: Segment = link([{"role": "user", "content": "go"}, CALL, FOUND])
+            tip: ChainNode = link([{"role": "user", "content": "go"}, CALL, FOUND])
             for at in range(8):
                 tip = link([{"role": "user", "content": f"{at} " * 1500}], tip)
             await deltas_of(engine, ask("on", after=tip, truncation="auto", tools=[SEARCH]))

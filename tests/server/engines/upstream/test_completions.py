@@ -17,7 +17,7 @@ from tests.support.upstream_server import MODEL, UpstreamServer, streamed, upstr
 from tests.support.upstream_shapes import COMPLETIONS, TOKENIZER
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
@@ -75,7 +75,7 @@ def arguments_in(deltas: list[Delta]) -> Any:
 def test_a_conversation_prefills_what_is_new_in_it(url: str) -> None:
     async def main() -> list[Any]:
         async with opened(url) as engine:
-            tip: Segment | None = None
+            tip: ChainNode | None = None
             ends = []
             for at in range(3):
                 content = "Tell me about the sea. " * 8 if at == 0 else f"Go on, {at}."
@@ -379,7 +379,7 @@ def test_turn_200_renders_what_turn_5_does() -> None:
     async def main() -> None:
         async with scripted(Scripted("fine")) as (_, engine):
             work, costs = Work(), []
-            tip: Segment | None = None
+            tip: ChainNode | None = None
             for at in range(200):
                 before = work.render
                 given = ask(engine, f"{at:04}", after=tip, work=work)

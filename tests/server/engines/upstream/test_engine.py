@@ -36,7 +36,7 @@ from tests.support.upstream_server import (
 )
 from tieline_server.core.deltas import Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.exchange import Exchange, Patience
@@ -382,7 +382,7 @@ def test_an_answer_that_fails_leaves_nothing_of_its_prompt(answer: Handler) -> N
     async def main() -> None:
         async with upstream() as server, opened(server) as engine:
             server.otherwise = answer
-            with none_left(Prompt, Segment, Exchange), suppress(EngineError):
+            with none_left(Prompt, ChainNode, Exchange), suppress(EngineError):
                 await deltas_of(engine, ask())
 
     run(main())

@@ -8,12 +8,12 @@ import pytest
 
 from tests.support.engine_contract import link
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream.fragments import messages_of
 
 
-def shown(tip: Segment, work: Work | None = None) -> Any:
+def shown(tip: ChainNode, work: Work | None = None) -> Any:
     """The messages of a chain."""
     rendered = messages_of(tip, work or Work())
     joined = b"".join(rendered.pieces())
@@ -167,7 +167,7 @@ def test_items_become_messages_wherever_links_are_cut(items: Any, messages: Any)
     for at in range(len(items)):
         tip = link(items[at:], link(items[:at]) if at else None)
         assert shown(tip) == messages
-    one_by_one: Segment | None = None
+    one_by_one: ChainNode | None = None
     for item in items:
         one_by_one = link([item], one_by_one)
         shown(one_by_one)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.support.engine_contract import WEATHER, link
 from tieline.items import Opened, decode_input
 from tieline_server.core.effects import Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream.items import items_of
 
@@ -18,7 +18,7 @@ CUSTOM = {"type": "custom_tool_call", "call_id": "c", "name": "sh", "namespace":
 CUSTOM_OUTPUT = {"type": "custom_tool_call_output", "call_id": "c", "output": "files"}
 
 
-def sent(tip: Segment, **options: Any) -> list[Any]:
+def sent(tip: ChainNode, **options: Any) -> list[Any]:
     pieces = b"".join(items_of(tip, Work(), **options).pieces())
     found: list[Any] = json.loads(b"[" + pieces[1:] + b"]")
     return found
@@ -107,7 +107,7 @@ def test_what_is_sealed_is_sent_as_it_was_opened() -> None:
     held = link([USER])
     sealed = decode_input(b'[{"type":"compaction","encrypted_content":"abcdefghijklmnop"}]')[0]
     stands = replace(sealed, opened=Opened(items=held.items, whole=True))
-    assert sent(link("on", Segment(link("long"), (stands,), turn=2))) == [
+    assert sent(link("on", ChainNode(link("long"), (stands,), turn=2))) == [
         USER,
         {**USER, "content": "on"},
     ]

@@ -16,7 +16,7 @@ from tests.support.upstream_server import (
     usage,
 )
 from tieline import events
-from tieline_client import Line, ServerError, connect
+from tieline_client import Connection, ServerError, connect
 
 LINES, LANES = 3, 16
 TURNS = LINES * LANES
@@ -43,7 +43,7 @@ def test_the_death_of_a_replica_fails_what_had_begun_with_its_usage_and_nothing_
             ]
             heard: list[str] = []
 
-            async def turn(line: Line, at: int) -> tuple[Any, ...]:
+            async def turn(line: Connection, at: int) -> tuple[Any, ...]:
                 asked = await line.lane(f"lane{at}").create(
                     input="go", prompt_cache_key=f"key {at}", store=False
                 )

@@ -34,8 +34,8 @@ from tests.support.upstream_server import (
 from tests.support.upstream_shapes import CHAT, COMPLETIONS, RESPONSES, SHAPES, Shape, opened
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.history import Segment
-from tieline_server.core.settings import Recall
+from tieline_server.core.history import ChainNode
+from tieline_server.core.settings import SettingsCache
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.exchange import Patience
@@ -347,8 +347,8 @@ def test_a_chain_of_200_turns_is_rendered_once(shape: Shape) -> None:
             server.otherwise = shape.good
             tools = [{**WEATHER, "name": f"tool_{at}"} for at in range(5)]
             work, costs = Work(), []
-            recall = Recall(work)
-            tip: Segment | None = None
+            recall = SettingsCache(work)
+            tip: ChainNode | None = None
             for at in range(200):
                 before = work.render
                 given = ask(f"{at:04}", after=tip, tools=tools, work=work, recall=recall)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.settings import Recall, Settings
+from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.prefaces import LANES, Preface, Prefaces
 
@@ -21,7 +21,7 @@ class Lane:
         self.work = Work()
         self.made: list[Preface] = []
         self.prefaces = Prefaces(self._make, _options)
-        self._recall = Recall(self.work)
+        self._recall = SettingsCache(self.work)
 
     def ask(self, session: str = "line/0", **members: Any) -> Prompt:
         """A prompt of the lane: what comes in the same bytes is the same object."""

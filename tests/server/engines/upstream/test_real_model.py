@@ -12,7 +12,7 @@ from tests.support.engine_contract import deltas_of, finish_of, link, prompt, te
 from tests.support.model_server import KEY, model_server
 from tieline_server.core.deltas import Accepted, Delta, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 
@@ -67,7 +67,7 @@ def test_the_second_turn_of_a_conversation_finds_its_prefix_cached(url: str) -> 
             first = ask(engine, "Tell me about the sea. " * 20)
             said = text_in(await deltas_of(engine, first))
             answer = link([{"role": "assistant", "content": said}], first.tip, output=True)
-            tip: Segment = link([{"role": "user", "content": "Go on."}], answer)
+            tip: ChainNode = link([{"role": "user", "content": "Go on."}], answer)
             return finish_of(await deltas_of(engine, ask(engine, "", tip=tip)))
 
     end = run(main())

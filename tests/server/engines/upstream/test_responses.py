@@ -20,8 +20,8 @@ from tests.support.upstream_server import (
 )
 from tests.support.upstream_shapes import RESPONSES, added, ended, item, said, text
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.history import Segment
-from tieline_server.core.settings import Recall
+from tieline_server.core.history import ChainNode
+from tieline_server.core.settings import SettingsCache
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
@@ -79,7 +79,7 @@ def ask(content: Any = "hello", **members: Any) -> Prompt:
     return prompt(content, model=MODEL, **members)
 
 
-def answered(tip: Segment, said: Any = ANSWER) -> Segment:
+def answered(tip: ChainNode, said: Any = ANSWER) -> ChainNode:
     return link(said, tip, output=True)
 
 
@@ -208,8 +208,8 @@ def test_the_bytes_of_turn_200_are_those_of_turn_5_where_the_upstream_keeps_stat
             async with opened(server, how=STATE) as engine:
                 tools = [{**WEATHER, "name": f"tool_{at}"} for at in range(40)]
                 work = Work()
-                recall, costs = Recall(work), []
-                tip: Segment | None = None
+                recall, costs = SettingsCache(work), []
+                tip: ChainNode | None = None
                 for at in range(200):
                     before = work.render
                     question = link(f"{at:04} {'x' * 1000}", tip)

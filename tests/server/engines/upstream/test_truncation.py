@@ -19,7 +19,7 @@ from tests.support.upstream_server import (
     usage,
 )
 from tieline_server.core.effects import Prompt, Work
-from tieline_server.core.history import Segment
+from tieline_server.core.history import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.truncation import room_of, start_of, tokens_in
@@ -29,7 +29,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x" * 400}
 GOOD = streamed(chunk(content="fine"), chunk("stop"), usage(7, 1))
 
 
-def turns(count: int, *, size: int = 400) -> Segment:
+def turns(count: int, *, size: int = 400) -> ChainNode:
     """A chain of so many turns of about ``size`` bytes a message, and one more question."""
     tip = link(f"question 0 {'x' * size}")
     for at in range(1, count + 1):
@@ -38,7 +38,7 @@ def turns(count: int, *, size: int = 400) -> Segment:
     return tip
 
 
-def ask(tip: Segment, **members: Any) -> Prompt:
+def ask(tip: ChainNode, **members: Any) -> Prompt:
     return prompt(tip=tip, model=MODEL, **{"truncation": "auto", **members})
 
 

@@ -19,7 +19,7 @@ from tests.support.upstream_shapes import (
     said,
 )
 from tieline_server.core.deltas import CallDelta, Delta, Finish, ReasoningDelta, TextDelta
-from tieline_server.core.tally import Tally
+from tieline_server.core.usage_counter import UsageCounter
 
 HIGH, LOW, EMOJI = "\ud83d", "\ude00", "\U0001f600"
 
@@ -196,7 +196,7 @@ USAGES: list[tuple[dict[str, Any], int]] = [
 
 def told(end: Finish) -> int:
     """What the client is told of a turn that ends so."""
-    return Tally().usage(end).input_tokens_details.cache_write_tokens
+    return UsageCounter().usage(end).input_tokens_details.cache_write_tokens
 
 
 @in_each_mode

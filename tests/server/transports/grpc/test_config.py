@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.support.grpc_certificates import Authority
-from tests.support.grpc_client import CONNECT, RawLine, create
+from tests.support.grpc_client import CONNECT, RawConnection, create
 from tests.support.grpc_engine import (
     Step,
     gated,
@@ -141,7 +141,7 @@ def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> No
     async def pinged(served: Served, request: line_pb2.ConnectRequest | None) -> None:
         async with (
             FrameProxy(served.port) as proxy,
-            RawLine(proxy.port, options=PINGING) as line,
+            RawConnection(proxy.port, options=PINGING) as line,
         ):
             if request is not None:
                 await line.send(request)
@@ -173,7 +173,7 @@ def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_
         async with (
             serve(ping_interval=1.0) as served,
             FrameProxy(served.port) as proxy,
-            RawLine(proxy.port, options=every_second) as line,
+            RawConnection(proxy.port, options=every_second) as line,
         ):
             await line.turn(create("x"))
             await proxy.signal.until(lambda: proxy.from_client[PING] > 2 * strikes)
@@ -184,7 +184,7 @@ def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_
         async with (
             serve(ping_interval=5.0) as served,
             FrameProxy(served.port) as proxy,
-            RawLine(proxy.port, options=every_second) as line,
+            RawConnection(proxy.port, options=every_second) as line,
         ):
             await line.turn(create("x"))
             code, error = await line.status()
@@ -218,7 +218,7 @@ def test_gr_01_the_misspelt_option_of_other_servers_would_end_the_same_stream() 
         )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        async with FrameProxy(port) as proxy, RawLine(proxy.port, options=PINGING) as line:
+        async with FrameProxy(port) as proxy, RawConnection(proxy.port, options=PINGING) as line:
             code, _ = await line.status()
             assert code is grpc.StatusCode.UNAVAILABLE
             assert proxy.from_server[GOAWAY] == 1

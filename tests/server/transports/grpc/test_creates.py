@@ -20,7 +20,7 @@ from tieline.v1 import items_pb2, line_pb2, requests_pb2
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.creates import receives, whole
 from tieline_server.transports.grpc.stream import LEAST_BYTES, EventWriter
 
@@ -209,8 +209,8 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
         ):
             await line.send(create())
             await served.until(lambda: served.engine.started == 1)
-            lines = served.services.running.lines
-            await until(lambda: all(line.line.outgoing.unsent(None) >= 8 for line in lines))
+            lines = served.services.running.connections
+            await until(lambda: all(line.connection.outgoing.unsent(None) >= 8 for line in lines))
             if patience > 1:
                 line.call.cancel()
             await served.until(lambda: len(served.records) == 1)
@@ -218,7 +218,7 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
                 await line.rest()
 
-    with none_left(LineRuntime, EventWriter):
+    with none_left(ConnectionDriver, EventWriter):
         run(main())
 
 

@@ -20,7 +20,7 @@ from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.engines.base import EngineError
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.status import MESSAGE_BYTES
 
 CODES = [
@@ -261,5 +261,5 @@ def test_a_call_that_is_refused_does_not_keep_its_request(refused: dict[str, Any
                     line_pb2.CreateResponseRequest(response_create=create)
                 )
 
-    with none_left(LineRuntime, NotFound, RequestTooLarge):
+    with none_left(ConnectionDriver, NotFound, RequestTooLarge):
         run(main())

@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from tests.support.grpc_client import RawLine, create, kind, output
+from tests.support.grpc_client import RawConnection, create, kind, output
 from tests.support.grpc_engine import (
     INPUT_TOKENS,
     Step,
@@ -248,7 +248,7 @@ def test_cn_01_a_reset_connection_stops_its_engine_once_and_within_a_second() ->
         async with (
             serve(gated(asyncio.Event())) as served,
             FrameProxy(served.port) as proxy,
-            RawLine(proxy.port) as line,
+            RawConnection(proxy.port) as line,
         ):
             await line.send(create("x"))
             await line.until("response_in_progress")
@@ -301,7 +301,7 @@ def test_a_reader_that_stops_ends_its_line_with_a_typed_error_and_costs_bounded_
 def test_what_a_client_sends_while_it_takes_nothing_is_read_up_to_a_bound() -> None:
     total = 4000
 
-    async def flood(line: RawLine) -> None:
+    async def flood(line: RawConnection) -> None:
         for _ in range(total):
             await line.send(b"\xff" * 16_384)
 
@@ -342,7 +342,7 @@ def test_gr_05_heartbeats_keep_a_quiet_stream_open_through_a_proxy_that_wants_da
         async with (
             serve(gated(gate), heartbeat=heartbeat) as served,
             FrameProxy(served.port, quiet_limit=1.0) as proxy,
-            RawLine(proxy.port) as line,
+            RawConnection(proxy.port) as line,
         ):
             asyncio.get_running_loop().call_later(2.2, gate.set)
             await line.send(create("x"))
@@ -612,7 +612,7 @@ def test_work_counts_bytes_read_and_built_and_not_what_comes_again() -> None:
             totals = [(0, 0)]
             for _ in range(3):
                 await line.turn(create("x", instructions="i" * 20_000))
-                (runtime,) = served.services.running.lines
+                (runtime,) = served.services.running.connections
                 totals.append((runtime.work.decode, runtime.work.encode))
             decoded, encoded = (
                 [after - before for before, after in pairwise(counts)]
@@ -758,7 +758,7 @@ def test_data_frames_are_what_the_proxy_of_these_tests_counts() -> None:
         async with (
             serve() as served,
             FrameProxy(served.port) as proxy,
-            RawLine(proxy.port) as line,
+            RawConnection(proxy.port) as line,
         ):
             await line.turn(create("x"))
             assert proxy.from_client[DATA] == 1

@@ -19,7 +19,7 @@ from tests.support.websocket_client import CLOSE, PING, PONG, TERMINAL, RawSocke
 from tieline_server.runtime import Services
 from tieline_server.transports.http import connection
 from tieline_server.transports.http.connection import NOTSENT_LOWAT, UNSENT_BYTES
-from tieline_server.transports.http.recollection import Recollection
+from tieline_server.transports.http.create_reader import CreateReader
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
 PATH = "/v1/responses"
@@ -169,7 +169,7 @@ def test_a_connection_that_is_over_takes_all_that_came_on_it_along(last: bytes) 
             if last:
                 assert (await client.reply()).status in (400, 413)
 
-    with none_left(connection.Connection, Recollection):
+    with none_left(connection.Connection, CreateReader):
         run(main())
 
 

@@ -19,7 +19,7 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import EngineError
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 
 PATH = "/v1/responses"
 CREATE = {"model": "tiny", "input": "hi"}
@@ -500,11 +500,11 @@ def test_a_request_that_is_over_leaves_nothing_for_the_garbage_collector(
 
     async def main() -> None:
         async with serve(hello) as served, served.connection() as client:
-            with none_left(LineRuntime):
+            with none_left(ConnectionDriver):
                 for _ in range(3):
                     client.request("POST", PATH, {**CREATE, **members})
                     await client.reply()
-                await served.until(lambda: not served.services.running.lines)
+                await served.until(lambda: not served.services.running.connections)
                 await client.ask("GET", "/healthz")
 
     run(main())

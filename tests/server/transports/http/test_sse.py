@@ -17,7 +17,7 @@ from tests.support.runtime import until
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
-from tieline_server.runtime import LineRuntime
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports import http
 from tieline_server.transports.http.connection import UNSENT_BYTES
 from tieline_server.transports.http.sse import WRITE_BYTES, EventStream, comment, frame
@@ -328,7 +328,7 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
                 client.reset()
             await served.until(lambda: len(served.records) == 1)
 
-    with none_left(LineRuntime, EventStream, http.connection.Connection):
+    with none_left(ConnectionDriver, EventStream, http.connection.Connection):
         run(main())
 
 

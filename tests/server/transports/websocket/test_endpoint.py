@@ -18,8 +18,8 @@ from tests.support.websocket_harness import Served, run, serve
 from tieline.events import ResponseCreated
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.runtime import LineRuntime
-from tieline_server.transports.websocket.stream import HIGH_WATER, LineSocket
+from tieline_server.runtime import ConnectionDriver
+from tieline_server.transports.websocket.stream import HIGH_WATER, ConnectionSocket
 
 KEY = "sk-test"
 
@@ -166,7 +166,7 @@ def test_rc_01_an_old_connection_ends_what_runs_then_says_why_and_closes() -> No
         async with serve(gated(gate)) as served, served.socket() as socket:
             await socket.create("runs")
             await socket.until("response.in_progress")
-            (line,) = served.services.running.lines
+            (line,) = served.services.running.connections
             line.age()
             await socket.create("late")
             late = await socket.event()
@@ -377,7 +377,7 @@ def test_connections_that_come_and_go_leave_nothing(repeats: Callable[[int], int
             await settled(lambda: len(served.endpoint.live) == 0)
             await served.endpoint.live.empty()
             gc.collect()
-            assert len(served.services.running.lines) == 0
+            assert len(served.services.running.connections) == 0
             assert served.endpoint._open == set()
             await settled(lambda: descriptors() <= before)
 
@@ -417,7 +417,7 @@ def test_who_ends_badly_leaves_nothing_for_the_garbage_collector(
                 await leave(served, socket)
             await settled(lambda: not served.endpoint._open)
 
-    with none_left(LineRuntime, LineSocket):
+    with none_left(ConnectionDriver, ConnectionSocket):
         run(main())
 
 

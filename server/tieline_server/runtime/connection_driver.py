@@ -1,0 +1,528 @@
+"""Drives the core with asyncio: requests in, effects carried out, events out.
+
+One :class:`ConnectionDriver` for each connection (or each unary request). A door feeds it and sends
+what ``take`` yields; every task that a connection starts is owned here and ended by ``close``.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tieline import events
+from tieline.errors import ApiError
+from tieline.requests import Append, Cancel, Create, Request, Resume, SessionEnd, Steer
+from tieline.responses import Response
+from tieline_server.core.booking import is_response
+from tieline_server.core.connection import Connection
+from tieline_server.core.effects import (
+    Begin,
+    CancelSource,
+    Claim,
+    Close,
+    Discard,
+    Effect,
+    Follow,
+    Keep,
+    Load,
+    Outlive,
+    Principal,
+    Record,
+    Release,
+    Sample,
+    Save,
+    Stop,
+    Work,
+)
+from tieline_server.core.idempotency import key_digest
+from tieline_server.core.profile import Profile
+from tieline_server.core.refusals import no_target
+from tieline_server.core.settings import SettingsCache
+from tieline_server.core.turn import Turn
+from tieline_server.journals import base as journals
+from tieline_server.runtime import jobs, reading
+from tieline_server.runtime.linked import LinkedLane
+from tieline_server.runtime.recorder import Recorder
+from tieline_server.runtime.services import INTERNAL, Services
+
+_AUTHENTICATED: Final = frozenset({Append, Create, Resume})
+"""Requests that a key is asked for, each time."""
+
+_OF_LANES: Final = (Append, Cancel, Create, Resume)
+"""Requests that a lane is named for."""
+
+
+class ConnectionDriver:
+    """One connection, driven.
+
+    ``authenticate`` is called for each create, append and resume, so that a revoked key stops at
+    its next request; a 401 ends the connection after its error event. ``recall`` is what the
+    nameless lane knows from a connection before this one.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        transport: str,
+        authenticate: Callable[[], Principal],
+        merge: bool = True,
+        profile: Profile | None = None,
+        recall: SettingsCache | None = None,
+    ) -> None:
+        self._services = services
+        self.transport = transport
+        self._authenticate = authenticate
+        self._principal = Principal()
+        self._jobs: dict[asyncio.Task[None], Turn] = {}
+        self._speaking: dict[Turn, asyncio.Task[None]] = {}
+        self._links: dict[str | None, LinkedLane] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._waiter: asyncio.Future[Exception | None] | None = None
+        self._send: Callable[[], bool] | None = None
+        self._space: asyncio.Event | None = None
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+        """Whether the connection is over; what ``take`` still yields is to be sent."""
+        self.error: ApiError | None = None
+        """The error to end the transport with, where the connection did not end well."""
+        self.connection = Connection(
+            limits=services.limits,
+            catalog=services.catalog,
+            new_id=services.ids.new,
+            sealer=services.sealer,
+            wake=self._wake,
+            merge=merge,
+            profile=profile or services.profile,
+            budget=services.budget,
+            queued=services.queued,
+            kept=services.running.kept,
+            driver=self,
+            recall=recall,
+        )
+        self._outgoing = self.connection.outgoing
+        services.running.connections.add(self)
+
+    @property
+    def work(self) -> Work:
+        """The connection's counters."""
+        return self.connection.work
+
+    # What a door calls.
+
+    def receive(self, request: Request, *, size: int) -> None:
+        """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""
+        self._set_time()
+        started = self.connection.now
+        if type(request) in _AUTHENTICATED:
+            try:
+                self._principal = self._authenticate()
+            except ApiError as error:
+                self._refuse(error, request)
+                return
+        link = self._link_of(request) if self._links else None
+        if link is not None:
+            link.send(request, self._principal)
+            return
+        self.connection.receive(request, self._principal)
+        if type(request) is SessionEnd:
+            self._end_links()
+        self._carry_out(validated_since=started)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the client has said anything."""
+        return self.connection.heard
+
+    def runs(self, response_id: str) -> bool:
+        """Whether this is a response of this connection, and not one that it only reads."""
+        turn = self.connection.find(response_id)
+        return turn is not None and turn.reading is None
+
+    def read(self, resume: Resume) -> None:
+        """Sends a response's events to one more reader; the response stays where it is."""
+        self._set_time()
+        self.connection.resume(resume, self._authenticate(), moves=False)
+        self._carry_out()
+
+    def _link_of(self, request: Request) -> LinkedLane | None:
+        """The link to the process in which the turns of the request's lane run."""
+        if isinstance(request, Steer):
+            # It names its response, and no lane.
+            turn = self.connection.find(request.previous_response_id or "")
+            return None if turn is None else self._links.get(turn.lane)
+        if isinstance(request, Create | Resume) and self.connection.state != "open":
+            # After a goodbye nothing new begins, wherever it would run.
+            return None
+        return self._links.get(request.stream_id) if isinstance(request, _OF_LANES) else None
+
+    def linked(self, lane: str | None, link: LinkedLane) -> None:
+        """What is asked on this lane from here on is another process's affair."""
+        self._links[lane] = link
+        for request, principal in self.connection.unpark(lane):
+            link.send(request, principal)
+        if self.connection.state != "open":
+            link.send(SessionEnd(), self._principal)
+
+    def unlinked(self, lane: str | None) -> None:
+        """The lane is this connection's own again."""
+        self._links.pop(lane, None)
+
+    def _end_links(self) -> None:
+        """Lanes whose turns run elsewhere end with what runs there: nothing new will be asked."""
+        for link in self._links.values():
+            link.send(SessionEnd(), self._principal)
+
+    def _refuse(self, error: ApiError, request: Request) -> None:
+        """Who may not ask this is told so; who is not known (any more) is sent away."""
+        echo = {"event_id": request.event_id, "stream_id": request.stream_id}
+        if error.status != 401:
+            self.reject(error, **echo)
+            return
+        for link in self._links.values():
+            # Nothing goes on for one who may ask no more, wherever it runs.
+            link.send(Cancel(), self._principal)
+        self._set_time()
+        self.connection.expel(error, **echo)
+        self._carry_out()
+
+    def reject(
+        self, error: ApiError, *, event_id: str | None = None, stream_id: str | None = None
+    ) -> None:
+        """Answers a message that could not be read; the connection lives on."""
+        self.connection.reject(error, event_id=event_id, stream_id=stream_id)
+
+    def half_close(self) -> None:
+        """The peer will send no more: what runs ends, then the connection closes."""
+        self._end_links()
+        self._set_time()
+        self.connection.half_close()
+        self._carry_out()
+
+    def drop(self) -> None:
+        """The peer is gone: everything stops now."""
+        self._set_time()
+        self.connection.drop()
+        self._carry_out()
+
+    def drain(self, seconds: float) -> None:
+        """Says goodbye: no new creates; closes when nothing runs, at the latest in ``seconds``."""
+        self._end_links()
+        self._set_time()
+        self.connection.drain(seconds)
+        self._carry_out()
+
+    def age(self) -> None:
+        """The connection has lived as long as it may: what runs ends, then it closes."""
+        self._end_links()
+        self._set_time()
+        self.connection.age()
+        self._carry_out()
+
+    def hurry(self, seconds: float) -> None:
+        """The process will stop: a connection without a peer gets so long to end."""
+        with self.reporting() as connection:
+            connection.hurry(seconds)
+
+    def forget(self, owner: str, response_id: str) -> None:
+        """A response was deleted: the connection does not continue it any more."""
+        self.connection.memory.forget(owner, response_id)
+
+    def cancel(self, owner: str, response_id: str) -> Response | None:
+        """Cancels a turn of this connection if it is the owner's; returns it as it then is."""
+        self._set_time()
+        response = self.connection.cut(response_id, "cancelled", owner=owner)
+        self._carry_out()
+        return response
+
+    def next_event(self) -> events.Event | None:
+        """Takes the next event to send, lanes in turn; None when all is sent."""
+        taken = self.take(1)
+        return taken[0] if taken else None
+
+    def take(self, most: int) -> list[events.Event]:
+        """Takes the next events to send, at most so many, lanes in turn."""
+        taken = self._outgoing.take(most)
+        if self._space is not None:
+            self._space.set()
+        return taken
+
+    @property
+    def sent(self) -> bool:
+        """Whether every event is taken."""
+        return self._outgoing.empty
+
+    async def wait(self, send: Callable[[], bool] | None = None) -> None:
+        """Returns when there is an event to send or the connection has closed.
+
+        ``send``, called by the loop when there is, may save the caller that trip: it says whether
+        all is sent, and only otherwise does the wait end. What it raises ends the wait as well.
+        """
+        if self.closed or not self._outgoing.empty:
+            return
+        self._waiter = self._loop.create_future()
+        self._send = send
+        try:
+            error = await self._waiter
+            if error is not None:
+                raise error
+        finally:
+            self._waiter = self._send = None
+            # It holds this frame, which must not hold it.
+            error = None
+
+    def phase(self) -> str:
+        """What a heartbeat says."""
+        return self.connection.phase()
+
+    async def close(self) -> None:
+        """Ends every task of the connection. Idempotent.
+
+        Whoever closes may be cancelled meanwhile, as the peer goes: what is being saved is saved
+        and booked all the same, and what the connection holds is let go.
+        """
+        self.drop()
+        self._services.running.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        cancelled = False
+        while pending := self._jobs.keys() - {asyncio.current_task()}:
+            try:
+                await asyncio.wait(pending)
+            except asyncio.CancelledError:
+                cancelled = True
+        if self.connection.driver is self:
+            self._services.running.kept.inherit(self.connection.memory, self._services.budget)
+            # No circle is left, so that it goes at once and not with the next collection.
+            self.connection.let_go()
+            self._outgoing.wake = _asleep
+        if cancelled:
+            # Not the one that came: it would hold this frame, and this frame it.
+            raise asyncio.CancelledError
+
+    # Effects.
+
+    def _carry_out(self, validated_since: float | None = None) -> None:
+        while self.connection.effects:
+            for effect in self.connection.take_effects():
+                if validated_since is not None and isinstance(effect, Sample):
+                    spent = self._services.clock() - validated_since
+                    effect.turn.marks.add("validate", round(spent * 1e6))
+                _CARRY[type(effect)](self, effect)
+        self._set_timer()
+
+    def _on_claim(self, effect: Claim) -> None:
+        self._spawn(effect.turn, jobs.claim(self._services, effect))
+
+    def _on_release(self, effect: Release) -> None:
+        turn, services = effect.turn, self._services
+        key = turn.request.idempotency_key
+        if key is None or (turn.booked and not effect.at_once):
+            # A stored response keeps its key.
+            return
+        owner = turn.principal.owner
+        claim = journals.Claim(
+            owner=owner,
+            key=key_digest(owner, key),
+            body=b"",
+            response_id=turn.id,
+            stored=turn.stores,
+        )
+        at = None if effect.at_once else services.now() + services.limits.resume_window
+        services.journal.expire(claim, at=at)
+
+    def _on_begin(self, effect: Begin) -> None:
+        turn, services = effect.turn, self._services
+        recorder = Recorder(
+            turn, services.journal, transport=self.transport, started_at=services.now()
+        )
+        services.running.own(recorder.begun)
+
+    def _on_load(self, effect: Load) -> None:
+        self._spawn(effect.turn, jobs.load(self._services, effect))
+
+    def _on_sample(self, effect: Sample) -> None:
+        turn = effect.turn
+        self._speak(turn, jobs.sample(self._services, turn, effect.engine, effect.prompt))
+
+    def _on_follow(self, effect: Follow) -> None:
+        self._speak(effect.turn, reading.follow(self._services, effect))
+
+    def _on_stop(self, effect: Stop) -> None:
+        task = self._speaking.pop(effect.turn, None)
+        # A turn that stops while its own engine speaks sees it when the step is done.
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _on_cancel_source(self, effect: CancelSource) -> None:
+        self._services.running.later(self._cancel_source(effect))
+
+    async def _cancel_source(self, effect: CancelSource) -> None:
+        found = await reading.cancel(self._services, effect.owner, effect.response_id)
+        asked = effect.asked
+        if not found and asked is not None:
+            with self.reporting() as connection:
+                error = no_target(asked)
+                connection.reject(error, event_id=asked.event_id, stream_id=asked.stream_id)
+
+    def _on_outlive(self, effect: Outlive) -> None:
+        """The turn goes on on a connection of its own, which nobody reads."""
+        turn = effect.turn
+        shelter = ConnectionDriver(
+            self._services,
+            transport=self.transport,
+            authenticate=self._authenticate,
+            profile=self.connection.profile,
+        )
+        window = None if turn.background else self._services.limits.resume_window
+        self.hand_jobs(turn, shelter)
+        with shelter.reporting() as connection:
+            connection.shelter(turn, window)
+        self._services.running.shelter(shelter)
+
+    def _on_keep(self, effect: Keep) -> None:
+        self._services.store.keep(effect)
+
+    def _on_discard(self, effect: Discard) -> None:
+        self._services.store.discard(effect)
+
+    def _on_save(self, effect: Save) -> None:
+        self._spawn(effect.turn, jobs.save(self._services, effect, transport=self.transport))
+
+    def _on_record(self, effect: Record) -> None:
+        if self.transport == INTERNAL:
+            return
+        services, record, kept = self._services, effect.record, effect.kept
+        if kept is not None:
+            if services.running.tidying is None:
+                services.running.tidy(services.clock)
+            if kept.recorder is not None:
+                kept.recorder.stop(stored=effect.booked)
+        services.observe(record, self.transport)
+        if not effect.booked and is_response(record):
+            services.book(record, self.transport)
+
+    def _on_close(self, effect: Close) -> None:
+        self._end(effect.error)
+
+    @contextmanager
+    def reporting(self) -> Iterator[Connection]:
+        """Sets the connection's time for a report to it, and carries out what it then asks."""
+        self._set_time()
+        yield self.connection
+        self._carry_out()
+
+    def feed(self, turn: Turn, step: Any) -> None:
+        """An engine said these things. Most of them ask for nothing."""
+        self._set_time()
+        self.connection.deltas(turn, step)
+        if self.connection.effects or not turn.placed:
+            self._carry_out()
+
+    async def events_taken(self) -> None:
+        """Waits until events were taken, or turns have moved."""
+        self._space = self._space or asyncio.Event()
+        self._space.clear()
+        await self._space.wait()
+
+    def speaks(self, turn: Turn, task: "asyncio.Task[Any] | None") -> bool:
+        """Whether this is the task that samples, or reads, for a turn."""
+        return self._speaking.get(turn) is task
+
+    # Time, wake-ups, tasks.
+
+    def _set_time(self) -> None:
+        self.connection.at(self._services.clock(), self._services.now())
+
+    def _set_timer(self) -> None:
+        """Sees to it that the connection is looked at in time.
+
+        A deadline that has moved away leaves the timer as it is: nearly every turn sets one and
+        none of them comes. The timer then finds nothing due, and is set anew.
+        """
+        at = self.connection.next_deadline()
+        if at is None or (self._timer_at is not None and self._timer_at <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        delay = max(0.0, at - self._services.clock())
+        self._timer = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        self._set_time()
+        self.connection.tick()
+        self._carry_out()
+
+    def _wake(self) -> None:
+        if self._send is not None:
+            # Not here and now: what the step brings besides goes along.
+            self._loop.call_soon(self._send_on)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _send_on(self) -> None:
+        # No variable for the waiter: an exception holds this frame, and the waiter would hold it.
+        if self._waiter is None or self._send is None or self._waiter.done():
+            return
+        try:
+            if not self._send():
+                self._waiter.set_result(None)
+        except Exception as error:
+            self._waiter.set_result(error)
+
+    def _end(self, error: ApiError | None) -> None:
+        self.closed = True
+        if error is not None and self.error is None:
+            self.error = error.bare()
+        self._wake()
+
+    def _speak(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
+        """The one job of a turn whose reports come one after the other, and that can be stopped."""
+        task = self._spawn(turn, work)
+        self._speaking[turn] = task
+
+    def _spawn(self, turn: Turn, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._jobs[task] = turn
+        task.add_done_callback(lambda done: jobs.driver_of(turn).job_done(done))
+        return task
+
+    def job_done(self, task: asyncio.Task[None]) -> None:
+        """A job of this connection is over."""
+        turn = self._jobs.pop(task, None)
+        if turn is not None and self._speaking.get(turn) is task:
+            del self._speaking[turn]
+
+    def hand_jobs(self, turn: Turn, other: "ConnectionDriver") -> None:
+        """The turn moves to another connection, and its jobs with it."""
+        for task in [task for task, each in self._jobs.items() if each is turn]:
+            other._jobs[task] = self._jobs.pop(task)
+        if turn in self._speaking:
+            other._speaking[turn] = self._speaking.pop(turn)
+        if self._space is not None:
+            self._space.set()
+
+
+def _asleep() -> None:
+    """Nobody sends any more."""
+
+
+_CARRY: Final[Mapping[type[Effect], Callable[[ConnectionDriver, Any], None]]] = {
+    Begin: ConnectionDriver._on_begin,
+    CancelSource: ConnectionDriver._on_cancel_source,
+    Claim: ConnectionDriver._on_claim,
+    Follow: ConnectionDriver._on_follow,
+    Load: ConnectionDriver._on_load,
+    Outlive: ConnectionDriver._on_outlive,
+    Release: ConnectionDriver._on_release,
+    Sample: ConnectionDriver._on_sample,
+    Stop: ConnectionDriver._on_stop,
+    Keep: ConnectionDriver._on_keep,
+    Discard: ConnectionDriver._on_discard,
+    Save: ConnectionDriver._on_save,
+    Record: ConnectionDriver._on_record,
+    Close: ConnectionDriver._on_close,
+}

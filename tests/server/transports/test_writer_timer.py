@@ -1,0 +1,65 @@
+"""The timer of a writer."""
+
+import asyncio
+
+from tests.support.grpc_harness import run
+from tieline_server.transports.writer_timer import PACE, WriterTimer
+
+
+def test_the_pulse_leaves_a_cancellation_of_the_call_alone() -> None:
+    async def writer(made: "asyncio.Future[WriterTimer]", heartbeat: float) -> bool:
+        pulse = WriterTimer(heartbeat=heartbeat, write_timeout=heartbeat)
+        made.set_result(pulse)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return pulse.fired()
+        finally:
+            pulse.stop()
+        return False
+
+    async def main(also_cancelled: bool) -> None:
+        made: asyncio.Future[WriterTimer] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(writer(made, 60.0 if also_cancelled else 0.01))
+        pulse = await made
+        if also_cancelled:
+            pulse.interrupt()
+            task.cancel()
+        assert await task is not also_cancelled
+
+    run(main(False))
+    run(main(True))
+
+
+def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_one_in_time() -> None:
+    """A large event is one write, which a reader that takes it slowly is given the time for."""
+
+    async def looks(*unsent: int) -> int:
+        """How often is looked at a write of a megabyte of which so much is left each time."""
+        left = list(unsent)
+        pulse = WriterTimer(heartbeat=60.0, write_timeout=0.01, unsent=lambda: left.pop(0))
+        pulse.begin(1024 * 1024)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert pulse.fired()
+        finally:
+            pulse.stop()
+        return len(unsent) - len(left)
+
+    async def main() -> None:
+        some = 1024 * 1024 - PACE
+        assert await looks(some, some - PACE, some - 2 * PACE + 1, 0) == 3
+        assert await looks(some + 1, 0) == 1
+
+    run(main())
+
+
+def test_a_stopped_pulse_interrupts_nobody() -> None:
+    async def main() -> None:
+        pulse = WriterTimer(heartbeat=60.0, write_timeout=60.0)
+        pulse.stop()
+        pulse.interrupt()
+        await asyncio.sleep(0)
+
+    run(main())
