@@ -66,7 +66,7 @@ class ResponseInProgress(LifecycleEvent, frozen=True, kw_only=True, tag="respons
 
 
 class ResponseDone(LifecycleEvent, frozen=True, kw_only=True, tag="response.done"):
-    """Append shape: sampling stopped at client tool calls; the turn is held (design: append)."""
+    """Append shape: sampling stopped at client tool calls; the turn is held (wire.md 2.2)."""
 
 
 class ResponseCompleted(LifecycleEvent, frozen=True, kw_only=True, tag="response.completed"):
@@ -340,7 +340,7 @@ class Heartbeat(Event, frozen=True, kw_only=True, tag="tieline.heartbeat"):
 
 
 class Timing(Event, frozen=True, kw_only=True, tag="tieline.timing"):
-    """Where a turn's time went: microseconds by phase (design: timing)."""
+    """Where a turn's time went: microseconds by phase (wire.md 3.4)."""
 
     response_id: str
     phases: dict[str, int]

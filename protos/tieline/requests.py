@@ -76,7 +76,7 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     conversation: Raw = ABSENT
     prompt: Raw = ABSENT
     context_management: Raw = ABSENT
-    # Ours (docs/protocol.md, extensions).
+    # Ours (docs/protocol.md#extensions).
     append: bool | None = None
     timeout_ms: Annotated[int, Meta(ge=1)] | None = None
     resumable: bool | None = None

@@ -231,7 +231,7 @@ def test_an_image_and_a_file_are_no_reason_to_refuse_a_message(wire: Wire) -> No
 
 
 def test_lenient_items_of_other_servers_are_input_too(wire: Wire) -> None:
-    """An answer without annotations, ids or statuses; a tool without ``strict`` (wire.md 8)."""
+    """An answer without annotations, ids or statuses; a tool without ``strict`` (wire.md 2.1)."""
 
     async def case() -> None:
         async with serve(ECHO_CONTEXT) as served, wire(served) as peer:

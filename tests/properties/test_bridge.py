@@ -1,4 +1,4 @@
-"""JSON -> proto -> JSON gives equal JSON, whatever came in (design: lossless vocabulary)."""
+"""JSON -> proto -> JSON gives equal JSON, whatever came in (docs/protocol.md#what-is-accepted)."""
 
 from collections.abc import Callable
 from typing import Final

@@ -16,7 +16,7 @@ from tieline_client._connection import Loss
 from tieline_client.errors import ProtocolViolation, UnsupportedUrl
 
 DEFAULT_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes of one message, both ways, where nobody says otherwise (design: default limits)."""
+"""Bytes of one message, both ways, unless either side states another limit."""
 
 
 class Tls(Struct, frozen=True, kw_only=True):

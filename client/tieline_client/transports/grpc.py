@@ -47,7 +47,7 @@ UNTOLD_LIMIT: Final = 4 * 1024 * 1024
 """A larger message waits until the server has said what it takes: most servers take no more."""
 
 EXTENSIONS: Final = ("heartbeat", "limits", "timing")
-"""What we ask for and can read (design: extensions)."""
+"""What we ask for and can read (docs/protocol.md#extensions)."""
 
 _METHOD: Final = f"/{line_pb2.DESCRIPTOR.services_by_name['ResponsesService'].full_name}/Connect"
 _HEARTBEAT: Final = proto.encode_request(ClientHeartbeat()).SerializeToString()

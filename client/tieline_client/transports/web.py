@@ -35,7 +35,7 @@ EXTENSIONS: Final = "x-tieline-extensions"
 """The header that asks for events of ours, and by which a server says that it has them."""
 
 _ASKED: Final = {EXTENSIONS: "heartbeat,session,timing,warnings"}
-"""What we can read (design: extensions)."""
+"""What we can read (docs/protocol.md#extensions)."""
 _TIMING: Final = "responsesapi.websocket_timing"
 """What :class:`tieline.events.Timing` is called on this wire; phases end in ``_us``."""
 _MICROSECONDS: Final = "_us"

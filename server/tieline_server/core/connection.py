@@ -361,7 +361,7 @@ class Connection:
             self.refuse_draining(append, principal)
 
     def cancel(self, cancel: Cancel, principal: Principal) -> None:
-        """Ends the named turn, the named create, or the lane's turn (design: cancel)."""
+        """Ends the named turn, the named create, or the lane's turn (wire.md 2.4)."""
         lane = self._lanes.find(cancel.stream_id)
         if lane is not None and lane.parks_cancel(cancel, principal):
             return

@@ -24,7 +24,7 @@ DRAINED: Final = "server_draining"
 _TERMINAL: Final[dict[str, type[events.LifecycleEvent]]] = {
     "completed": events.ResponseCompleted,
     "incomplete": events.ResponseIncomplete,
-    # A cancelled response ends as response.incomplete with status cancelled (design: cancel).
+    # A cancelled response ends as response.incomplete with status cancelled (wire.md 2.4).
     CANCELLED: events.ResponseIncomplete,
     "failed": events.ResponseFailed,
 }

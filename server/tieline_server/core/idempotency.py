@@ -1,4 +1,4 @@
-"""Idempotency keys: which creates are the same one (design: idempotency_key).
+"""Idempotency keys: which creates are the same one (docs/protocol.md#when-a-connection-drops).
 
 Only digests are kept. A body's digest is the same over all transports: it is of the create as it
 was understood, without what concerns the way that it came.

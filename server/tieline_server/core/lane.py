@@ -135,7 +135,7 @@ class Lane:
         self.current = turn
 
     def supersede(self, turn: Turn) -> None:
-        """A create behind a held turn ends that turn, then runs (design: held table).
+        """A create behind a held turn ends that turn, then runs (wire.md 2.2).
 
         One of the same key asks for that very turn: it waits, and hears it when that has ended.
         """

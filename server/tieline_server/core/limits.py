@@ -1,4 +1,4 @@
-"""Admission: how much a connection may ask for at once (wire.md 5; design: lanes).
+"""Admission: how much a connection may ask for at once (wire.md 5).
 
 Numbers are settings; the rules that use them are here and nowhere else.
 """

@@ -5,7 +5,7 @@ input settled, the store asked. ``queue``: waiting for an active place. ``prefil
 the engine to the first token. ``decode``: the rest of sampling. ``held``: the client ran its
 tools. ``guard``: guards were waited for. ``store``: the commit. ``first_token``: from the create
 to the first token. ``overhead``: all of ``total`` that is neither engine, nor queue, nor client
-(design: timing).
+(wire.md 3.4).
 """
 
 from functools import partial

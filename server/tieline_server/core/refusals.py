@@ -56,7 +56,7 @@ def too_old() -> ApiError:
 
 
 def other_body() -> ApiError:
-    """A key that another request has used (design: idempotency_key)."""
+    """A key that another request has used (docs/protocol.md#when-a-connection-drops)."""
     return ApiError.of(
         "idempotency_conflict",
         "This idempotency key was used with another request.",

@@ -255,7 +255,7 @@ def parse_instructions(data: bytes) -> str | None:
 
 
 UNSUPPORTED: Final = ("conversation", "prompt")
-"""Members that are refused until what they name exists (docs/protocol.md)."""
+"""Members that are refused until what they name exists (docs/protocol.md#what-is-accepted)."""
 
 
 def settle(

@@ -181,7 +181,7 @@ class Turn:
 
     @property
     def outlives(self) -> bool:
-        """Whether it goes on when its connection does not (design: resume)."""
+        """Whether it outlives its connection (docs/protocol.md#when-a-connection-drops)."""
         return self.log is not None and (self.log.whole or self.background)
 
     @property
@@ -319,7 +319,7 @@ class Turn:
         self.host.effects.append(Load(self, response_id, tuple(item_ids), self.principal.owner))
 
     def wait(self) -> None:
-        """No active place: a client sees created and queued (design: lanes)."""
+        """No active place: a client sees created and queued (wire.md 3.2)."""
         self.host.waiting.append(self)
         self._say_queued()
 
@@ -467,7 +467,7 @@ class Turn:
         self.release_key(at_once=False)
 
     def end_unsaved(self, error: ApiError) -> None:
-        """A failed commit is a failed response (design: store)."""
+        """A failed commit is a failed response (wire.md 5.8)."""
         self.status, self.reason, self.failure = "failed", None, error
         self.completed_at, self.booked = None, False
         self.standing.discard()

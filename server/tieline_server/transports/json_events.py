@@ -187,7 +187,7 @@ def error_json(event: events.ErrorEvent) -> bytes:
 def timing_json(event: events.Timing) -> bytes:
     """Where a turn's time went, under the name and the two members that Codex reads, in ms.
 
-    All phases follow in microseconds, under their own names (docs/protocol.md, timing).
+    All phases follow in microseconds, under their own names (wire.md 3.4).
     """
     phases = event.phases
     engine = phases.get("prefill", 0) + phases.get("decode", 0)

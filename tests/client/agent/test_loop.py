@@ -183,7 +183,7 @@ def test_a_call_that_cannot_be_run_is_told_to_the_model(
 
 
 def test_the_tools_are_offered_in_the_same_bytes_every_turn() -> None:
-    """Equal bytes cost the server nothing (design: settings come again in full)."""
+    """Equal bytes cost the server nothing (docs/protocol.md#what-is-remembered)."""
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":1,"b":2}')])
     drive(
         model,

@@ -321,7 +321,7 @@ RUN = ((171, 60, 264), (171, 300, 2000), (80, 5, 20), (400, 1500, 90), (171, 60,
 
 
 def test_a_chain_takes_no_more_than_two_and_a_half_times_its_json() -> None:
-    """Design, bars: counted over 500 turns of an agent's real sizes."""
+    """Counted over 500 turns of an agent's real sizes."""
     given = [_turn(number, *RUN[number % len(RUN)]) for number in range(500)]
     size = sum(len(raw) for turn in given for raw in turn)
     tracemalloc.start()

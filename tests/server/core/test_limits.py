@@ -19,7 +19,7 @@ LARGE: dict[str, Any] = {
 
 
 def test_the_defaults_are_those_of_the_protocol() -> None:
-    """wire.md 5: 16 active, 32 names; design: 15 minutes held, 500 ms until created."""
+    """16 active, 32 names (wire.md 5), 500 ms until created (wire.md 3.2), 15 minutes held."""
     limits = Limits()
     assert (limits.active, limits.lanes) == (16, 32)
     assert (limits.held_timeout, limits.announce_after) == (900.0, 0.5)

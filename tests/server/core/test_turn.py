@@ -139,7 +139,7 @@ class TestStart:
 
 
 class TestHeld:
-    """The held table of the design, row by row."""
+    """The table of docs/protocol.md#the-two-shapes-of-a-turn, row by row."""
 
     def test_sampling_that_stops_at_client_calls_holds_the_turn(self) -> None:
         line = Lockstep()

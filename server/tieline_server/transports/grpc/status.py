@@ -1,6 +1,6 @@
 """What ends an RPC that cannot go on: errors as gRPC status with details, and what never leaks.
 
-Errors of one request stay in-band while a stream can live (docs/protocol.md, errors). Only what
+Errors of one request stay in-band while a stream can live (docs/protocol.md#errors). Only what
 ends an RPC passes here.
 """
 

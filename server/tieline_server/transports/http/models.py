@@ -73,7 +73,7 @@ class ModelCalls:
                 "revision": REVISION,
                 "profile": services.profile.name,
                 "extensions": {name: each for name, each in offered.items() if each is not None},
-                # No part of a connection: a call of its own (design: background).
+                # No part of a connection: a call of its own (wire.md 7.9).
                 "background": ["grpc", "http"],
                 "limits": {
                     "active_responses": limits.active,
