@@ -4,7 +4,7 @@ Whoever drives it tells it what is sent (``create``, ``append``, ``steer``, ``ca
 came (``receive``), and does what the answers say. It never waits, and knows no clock.
 
 Theory of operation. An *ask* is one create and everything it leads to. On each lane asks are
-answered in the order they were sent (wire.md 5), so a lane has at most one ask between its first
+answered in the order they were sent (wire.md 5.3), so a lane has at most one ask between its first
 event and its end: its *current* one. Every create carries an ``event_id`` that the server echoes
 in ``response.created`` and in errors; a server that does not echo is paired by order.
 

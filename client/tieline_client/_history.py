@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 _MADE: Final = frozenset({"message", "function_call", "custom_tool_call", "reasoning"})
 """Kinds of output items that can go back as input."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call", "reasoning"})
-"""Kinds that do not count while they are unfinished (wire.md 4.4)."""
+"""Kinds that do not count while they are unfinished (wire.md 4.4.4)."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):

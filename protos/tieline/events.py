@@ -4,7 +4,7 @@ An event that we make encodes at full speed and has no extras. An event from out
 by ``type``; a type that has no class here becomes :class:`Opaque` with its bytes, so that a new
 or a vendor's event is handed on rather than lost.
 
-Numbers: ``sequence_number`` starts at 0 with each response and has no gaps (wire.md 3.3); it is
+Numbers: ``sequence_number`` starts at 0 with each response and has no gaps (wire.md 3.3.1); it is
 absent on the events that belong to the connection rather than to a response (heartbeat, session).
 ``stream_id`` is there only for a named lane.
 """
@@ -66,7 +66,7 @@ class ResponseInProgress(LifecycleEvent, frozen=True, kw_only=True, tag="respons
 
 
 class ResponseDone(LifecycleEvent, frozen=True, kw_only=True, tag="response.done"):
-    """Append shape: sampling stopped at client tool calls; the turn is held (wire.md 2.2)."""
+    """Append shape: sampling stopped at client tool calls; the turn is held (wire.md 2.2.1)."""
 
 
 class ResponseCompleted(LifecycleEvent, frozen=True, kw_only=True, tag="response.completed"):
@@ -273,7 +273,7 @@ class ReasoningTextDone(Event, frozen=True, kw_only=True, tag="response.reasonin
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True):
-    """OpenAI's error object: ``code`` is always a string on our side (wire.md 4.1)."""
+    """OpenAI's error object: ``code`` is always a string on our side (wire.md 4.1.1)."""
 
     type: str = "invalid_request_error"
     code: str | None = None
@@ -340,7 +340,7 @@ class Heartbeat(Event, frozen=True, kw_only=True, tag="tieline.heartbeat"):
 
 
 class Timing(Event, frozen=True, kw_only=True, tag="tieline.timing"):
-    """Where a turn's time went: microseconds by phase (wire.md 3.4)."""
+    """Where a turn's time went: microseconds by phase (wire.md 3.4.4)."""
 
     response_id: str
     phases: dict[str, int]

@@ -1,6 +1,6 @@
 """Events of one response, folded into the response as it stands.
 
-The rules are those of every accumulator of this API (wire.md 6): an item is added, its parts
+The rules are those of every accumulator of this API (wire.md 6.6): an item is added, its parts
 grow by deltas, a done event has the last word on what it closes, and a lifecycle event that
 carries output has the last word on all of it. A terminal event whose output was left out, or
 came empty, ends what the items before it have built.
@@ -193,7 +193,7 @@ class Fold:
 
     def _fail(self, event: ErrorEvent) -> None:
         self.error = event
-        # After the start of a response, response.failed follows (wire.md 3.2).
+        # After the start of a response, response.failed follows (wire.md 3.2.11).
         if self._response is None:
             self.terminal = event
 

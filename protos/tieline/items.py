@@ -1,7 +1,7 @@
 """Input and output items: the raw JSON of each, and a typed view of it.
 
 What comes from outside keeps its bytes. An :class:`Item` is its raw JSON plus a view that
-``decode`` picks from ``VIEWS`` by ``type``. A missing ``type`` means a message (wire.md 6); a
+``decode`` picks from ``VIEWS`` by ``type``. A missing ``type`` means a message (wire.md 6.5); a
 type that is not in the table is opaque: carried, echoed, never guessed at. Emitting an item
 again emits its bytes, so a client gets back exactly what it sent.
 """
@@ -150,7 +150,7 @@ CALL_KINDS: Final[dict[str, str]] = {
     "tool_search_call": "tool_search_output",
     "mcp_approval_request": "mcp_approval_response",
 }
-"""Calls that the client runs -> the item that answers them (wire.md 2.3)."""
+"""Calls that the client runs -> the item that answers them (wire.md 2.3.5)."""
 
 OUTPUT_KINDS: Final[dict[str, str]] = {output: call for call, output in CALL_KINDS.items()}
 """Tool outputs -> the kind of call that they answer."""

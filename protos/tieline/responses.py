@@ -1,7 +1,7 @@
 """The Response object and its usage.
 
 A :class:`Response` is a snapshot: lifecycle events carry one, and so does every stored answer.
-All 31 members of wire.md 6 are always there when we make one. Free-form members (tools,
+All 31 members of wire.md 6.1 are always there when we make one. Free-form members (tools,
 schemas, metadata) are raw JSON that is copied, never parsed; ``output`` holds raw items.
 Decoding is lenient: a snapshot from elsewhere may lack what it likes.
 """

@@ -2,7 +2,7 @@
 
 User messages stay; one compaction item behind them holds, sealed, what else is needed
 to go on. The client carries it: nothing is kept here, and the window is the input of a new chain
-on any transport (wire.md 5).
+on any transport (wire.md 5.10).
 """
 
 import asyncio

@@ -86,7 +86,7 @@ def test_a_restart_knows_nothing_but_its_response() -> None:
 
 
 def test_calls_of_a_cut_response_count_only_when_they_are_whole() -> None:
-    """wire.md 4.4: an unfinished call is not in the chain, partial text is."""
+    """wire.md 4.4.4: an unfinished call is not in the chain, partial text is."""
     history = History()
     partial = item("par", role="assistant", status="incomplete")
     history.rest("r1", [item("a")], [partial, call("c1"), call("c2", "in_progress")])

@@ -184,7 +184,7 @@ MEMBERS: Final[Mapping[str, Schema]] = {
     "safety_identifier": nullable(STRING),
     "prompt_cache_key": nullable(STRING),
 }
-"""All 31 members of a response (wire.md 6)."""
+"""All 31 members of a response (wire.md 6.1)."""
 
 RESPONSE: Final = members(MEMBERS)
 

@@ -42,7 +42,7 @@ REASONS: Final[Mapping[str, str]] = {
 CODES: Final = frozenset(
     {"context_length_exceeded", "server_is_overloaded", "insufficient_quota", "cyber_policy"}
 )
-"""Codes of ``response.error`` outside the closed list, which Codex acts upon (wire.md 4.2)."""
+"""Codes of ``response.error`` outside the closed list, which Codex acts upon (wire.md 4.2.3)."""
 
 
 def check_event(event: Json, asked: Set[str]) -> None:

@@ -27,7 +27,7 @@ ECHOED: Json = {
     "top_p": 0.5,
     "truncation": "auto",
 }
-"""What a response says again, as it was said (wire.md 6)."""
+"""What a response says again, as it was said (wire.md 6.1)."""
 
 IGNORED: Json = {
     "stream_options": {"include_obfuscation": False},
@@ -50,7 +50,7 @@ WITHOUT_EFFECT: Json = {
 }
 """What a short history does not feel, where it is offered."""
 
-"""What has no meaning here, or none yet (wire.md 2.1); no response has it."""
+"""What has no meaning here, or none yet (wire.md 2.1.3); no response has it."""
 
 NULLS = (
     "background",
@@ -216,7 +216,7 @@ def test_an_acknowledgement_of_a_response_is_taken_in_silence(wire: Wire) -> Non
 
 
 def test_an_image_and_a_file_are_no_reason_to_refuse_a_message(wire: Wire) -> None:
-    """A model that reads text only must still answer (wire.md 8)."""
+    """A model that reads text only must still answer (wire.md 8.6)."""
     parts = [
         {"type": "input_text", "text": "what is this?"},
         {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
@@ -231,7 +231,7 @@ def test_an_image_and_a_file_are_no_reason_to_refuse_a_message(wire: Wire) -> No
 
 
 def test_lenient_items_of_other_servers_are_input_too(wire: Wire) -> None:
-    """An answer without annotations, ids or statuses; a tool without ``strict`` (wire.md 2.1)."""
+    """An answer without annotations, ids or statuses; a tool without ``strict`` (wire.md 2.1.5)."""
 
     async def case() -> None:
         async with serve(ECHO_CONTEXT) as served, wire(served) as peer:

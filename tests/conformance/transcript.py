@@ -44,7 +44,7 @@ def renamed(events: list[Json]) -> list[Json]:
         event["type"] = RENAMED.get(event["type"], event["type"])
         event.pop("event_id", None)
         event.pop("warnings", None)
-        # An error in a JSON frame says when to retry as a header too (wire.md 4.1).
+        # An error in a JSON frame says when to retry as a header too (wire.md 4.1.2).
         event.pop("headers", None)
         for member in _OWN:
             event.get("response", {}).pop(member, None)

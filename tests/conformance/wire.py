@@ -343,7 +343,7 @@ async def _answer(post: Any) -> ClientResponse:
 
 
 async def _next_event(answer: ClientResponse) -> Json:
-    """One event of a stream: its type, its data and a blank line, nothing else (wire.md 7)."""
+    """One event of a stream: its type, its data and a blank line, nothing else (wire.md 7.3)."""
     named, data = await answer.content.readline(), await answer.content.readline()
     assert await answer.content.readline() == b"\n"
     event: Json = msgspec.json.decode(data.removeprefix(b"data: "))

@@ -159,7 +159,7 @@ def request_bytes(
 
 
 def read_events(stream: bytes) -> list[dict[str, Any]]:
-    """The events of a whole stream, whose framing must be exact (wire.md 7)."""
+    """The events of a whole stream, whose framing must be exact (wire.md 7.3)."""
     assert stream.endswith(b"\n\n")
     *frames, last = stream[:-2].split(b"\n\n")
     assert last == b"data: [DONE]"

@@ -408,7 +408,7 @@ def to_error(event: ErrorEvent) -> ApiError:
 
 
 def _code_of(status: int | None, kind: str) -> str:
-    """What stands for an error without a code (wire.md 4.1): by its status, else by its type."""
+    """What stands for an error without a code (wire.md 4.1.5): by its status, else by its type."""
     if status is not None:
         return BY_STATUS.get(status, "server_error" if status >= 500 else "invalid_request")
     return next((code for code, row in ERRORS.items() if row.type == kind), "invalid_request")

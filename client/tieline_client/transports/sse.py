@@ -140,7 +140,7 @@ class _Turn:
             self.response = event.response
             self.ended = event.TERMINAL
         elif isinstance(event, ErrorEvent):
-            # After the start of a response, response.failed follows (wire.md 3.2).
+            # After the start of a response, response.failed follows (wire.md 3.2.11).
             self.ended = self.response is None or event.error.code == "resumed_elsewhere"
 
     def _check(self, event: Event) -> None:
@@ -423,7 +423,7 @@ class SseTransport:
     async def _cancel_running(self, turn: _Turn) -> None:
         """Cancels by id, so that the stream tells the end with its usage; else closes it.
 
-        Servers that know no such cancel give a turn up when its stream is closed (wire.md 7).
+        Servers that know no such cancel give a turn up when its stream is closed (wire.md 7.8).
         """
         assert turn.response is not None
         with suppress(TimeoutError):

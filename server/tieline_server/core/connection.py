@@ -131,7 +131,7 @@ class Connection:
         self._rest()
 
     def reject(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
-        """A message that could not be read or may not be run: an error event (wire.md 4.1)."""
+        """A message that could not be read or may not be run: an error event (wire.md 4.1.1)."""
         self.outgoing.put_connection(refusals.error_event(error, event_id, stream_id))
 
     def expel(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
@@ -361,7 +361,7 @@ class Connection:
             self.refuse_draining(append, principal)
 
     def cancel(self, cancel: Cancel, principal: Principal) -> None:
-        """Ends the named turn, the named create, or the lane's turn (wire.md 2.4)."""
+        """Ends the named turn, the named create, or the lane's turn (wire.md 2.4.1)."""
         lane = self._lanes.find(cancel.stream_id)
         if lane is not None and lane.parks_cancel(cancel, principal):
             return
@@ -429,7 +429,7 @@ class Connection:
         self._refuse(request, refusals.draining())
 
     def refuse_old(self, request: Request, _principal: Principal) -> None:
-        """Its time is up (wire.md 1.1)."""
+        """Its time is up (wire.md 1.1.6)."""
         self._refuse(request, refusals.too_old())
 
     def stop_input(self, *_: object) -> None:
@@ -448,7 +448,7 @@ class Connection:
         """From here on only what runs goes on."""
 
     def retire(self) -> None:
-        """Nothing runs any more: says why, then closes (wire.md 1.1)."""
+        """Nothing runs any more: says why, then closes (wire.md 1.1.6)."""
         self.outgoing.put_last(refusals.error_event(refusals.too_old(), None, None))
         self.effects.append(Close())
 

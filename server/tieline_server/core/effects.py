@@ -264,7 +264,7 @@ class Times(Struct, frozen=True, kw_only=True):
     ended_at: float
     first_token_at: float | None
     phases: Callable[[], dict[str, int]]
-    """Microseconds by phase (wire.md 3.4), worked out where somebody asks."""
+    """Microseconds by phase (wire.md 3.4.4), worked out where somebody asks."""
 
 
 # A call with more than 15 keywords packs them into a dictionary, which costs four times as much.

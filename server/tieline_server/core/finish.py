@@ -24,7 +24,7 @@ DRAINED: Final = "server_draining"
 _TERMINAL: Final[dict[str, type[events.LifecycleEvent]]] = {
     "completed": events.ResponseCompleted,
     "incomplete": events.ResponseIncomplete,
-    # A cancelled response ends as response.incomplete with status cancelled (wire.md 2.4).
+    # A cancelled response ends as response.incomplete with status cancelled (wire.md 2.4.2).
     CANCELLED: events.ResponseIncomplete,
     "failed": events.ResponseFailed,
 }
@@ -105,7 +105,7 @@ def refuse(turn: "Turn", error: ApiError) -> None:
 
 
 def _evict_parent(turn: "Turn") -> None:
-    """A failed continuation drops its parent if that is this lane's (wire.md 4.4).
+    """A failed continuation drops its parent if that is this lane's (wire.md 4.4.1).
 
     A refusal of what was said is no fault of the chain that it was said to.
     """

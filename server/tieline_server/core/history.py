@@ -248,7 +248,7 @@ class ChainHead(Struct, frozen=True, eq=False, gc=False):
     """A response that can be continued: its id, its chain, its owner, its settings.
 
     ``settings`` is what the turn ran with; only ``response.append`` and a steer's successor
-    inherit it, ``previous_response_id`` never does (wire.md 5).
+    inherit it, ``previous_response_id`` never does (wire.md 2.1.2).
     """
 
     response_id: str

@@ -1,7 +1,7 @@
 """New input against the history before it: what may follow a chain.
 
 Only the new items are looked at. Pairing works for every kind of call that a client runs, not
-only functions; a double id or a double output is refused rather than merged (wire.md 4.2).
+only functions; a double id or a double output is refused rather than merged (wire.md 4.2.2).
 
 Some agents name the response that they continue and send their whole history all the same,
 without ids. They show it by a call that the chain has. Then that call, its output, what the

@@ -18,7 +18,7 @@ INCLUDE: Final = (
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 )
-"""What ``include`` may name (wire.md 2.1). A response is stored with all that it has."""
+"""What ``include`` may name (wire.md 2.1.4). A response is stored with all that it has."""
 
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
 """What OpenAI's API knows as ``service_tier``."""

@@ -1,4 +1,4 @@
-"""One lane: a first-in first-out queue of turns (wire.md 5; the LANES table)."""
+"""One lane: a first-in first-out queue of turns (wire.md 5.3; the LANES table)."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -135,7 +135,7 @@ class Lane:
         self.current = turn
 
     def supersede(self, turn: Turn) -> None:
-        """A create behind a held turn ends that turn, then runs (wire.md 2.2).
+        """A create behind a held turn ends that turn, then runs (wire.md 2.2.3).
 
         One of the same key asks for that very turn: it waits, and hears it when that has ended.
         """

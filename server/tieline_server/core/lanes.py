@@ -14,7 +14,7 @@ from tieline_server.core.turn_holdings import WAITING
 
 
 class Lanes:
-    """The lanes named so far; none is forgotten before its connection ends (wire.md 5)."""
+    """The lanes named so far; none is forgotten before its connection ends (wire.md 5.5)."""
 
     __slots__ = ("_admission", "_by_name", "_host", "_profile", "_recall")
 

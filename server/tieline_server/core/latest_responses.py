@@ -1,4 +1,4 @@
-"""What a connection remembers: the latest response of each lane, within its bounds (wire.md 5)."""
+"""What a connection remembers: the latest response of each lane, within bounds (wire.md 5.1)."""
 
 from typing import Final
 
@@ -77,7 +77,7 @@ class LatestResponses:
     def evict(self, lane: str | None, response_id: str) -> None:
         """A continuation of ``response_id`` failed on ``lane``: drop it if it is that lane's.
 
-        A failed fork on another lane leaves the parent alone (wire.md 4.4).
+        A failed fork on another lane leaves the parent alone (wire.md 4.4.2).
         """
         tip = self._latest.get(lane)
         if tip is not None and tip.response_id == response_id:

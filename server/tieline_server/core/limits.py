@@ -122,7 +122,7 @@ class Admission:
     def lane(self, name: str | None) -> None:
         """Admits a lane name; raises :class:`ApiError` 400 for a bad one or one too many.
 
-        Names are never freed before the connection ends (wire.md 5).
+        Names are never freed before the connection ends (wire.md 5.5).
         """
         if name is None or name in self._names:
             return

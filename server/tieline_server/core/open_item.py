@@ -17,7 +17,7 @@ _members: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Message(Struct, kw_only=True, gc=False):
-    """An output item as JSON; so are those below. Members in the order of wire.md 6."""
+    """An output item as JSON; so are those below. Members in the order of wire.md 6.4."""
 
     id: str
     type: str

@@ -1,6 +1,6 @@
 """Events on their way out: numbered as they enter, lanes taking turns, slow readers merged.
 
-An event gets its sequence number when it enters (wire.md 3.3), so that every reader and every
+An event gets its sequence number when it enters (wire.md 3.3.3), so that every reader and every
 replay sees the same numbers. Only when a lane already has ``merge_from`` unsent events does a
 delta join the last unsent one of the same part; it then takes no number of its own. A reader
 that keeps up gets every event alone.

@@ -141,7 +141,7 @@ class Output:
         """Closes the open item, if any: ``completed`` by itself, ``incomplete`` when cut.
 
         Of a cut response only its message text stays in the chain: half a call or half a
-        thought would mislead the next turn (wire.md 4.4). What can be read to its end
+        thought would mislead the next turn (wire.md 4.4.4). What can be read to its end
         is ``kept`` all the same.
         """
         item = self.open

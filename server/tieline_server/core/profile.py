@@ -54,7 +54,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     unanswered: bool = False
     """Whether calls may stay open in what is not sampled (a window that is being compacted)."""
     background: bool = False
-    """Whether a response may run with nobody connected: on connections, never (wire.md 2.1)."""
+    """Whether a response may run with nobody connected: on connections, never (wire.md 7.9)."""
     extensions: bool = True
     """Whether events and members of ours exist at all."""
     cancel_foreground: bool = True
@@ -94,7 +94,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             raise unsupported(refused, _INSTEAD.get(refused, ""))
 
     def v1(self) -> "Profile":
-        """This profile for a client of the append prototype (wire.md 2.2)."""
+        """This profile for a client of the append prototype (wire.md 2.2.4)."""
         return replace(self, appends_by_default=True, quiet_holds=True)
 
 

@@ -51,7 +51,7 @@ def draining() -> ApiError:
 
 
 def too_old() -> ApiError:
-    """The connection's time is up (wire.md 1.1)."""
+    """The connection's time is up (wire.md 1.1.6)."""
     return ApiError.of("websocket_connection_limit_reached", AGED)
 
 

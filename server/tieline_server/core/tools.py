@@ -146,7 +146,7 @@ def _read_tool(
     )
     if view.type != "function":
         return raw
-    # The echo of a function tool always has all four members (wire.md 6).
+    # The echo of a function tool always has all four members (wire.md 6.3).
     empty = {"description": None, "parameters": None, "strict": None}
     return {**empty, **_members.decode(raw)}
 

@@ -319,7 +319,7 @@ class Turn:
         self.host.effects.append(Load(self, response_id, tuple(item_ids), self.principal.owner))
 
     def wait(self) -> None:
-        """No active place: a client sees created and queued (wire.md 3.2)."""
+        """No active place: a client sees created and queued (wire.md 3.2.2)."""
         self.host.waiting.append(self)
         self._say_queued()
 
@@ -433,7 +433,7 @@ class Turn:
         conclude_cut(self, self.reason or CANCELLED)
 
     def yield_to_steer(self) -> None:
-        """The open item is whole and a steer waits (wire.md 2.3)."""
+        """The open item is whole and a steer waits (wire.md 2.3.3)."""
         self.cut("steered")
 
     def cut(self, reason: str) -> None:

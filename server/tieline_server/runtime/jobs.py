@@ -135,7 +135,7 @@ async def sample(services: Services, turn: Turn, engine_name: str, prompt: Promp
 
 async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> None:
     settings = prompt.settings
-    # A warm-up is sampled too: its engine prepares what it can, and says nothing (wire.md 3.2).
+    # A warm-up is sampled too: its engine prepares what it can, and says nothing (wire.md 3.2.10).
     # Of one that is nobody's only the count is wanted, and a history is folded where it is used.
     internal = driver_of(turn).transport == INTERNAL
     if not settings.generate and (internal or settings.compaction is not None):

@@ -1,7 +1,7 @@
 """Events as a JSON client of one connection sees them: WebSocket frames and SSE data alike.
 
 Our own events go only to who asked for them, some types go by another name in a profile, and
-an error always has the members that one client or another insists on (wire.md 4.1).
+an error always has the members that one client or another insists on (wire.md 4.1.1).
 """
 
 import json as ascii_json
@@ -27,7 +27,7 @@ HEADER: Final = "x-tieline-extensions"
 """Header, or query member, by which a client asks for events of ours: names with commas."""
 
 TIMING_HEADER: Final = "x-responsesapi-include-timing-metrics"
-"""The header by which an older client asks for timing alone (wire.md 1.2)."""
+"""The header by which an older client asks for timing alone (wire.md 1.2.1)."""
 
 NAMES: Final = frozenset({"heartbeat", "limits", "session", "timing", "warnings"})
 """What can be asked for. ``session``: the greeting and the goodbye of a connection."""
@@ -63,7 +63,7 @@ FAILURES: Final = frozenset(
         "empty_image_file",
         "failed_to_download_image",
         "image_file_not_found",
-        # Outside of it, and acted upon by Codex (wire.md 4.2).
+        # Outside of it, and acted upon by Codex (wire.md 4.2.3).
         "context_length_exceeded",
         "cyber_policy",
         "insufficient_quota",
@@ -163,7 +163,7 @@ class EventJson:
 
 
 def error_json(event: events.ErrorEvent) -> bytes:
-    """An error with all that one client or another needs (wire.md 4.1).
+    """An error with all that one client or another needs (wire.md 4.1.1).
 
     ``status`` and a string ``code`` always, a number always (0 outside any response), and where
     a retry has its time, that as a header in the frame too.
@@ -187,7 +187,7 @@ def error_json(event: events.ErrorEvent) -> bytes:
 def timing_json(event: events.Timing) -> bytes:
     """Where a turn's time went, under the name and the two members that Codex reads, in ms.
 
-    All phases follow in microseconds, under their own names (wire.md 3.4).
+    All phases follow in microseconds, under their own names (wire.md 3.4.4).
     """
     phases = event.phases
     engine = phases.get("prefill", 0) + phases.get("decode", 0)

@@ -74,7 +74,7 @@ class TestLatest:
         assert memory.latest("a") is None
 
     def test_evict_takes_the_parent_of_its_own_lane_only(self) -> None:
-        """wire.md 4.4: a failed fork on another lane leaves the parent alone."""
+        """wire.md 4.4.2: a failed fork on another lane leaves the parent alone."""
         memory = LatestResponses()
         memory.advance("a", tip("r1"))
         memory.evict("b", "r1")

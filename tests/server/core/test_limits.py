@@ -19,7 +19,7 @@ LARGE: dict[str, Any] = {
 
 
 def test_the_defaults_are_those_of_the_protocol() -> None:
-    """16 active, 32 names (wire.md 5), 500 ms until created (wire.md 3.2), 15 minutes held."""
+    """wire.md 5.4 and 5.5, 3.2.1 and 2.2.3, 3.3.3."""
     limits = Limits()
     assert (limits.active, limits.lanes) == (16, 32)
     assert (limits.held_timeout, limits.announce_after) == (900.0, 0.5)

@@ -63,7 +63,7 @@ def test_open_responses_cannot_be_steered_and_has_no_event_that_says_so() -> Non
 
 
 class TestPrototype:
-    """wire.md 2.2: that client sends no ``append`` and took ``response.done`` as the end."""
+    """wire.md 2.2.4: that client sends no ``append`` and took ``response.done`` as the end."""
 
     def test_every_create_is_in_append_shape(self) -> None:
         line = Lockstep(profile=OPENAI.v1())

@@ -208,7 +208,7 @@ class TestTools:
         )
 
     def test_the_echo_of_a_function_has_all_four_members(self) -> None:
-        """wire.md 6: name, description, parameters and strict, null where absent."""
+        """wire.md 6.3: name, description, parameters and strict, null where absent."""
         (echo,) = echoed(settled(tools=[tool("f", extra=[1])]))["tools"]
         assert echo == {
             "type": "function",
@@ -352,7 +352,7 @@ class TestValues:
         assert settings.instructions is None
 
     def test_the_echo_of_nothing_has_no_null_where_a_client_needs_a_value(self) -> None:
-        """wire.md 6."""
+        """wire.md 6.1 and 6.3."""
         echo = echoed(settled())
         assert echo["text"] == {"format": {"type": "text"}}
         assert echo["reasoning"] == {"effort": None, "summary": None}

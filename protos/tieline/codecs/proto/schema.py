@@ -59,7 +59,7 @@ _NULLABLE: Final[dict[str, frozenset[str]]] = {
     "IncompleteDetails": frozenset({"reason"}),
     "ErrorDetail": frozenset({"code", "param"}),
 }
-"""Message -> its members that JSON writes as null where they are unset (wire.md 6)."""
+"""Message -> its members that JSON writes as null where they are unset (wire.md 6.1)."""
 
 _CONSTANTS: Final[dict[str, dict[str, bytes]]] = {"Response": {"object": b'"response"'}}
 """Message -> members that it implies."""

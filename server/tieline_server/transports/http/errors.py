@@ -27,7 +27,7 @@ def json_response(body: bytes, *, status: int = 200) -> web.Response:
 
 
 def error_response(error: ApiError) -> web.Response:
-    """The answer to a request that failed (wire.md 4.1)."""
+    """The answer to a request that failed (wire.md 4.1.3)."""
     detail = {
         "message": error.message,
         "type": error.type,

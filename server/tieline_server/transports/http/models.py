@@ -113,7 +113,7 @@ def _ability(model: Model) -> dict[str, Any]:
 
 
 def _codex(call: Call, models: list[Model]) -> web.Response:
-    """The list in the shape that Codex keeps, with an ETag (wire.md 7)."""
+    """The list in the shape that Codex keeps, with an ETag (wire.md 7.10)."""
     entries = [_codex_entry(model, priority) for priority, model in enumerate(models)]
     body = msgspec.json.encode({"models": entries})
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -1,4 +1,4 @@
-"""Server-sent events: the only writer of one streamed answer (wire.md 7, WHATWG SSE)."""
+"""Server-sent events: the only writer of one streamed answer (wire.md 7.3, WHATWG SSE)."""
 
 import asyncio
 from collections.abc import Sequence

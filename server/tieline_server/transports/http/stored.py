@@ -74,7 +74,7 @@ class StoredCalls:
         """Ends a turn of the caller, whichever connection it runs on; one that has ended stays so.
 
         In the background that is no error, as often as it is asked for. Elsewhere a response
-        that ended otherwise cannot be cancelled any more (wire.md 7).
+        that ended otherwise cannot be cancelled any more (wire.md 7.8).
         """
         principal = self._principal(call)
         services = self._services

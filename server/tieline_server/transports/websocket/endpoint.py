@@ -15,7 +15,7 @@ code when
 1011 a fault of ours
 ==== ==============================================================================
 
-Where the peer closes first, its own code is echoed; it cancels what runs (wire.md 1.3).
+Where the peer closes first, its own code is echoed; it cancels what runs (wire.md 1.3.5).
 """
 
 import asyncio

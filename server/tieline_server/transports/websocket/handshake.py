@@ -1,7 +1,7 @@
 """The upgrade: what a client asks for by its headers, and how it is refused.
 
 A refused upgrade is an ordinary HTTP error with the JSON envelope: Codex and the SDKs read it
-as they read any other (wire.md 1.3).
+as they read any other (wire.md 1.3.1).
 """
 
 import base64
@@ -26,10 +26,10 @@ SERVER: Final = "tieline"
 """Who answers, without the versions of what it runs on."""
 
 TURN_STATE: Final = "x-codex-turn-state"
-"""A sticky-routing token of Codex: what it brings, it gets back (wire.md 1.2)."""
+"""A sticky-routing token of Codex: what it brings, it gets back (wire.md 1.2.1)."""
 
 V1: Final = "responses_websockets=2026-02-04"
-"""The value of OpenAI-Beta by which a client of the append prototype says so (wire.md 2.2)."""
+"""The value of OpenAI-Beta by which a client of the append prototype says so (wire.md 2.2.4)."""
 
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
 
@@ -43,7 +43,7 @@ TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
 """The W3C headers of a trace context."""
 
 _IN_METADATA: Final = "ws_request_header_"
-"""What stands before a header's name in Codex's client_metadata (wire.md 2.1)."""
+"""What stands before a header's name in Codex's client_metadata (wire.md 2.1.1)."""
 _TRACEPARENT: Final = f"{_IN_METADATA}traceparent".encode()
 
 
@@ -109,7 +109,7 @@ def without_secrets(request: web.Request, handshake: Handshake) -> web.BaseReque
 
 
 def upgrade_required(message: str) -> ApiError:
-    """426: the answer by which clients turn to plain HTTP at once (wire.md 1.3)."""
+    """426: the answer by which clients turn to plain HTTP at once (wire.md 1.3.2)."""
     return ApiError.of("upgrade_required", message, status=426)
 
 

@@ -41,7 +41,7 @@ HIGH_WATER: Final = 16 * 1024
 """Unwritten bytes of the transport from which on the writer waits for the peer."""
 
 EVENT_BYTES: Final = 16 * 1024 * 1024
-"""No frame of this size or more: clients end their connection on one (wire.md 1.1)."""
+"""No frame of this size or more: clients end their connection on one (wire.md 1.1.5)."""
 
 LEAST_BYTES: Final = 16 * 1024
 """A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
