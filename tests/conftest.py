@@ -1,5 +1,6 @@
 """Options and fixtures of the whole suite."""
 
+import asyncio
 import os
 import signal
 import warnings
@@ -8,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests.support import postgres
+from tests.support import loop, postgres
 
 # Speed is no property of the code under test: a busy machine must not turn a test red.
 settings.register_profile(
@@ -84,6 +86,17 @@ def pytest_runtest_call() -> Generator[None, None, None]:
 def pytest_runtest_teardown() -> Generator[None, None, None]:
     with nothing_left_open():
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """A test that is an ``async def`` runs on a loop of its own, of the kind that its half uses."""
+    client = Path(__file__).parent / "client"
+    loop.make_synchronous(
+        pyfuncitem,
+        loop=asyncio.new_event_loop if client in pyfuncitem.path.parents else uvloop.new_event_loop,
+        limit=loop.LIMIT * (10 if pyfuncitem.config.getoption("--soak") else 1),
+    )
 
 
 @pytest.fixture(scope="session")

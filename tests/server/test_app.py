@@ -159,18 +159,15 @@ def test_every_refusal_at_the_start_is_one_that_the_command_can_say(tmp_path: Pa
         assert "\n" not in str(caught.value)
 
 
-def test_the_first_signal_asks_and_only_a_later_one_insists() -> None:
-    async def main() -> None:
-        insisted = asyncio.Event()
-        signals = Signals(asyncio.get_running_loop())
-        signals.insist = insisted.set
-        os.kill(os.getpid(), signal.SIGTERM)
-        await signals.asked.wait()
-        assert not insisted.is_set()
-        os.kill(os.getpid(), signal.SIGINT)
-        await insisted.wait()
-
-    asyncio.run(main())
+async def test_the_first_signal_asks_and_only_a_later_one_insists() -> None:
+    insisted = asyncio.Event()
+    signals = Signals(asyncio.get_running_loop())
+    signals.insist = insisted.set
+    os.kill(os.getpid(), signal.SIGTERM)
+    await signals.asked.wait()
+    assert not insisted.is_set()
+    os.kill(os.getpid(), signal.SIGINT)
+    await insisted.wait()
 
 
 def test_a_whole_server_exports_the_span_of_a_response_under_the_callers_trace() -> None:

@@ -20,7 +20,6 @@ from tests.support.runtime import (
     loop_turns,
     mute,
     raising,
-    run,
     silent,
     until,
 )
@@ -180,62 +179,53 @@ def endings(stage: Stage) -> list[Ending]:
 
 @pytest.mark.parametrize("store", [False, True], ids=["not stored", "stored"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_response_is_booked_once_however_it_ends(end: str, store: bool) -> None:
+async def test_a_response_is_booked_once_however_it_ends(end: str, store: bool) -> None:
     answer, act, ending = ENDS[end]
 
-    async def test() -> None:
-        stage = staged(answer, limits=Limits(held_timeout=0.005 if end == "held_timeout" else 900))
-        await act(stage, store)
-        await stage.line.close()
-        assert endings(stage) == [ending]
-        (row,) = booked(stage)
-        ((record, _),) = stage.records
-        assert (row.response_id, row.kind) == (record.response_id, record.kind)
-        assert row.kind == ("prewarm" if end == "prewarm" else "turn")
-        assert (row.owner, row.model, row.transport, row.stored) == ("local", "m", "test", store)
-        assert row.input_tokens == record.usage.input_tokens
-        assert row.output_tokens == record.usage.output_tokens
-        assert (row.input_tokens > 0) is (end != "gone before any answer")
-
-    run(test)
+    stage = staged(answer, limits=Limits(held_timeout=0.005 if end == "held_timeout" else 900))
+    await act(stage, store)
+    await stage.line.close()
+    assert endings(stage) == [ending]
+    (row,) = booked(stage)
+    ((record, _),) = stage.records
+    assert (row.response_id, row.kind) == (record.response_id, record.kind)
+    assert row.kind == ("prewarm" if end == "prewarm" else "turn")
+    assert (row.owner, row.model, row.transport, row.stored) == ("local", "m", "test", store)
+    assert row.input_tokens == record.usage.input_tokens
+    assert row.output_tokens == record.usage.output_tokens
+    assert (row.input_tokens > 0) is (end != "gone before any answer")
 
 
-def test_what_is_held_is_booked_once_for_the_whole_rollout() -> None:
-    async def test() -> None:
-        stage = staged(looker)
-        stage.create(append=True)
-        done = await stage.until(events.ResponseDone)
-        await loop_turns()
-        assert booked(stage) == [], "it has not ended"
-        call = msgspec.json.decode(done.response.output[0])
-        stage.line.receive(append_of(output("unknown")), size=1)
-        stage.line.receive(append_of(output(call["call_id"])), size=1)
-        completed = await stage.until(events.ResponseCompleted)
-        await stage.line.close()
-        (row,) = booked(stage)
-        assert row.input_tokens == completed.response.usage.input_tokens == 2 * 3
-        assert row.output_tokens == completed.response.usage.output_tokens
-
-    run(test)
+async def test_what_is_held_is_booked_once_for_the_whole_rollout() -> None:
+    stage = staged(looker)
+    stage.create(append=True)
+    done = await stage.until(events.ResponseDone)
+    await loop_turns()
+    assert booked(stage) == [], "it has not ended"
+    call = msgspec.json.decode(done.response.output[0])
+    stage.line.receive(append_of(output("unknown")), size=1)
+    stage.line.receive(append_of(output(call["call_id"])), size=1)
+    completed = await stage.until(events.ResponseCompleted)
+    await stage.line.close()
+    (row,) = booked(stage)
+    assert row.input_tokens == completed.response.usage.input_tokens == 2 * 3
+    assert row.output_tokens == completed.response.usage.output_tokens
 
 
-def test_a_held_turn_that_is_superseded_has_its_row_before_the_next_one() -> None:
-    async def test() -> None:
-        stage = staged(looker)
-        stage.create(append=True)
-        await stage.until(events.ResponseDone)
-        stage.create()
-        await stage.until(events.ResponseCompleted)
-        await stage.line.close()
-        assert endings(stage) == [
-            ("incomplete", "superseded", None),
-            ("completed", None, None),
-        ]
-
-    run(test)
+async def test_a_held_turn_that_is_superseded_has_its_row_before_the_next_one() -> None:
+    stage = staged(looker)
+    stage.create(append=True)
+    await stage.until(events.ResponseDone)
+    stage.create()
+    await stage.until(events.ResponseCompleted)
+    await stage.line.close()
+    assert endings(stage) == [
+        ("incomplete", "superseded", None),
+        ("completed", None, None),
+    ]
 
 
-def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
+async def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
     async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=3)]
         if len(list(prompt.tip.items_of_chain())) == 1:
@@ -246,71 +236,61 @@ def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
 
     steered = asyncio.Event()
 
-    async def test() -> None:
-        stage = staged(answer)
-        stage.create()
-        created = await stage.until(events.ResponseCreated)
-        await stage.until(events.OutputTextDelta)
-        text = create_of(input="shorter").input
-        steer = Steer(previous_response_id=created.response.id, input=text)
-        stage.line.receive(steer, size=1)
-        steered.set()
-        await stage.until(events.ResponseCompleted)
-        await stage.line.close()
-        assert endings(stage) == [("incomplete", "steered", None), ("completed", None, None)]
-        assert len({row.response_id for row in booked(stage)}) == 2
-
-    run(test)
+    stage = staged(answer)
+    stage.create()
+    created = await stage.until(events.ResponseCreated)
+    await stage.until(events.OutputTextDelta)
+    text = create_of(input="shorter").input
+    steer = Steer(previous_response_id=created.response.id, input=text)
+    stage.line.receive(steer, size=1)
+    steered.set()
+    await stage.until(events.ResponseCompleted)
+    await stage.line.close()
+    assert endings(stage) == [("incomplete", "steered", None), ("completed", None, None)]
+    assert len({row.response_id for row in booked(stage)}) == 2
 
 
 class TestWaiting:
-    def test_what_is_cancelled_while_it_waits_is_a_response_and_has_a_row(self) -> None:
-        async def test() -> None:
-            stage = staged(mute)
-            stage.create()
-            await stage.until(events.ResponseInProgress)
-            stage.create(event_id="second", model="any word of the client's")
-            stage.line.receive(Cancel(event_id="second"), size=1)
-            stage.line.receive(Cancel(), size=1)
-            await stage.until(events.ResponseIncomplete)
-            await stage.until(events.ResponseIncomplete)
-            await stage.line.close()
-            assert endings(stage) == [("cancelled", None, None)] * 2
-            first, second = booked(stage)
-            assert (first.model, second.model) == ("m", "")
-            assert (second.input_tokens, second.output_tokens) == (0, 0)
-
-        run(test)
+    async def test_what_is_cancelled_while_it_waits_is_a_response_and_has_a_row(self) -> None:
+        stage = staged(mute)
+        stage.create()
+        await stage.until(events.ResponseInProgress)
+        stage.create(event_id="second", model="any word of the client's")
+        stage.line.receive(Cancel(event_id="second"), size=1)
+        stage.line.receive(Cancel(), size=1)
+        await stage.until(events.ResponseIncomplete)
+        await stage.until(events.ResponseIncomplete)
+        await stage.line.close()
+        assert endings(stage) == [("cancelled", None, None)] * 2
+        first, second = booked(stage)
+        assert (first.model, second.model) == ("m", "")
+        assert (second.input_tokens, second.output_tokens) == (0, 0)
 
     @pytest.mark.parametrize("doomed", [False, True])
-    def test_what_waits_behind_another_when_the_line_goes_never_was_one(self, doomed: bool) -> None:
-        async def test() -> None:
-            stage = staged(mute)
-            stage.create()
-            await stage.until(events.ResponseInProgress)
-            stage.create(event_id="second")
-            if doomed:
-                stage.line.receive(Cancel(event_id="second"), size=1)
-            stage.line.drop()
-            await stage.line.close()
-            assert len(stage.records) == 2, "it is observed"
-            assert endings(stage) == [("disconnected", None, None)]
+    async def test_what_waits_behind_another_when_the_line_goes_never_was_one(
+        self, doomed: bool
+    ) -> None:
+        stage = staged(mute)
+        stage.create()
+        await stage.until(events.ResponseInProgress)
+        stage.create(event_id="second")
+        if doomed:
+            stage.line.receive(Cancel(event_id="second"), size=1)
+        stage.line.drop()
+        await stage.line.close()
+        assert len(stage.records) == 2, "it is observed"
+        assert endings(stage) == [("disconnected", None, None)]
 
-        run(test)
-
-    def test_what_waits_for_a_place_when_the_line_goes_has_a_row(self) -> None:
-        async def test() -> None:
-            stage = staged(mute, limits=Limits(active=1))
-            stage.create()
-            await stage.until(events.ResponseInProgress)
-            stage.create(stream_id="side")
-            await stage.until(events.ResponseQueued)
-            stage.line.drop()
-            await stage.line.close()
-            assert endings(stage) == [("disconnected", None, None)] * 2
-            assert [row.input_tokens for row in booked(stage)] == [3, 0]
-
-        run(test)
+    async def test_what_waits_for_a_place_when_the_line_goes_has_a_row(self) -> None:
+        stage = staged(mute, limits=Limits(active=1))
+        stage.create()
+        await stage.until(events.ResponseInProgress)
+        stage.create(stream_id="side")
+        await stage.until(events.ResponseQueued)
+        stage.line.drop()
+        await stage.line.close()
+        assert endings(stage) == [("disconnected", None, None)] * 2
+        assert [row.input_tokens for row in booked(stage)] == [3, 0]
 
 
 class TestRefusals:
@@ -324,136 +304,111 @@ class TestRefusals:
             {"input": [{"type": "item_reference", "id": "msg_x"}], "store": True},
         ],
     )
-    def test_what_was_refused_never_was_a_response(self, members: dict[str, Any]) -> None:
-        async def test() -> None:
-            stage = staged(hello)
-            stage.create(**members)
-            await stage.until(events.ErrorEvent)
-            await stage.line.close()
-            assert [record.outcome for record, _ in stage.records] == ["refused"]
-            assert booked(stage) == []
+    async def test_what_was_refused_never_was_a_response(self, members: dict[str, Any]) -> None:
+        stage = staged(hello)
+        stage.create(**members)
+        await stage.until(events.ErrorEvent)
+        await stage.line.close()
+        assert [record.outcome for record, _ in stage.records] == ["refused"]
+        assert booked(stage) == []
 
-        run(test)
+    async def test_nor_what_the_engine_refused_before_it_began(self) -> None:
+        stage = staged(raising(OSError(SECRET), accepted=False))
+        stage.create(store=True)
+        await stage.until(events.ErrorEvent)
+        await stage.line.close()
+        assert booked(stage) == []
 
-    def test_nor_what_the_engine_refused_before_it_began(self) -> None:
-        async def test() -> None:
-            stage = staged(raising(OSError(SECRET), accepted=False))
-            stage.create(store=True)
-            await stage.until(events.ErrorEvent)
-            await stage.line.close()
-            assert booked(stage) == []
-
-        run(test)
-
-    def test_a_refusal_beside_a_response_leaves_its_row_alone(self) -> None:
-        async def test() -> None:
-            stage = staged(hello)
-            stage.create(model="nobody")
-            stage.create()
-            stage.create(model="nobody")
-            await stage.until(events.ResponseCompleted)
-            await stage.until(events.ErrorEvent)
-            await stage.line.close()
-            assert endings(stage) == [("completed", None, None)]
-
-        run(test)
+    async def test_a_refusal_beside_a_response_leaves_its_row_alone(self) -> None:
+        stage = staged(hello)
+        stage.create(model="nobody")
+        stage.create()
+        stage.create(model="nobody")
+        await stage.until(events.ResponseCompleted)
+        await stage.until(events.ErrorEvent)
+        await stage.line.close()
+        assert endings(stage) == [("completed", None, None)]
 
 
 class TestStored:
-    def test_the_row_of_a_stored_response_comes_with_the_response(self) -> None:
-        async def test() -> None:
-            stage = staged(hello)
-            store = stage.services.store
-            assert isinstance(store, Failing)
-            store.gate.clear()
-            stage.create(store=True)
-            await stage.until(events.OutputItemDone)
-            await loop_turns()
-            assert booked(stage) == [], "nothing is booked before the commit"
-            store.gate.set()
-            await stage.until(events.ResponseCompleted)
-            (row,) = booked(stage)
-            assert (row.outcome, row.stored) == ("completed", True)
-            await stage.line.close()
-            assert len(booked(stage)) == 1
+    async def test_the_row_of_a_stored_response_comes_with_the_response(self) -> None:
+        stage = staged(hello)
+        store = stage.services.store
+        assert isinstance(store, Failing)
+        store.gate.clear()
+        stage.create(store=True)
+        await stage.until(events.OutputItemDone)
+        await loop_turns()
+        assert booked(stage) == [], "nothing is booked before the commit"
+        store.gate.set()
+        await stage.until(events.ResponseCompleted)
+        (row,) = booked(stage)
+        assert (row.outcome, row.stored) == ("completed", True)
+        await stage.line.close()
+        assert len(booked(stage)) == 1
 
-        run(test)
-
-    def test_a_commit_that_fails_books_the_failure(self) -> None:
-        async def test() -> None:
-            stage = staged(hello, put_fails=True)
-            stage.create(store=True)
-            failed = await stage.until(events.ResponseFailed)
-            await stage.line.close()
-            assert endings(stage) == [("failed", None, "server_error")]
-            (row,) = booked(stage)
-            assert row.response_id == failed.response.id
-            assert row.output_tokens == failed.response.usage.output_tokens > 0
-
-        run(test)
+    async def test_a_commit_that_fails_books_the_failure(self) -> None:
+        stage = staged(hello, put_fails=True)
+        stage.create(store=True)
+        failed = await stage.until(events.ResponseFailed)
+        await stage.line.close()
+        assert endings(stage) == [("failed", None, "server_error")]
+        (row,) = booked(stage)
+        assert row.response_id == failed.response.id
+        assert row.output_tokens == failed.response.usage.output_tokens > 0
 
     @pytest.mark.parametrize("put_fails", [False, True])
-    def test_a_peer_that_leaves_during_the_commit_changes_nothing(self, put_fails: bool) -> None:
-        async def test() -> None:
-            stage = staged(hello, put_fails=put_fails)
-            store = stage.services.store
-            assert isinstance(store, Failing)
-            store.gate.clear()
-            stage.create(store=True)
-            await stage.until(events.OutputItemDone)
-            stage.line.drop()
-            store.gate.set()
-            await stage.line.close()
-            outcome = ("failed", None, "server_error") if put_fails else ("completed", None, None)
-            assert endings(stage) == [outcome]
-
-        run(test)
+    async def test_a_peer_that_leaves_during_the_commit_changes_nothing(
+        self, put_fails: bool
+    ) -> None:
+        stage = staged(hello, put_fails=put_fails)
+        store = stage.services.store
+        assert isinstance(store, Failing)
+        store.gate.clear()
+        stage.create(store=True)
+        await stage.until(events.OutputItemDone)
+        stage.line.drop()
+        store.gate.set()
+        await stage.line.close()
+        outcome = ("failed", None, "server_error") if put_fails else ("completed", None, None)
+        assert endings(stage) == [outcome]
 
 
 @pytest.mark.parametrize("store", [False, True], ids=["not stored", "stored"])
-def test_a_row_has_the_wall_clocks_end_and_the_real_duration(store: bool) -> None:
-    async def test() -> None:
-        stage = staged(mute)
-        clock, wall = [100.0], [1_000_000.0]
-        stage.services = msgspec.structs.replace(
-            stage.services, clock=lambda: clock[0], now=lambda: wall[0]
-        )
-        await stage.line.close()
-        stage.line = stage.open()
-        stage.create(store=store)
-        await stage.until(events.ResponseInProgress)
-        clock[0] += 7.0
-        # The wall clock is set back by an hour meanwhile.
-        wall[0] -= 3_600.0
-        stage.line.receive(Cancel(), size=1)
-        await stage.until(events.ResponseIncomplete)
-        await stage.line.close()
-        (row,) = booked(stage)
-        assert (row.started_at, row.ended_at) == (996_393.0, 996_400.0)
-
-    run(test)
+async def test_a_row_has_the_wall_clocks_end_and_the_real_duration(store: bool) -> None:
+    stage = staged(mute)
+    clock, wall = [100.0], [1_000_000.0]
+    stage.services = msgspec.structs.replace(
+        stage.services, clock=lambda: clock[0], now=lambda: wall[0]
+    )
+    await stage.line.close()
+    stage.line = stage.open()
+    stage.create(store=store)
+    await stage.until(events.ResponseInProgress)
+    clock[0] += 7.0
+    # The wall clock is set back by an hour meanwhile.
+    wall[0] -= 3_600.0
+    stage.line.receive(Cancel(), size=1)
+    await stage.until(events.ResponseIncomplete)
+    await stage.line.close()
+    (row,) = booked(stage)
+    assert (row.started_at, row.ended_at) == (996_393.0, 996_400.0)
 
 
-def test_counting_books_nothing_and_a_window_one_row_of_its_own_kind() -> None:
-    async def test() -> None:
-        stage = staged(hello)
-        create = create_of(model="m", input=[user("one"), user("two")])
-        await count_input_tokens(stage.services, Principal(), create)
-        assert (booked(stage), stage.records) == ([], [])
-        await compact(stage.services, Principal(), create, transport="http")
-        await stage.line.close()
-        (row,) = booked(stage)
-        assert (row.kind, row.outcome, row.transport) == ("compaction", "completed", "http")
-
-    run(test)
+async def test_counting_books_nothing_and_a_window_one_row_of_its_own_kind() -> None:
+    stage = staged(hello)
+    create = create_of(model="m", input=[user("one"), user("two")])
+    await count_input_tokens(stage.services, Principal(), create)
+    assert (booked(stage), stage.records) == ([], [])
+    await compact(stage.services, Principal(), create, transport="http")
+    await stage.line.close()
+    (row,) = booked(stage)
+    assert (row.kind, row.outcome, row.transport) == ("compaction", "completed", "http")
 
 
-def test_a_row_is_its_owners() -> None:
-    async def test() -> None:
-        stage = staged(hello, authenticate=lambda: Principal(owner="ann"))
-        stage.create()
-        await stage.until(events.ResponseCompleted)
-        await stage.line.close()
-        assert [row.owner for row in booked(stage)] == ["ann"]
-
-    run(test)
+async def test_a_row_is_its_owners() -> None:
+    stage = staged(hello, authenticate=lambda: Principal(owner="ann"))
+    stage.create()
+    await stage.until(events.ResponseCompleted)
+    await stage.line.close()
+    assert [row.owner for row in booked(stage)] == ["ann"]

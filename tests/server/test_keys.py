@@ -1,6 +1,5 @@
 """API keys: who is let in, as whom, and what happens when the file changes."""
 
-import asyncio
 import hashlib
 from pathlib import Path
 
@@ -246,10 +245,7 @@ def test_op_01_what_is_remembered_of_addresses_is_bounded(told: Told) -> None:
     assert len(told.refusals) == ADDRESSES
 
 
-def test_op_01_only_wrong_keys_wait(told: Told, clock: Clock) -> None:
-    async def main() -> None:
-        for _ in range(100):
-            await told.refusals.answer(ApiError.of("model_not_found", "no"), "192.0.2.1", "http")
-
-    asyncio.run(main())
+async def test_op_01_only_wrong_keys_wait(told: Told, clock: Clock) -> None:
+    for _ in range(100):
+        await told.refusals.answer(ApiError.of("model_not_found", "no"), "192.0.2.1", "http")
     assert told.counted == []

@@ -138,20 +138,19 @@ def test_op_02_a_sqlite_file_that_is_gone_is_told_and_comes_back(tmp_path: Path)
         asyncio.run(moved)
 
 
-def test_op_02_a_postgresql_server_that_stalls_is_told_and_comes_back(cluster: Cluster) -> None:
-    async def main() -> None:
-        name = urlsplit(cluster.new_database()).path
-        async with switched(cluster.socket) as proxy:
-            store = f"postgresql://tieline@127.0.0.1:{proxy.port}{name}"
-            server = serving("--store", store, "--store-patience", "2")
-            # What starts it waits for its first words, and the proxy must not stand still for it.
-            running = await asyncio.to_thread(server.__enter__)
-            try:
-                await outage(running, begin=proxy.stall, end=proxy.mend)
-            finally:
-                await asyncio.to_thread(server.__exit__, None, None, None)
-
-    asyncio.run(main())
+async def test_op_02_a_postgresql_server_that_stalls_is_told_and_comes_back(
+    cluster: Cluster,
+) -> None:
+    name = urlsplit(cluster.new_database()).path
+    async with switched(cluster.socket) as proxy:
+        store = f"postgresql://tieline@127.0.0.1:{proxy.port}{name}"
+        server = serving("--store", store, "--store-patience", "2")
+        # What starts it waits for its first words, and the proxy must not stand still for it.
+        running = await asyncio.to_thread(server.__enter__)
+        try:
+            await outage(running, begin=proxy.stall, end=proxy.mend)
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)
 
 
 def test_op_02_what_began_before_a_short_stall_is_stored_when_it_is_over(tmp_path: Path) -> None:
@@ -176,21 +175,20 @@ def test_op_02_what_began_before_a_short_stall_is_stored_when_it_is_over(tmp_pat
         asyncio.run(main(server))
 
 
-def test_op_03_a_server_starts_without_its_upstream_and_becomes_ready_when_that_comes() -> None:
+async def test_op_03_a_server_starts_without_its_upstream_and_becomes_ready_when_that_comes() -> (
+    None
+):
     """It comes, goes, and comes again: no restart is needed."""
 
-    async def main() -> None:
-        async with upstream(models=("large",)) as model:
-            await model.stop()
-            flags = ("--engine", "upstream", "--upstream", model.url)
-            server = serving(*flags)
-            running = await asyncio.to_thread(server.__enter__)
-            try:
-                await upstream_comes_and_goes(running, model)
-            finally:
-                await asyncio.to_thread(server.__exit__, None, None, None)
-
-    asyncio.run(main())
+    async with upstream(models=("large",)) as model:
+        await model.stop()
+        flags = ("--engine", "upstream", "--upstream", model.url)
+        server = serving(*flags)
+        running = await asyncio.to_thread(server.__enter__)
+        try:
+            await upstream_comes_and_goes(running, model)
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)
 
 
 async def upstream_comes_and_goes(server: ServerProcess, model: UpstreamServer) -> None:
@@ -231,35 +229,32 @@ def test_op_03_an_upstream_that_refuses_the_key_is_no_outage(tmp_path: Path) -> 
     assert line.endswith("answers with status 401: it wants another key")
 
 
-def test_op_03_one_of_two_engines_serves_while_the_other_is_awaited(tmp_path: Path) -> None:
+async def test_op_03_one_of_two_engines_serves_while_the_other_is_awaited(tmp_path: Path) -> None:
     config = tmp_path / "tieline.toml"
 
     def write(text: str) -> None:
         config.write_text(text)
 
-    async def main() -> None:
-        async with upstream(models=("large",)) as model:
-            await model.stop()
-            write(
-                '[models.small]\nengine = "scripted"\n'
-                f'[models.big]\nupstream = "{model.url}"\naliases = ["huge"]\n'
-            )
-            server = serving("--config", str(config))
-            running = await asyncio.to_thread(server.__enter__)
-            try:
-                assert await readiness(running) == (200, 200, {SERVING})
-                await answered_everywhere(running)
-                for name in ("big", "huge"):
-                    met = await refused_everywhere(running, model=name)
-                    assert met == {("engine_unavailable", 503, True)}
-                met = await refused_everywhere(running, model="none")
-                assert met == {("model_not_found", 404, False)}
-                await model.start()
-                async with asyncio.timeout(60):
-                    while not running.lines("engine_back"):  # noqa: ASYNC110  # another process's
-                        await asyncio.sleep(0.02)
-                await answered_everywhere(running, model="huge")
-            finally:
-                await asyncio.to_thread(server.__exit__, None, None, None)
-
-    asyncio.run(main())
+    async with upstream(models=("large",)) as model:
+        await model.stop()
+        write(
+            '[models.small]\nengine = "scripted"\n'
+            f'[models.big]\nupstream = "{model.url}"\naliases = ["huge"]\n'
+        )
+        server = serving("--config", str(config))
+        running = await asyncio.to_thread(server.__enter__)
+        try:
+            assert await readiness(running) == (200, 200, {SERVING})
+            await answered_everywhere(running)
+            for name in ("big", "huge"):
+                met = await refused_everywhere(running, model=name)
+                assert met == {("engine_unavailable", 503, True)}
+            met = await refused_everywhere(running, model="none")
+            assert met == {("model_not_found", 404, False)}
+            await model.start()
+            async with asyncio.timeout(60):
+                while not running.lines("engine_back"):  # noqa: ASYNC110  # another process's
+                    await asyncio.sleep(0.02)
+            await answered_everywhere(running, model="huge")
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)

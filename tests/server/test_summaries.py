@@ -202,11 +202,8 @@ def test_a_summary_has_none_of_the_turns_shape() -> None:
     staged(test)
 
 
-def test_line_runtimes_fold_by_the_setting() -> None:
-    async def main() -> None:
-        stage = Stage(Teller())
-        assert isinstance(stage.line, ConnectionDriver)
-        assert stage.services.compaction == "keep-tail"
-        await stage.line.close()
-
-    run(main)
+async def test_line_runtimes_fold_by_the_setting() -> None:
+    stage = Stage(Teller())
+    assert isinstance(stage.line, ConnectionDriver)
+    assert stage.services.compaction == "keep-tail"
+    await stage.line.close()

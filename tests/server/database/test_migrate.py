@@ -97,29 +97,23 @@ def test_a_schema_that_a_newer_version_has_made_is_refused_and_left_alone(addres
             asyncio.run(connect(address))
 
 
-def test_processes_that_start_together_make_one_schema(address: str) -> None:
-    async def main() -> None:
-        opened = await asyncio.gather(*(connect(address) for _ in range(4)))
-        for database in opened:
-            await database.close()
-
-    asyncio.run(main())
+async def test_processes_that_start_together_make_one_schema(address: str) -> None:
+    opened = await asyncio.gather(*(connect(address) for _ in range(4)))
+    for database in opened:
+        await database.close()
 
 
-def test_a_step_that_fails_leaves_the_schema_as_it_was(
+async def test_a_step_that_fails_leaves_the_schema_as_it_was(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(connection: Connection) -> None:
         migrating.migrate(connection)
         raise ConfigError("no")
 
-    async def empty() -> None:
-        with monkeypatch.context() as patch:
-            for module in ("sqlite", "postgresql"):
-                patch.setattr(f"tieline_server.database.{module}.migrate", fail)
-            with pytest.raises(ConfigError, match="no"):
-                await connect(address)
-        async with durable(address) as opened:
-            assert await opened.count("nodes") == 0
-
-    asyncio.run(empty())
+    with monkeypatch.context() as patch:
+        for module in ("sqlite", "postgresql"):
+            patch.setattr(f"tieline_server.database.{module}.migrate", fail)
+        with pytest.raises(ConfigError, match="no"):
+            await connect(address)
+    async with durable(address) as opened:
+        assert await opened.count("nodes") == 0

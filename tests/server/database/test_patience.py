@@ -2,10 +2,9 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -90,10 +89,6 @@ async def patient(address: str) -> AsyncIterator[Stage]:
         await database.close()
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test())
-
-
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "PERIOD", 0.02)
@@ -127,74 +122,65 @@ def add(connection: Connection) -> None:
     connection.execute(text("INSERT INTO leases VALUES ('one', 'me', 0)"))
 
 
-def test_op_02_what_waits_through_a_short_silence_is_done_once(folder: Path) -> None:
-    async def test() -> None:
-        async with patient(address(folder)) as stage:
-            take_away(folder)
-            waiting = [
-                asyncio.create_task(stage.database.write(add)),
-                asyncio.create_task(stage.database.read(count)),
-            ]
-            await stage.heard.once(1)
-            stage.clock.now += PATIENCE - 3
-            bring_back(folder)
-            await stage.heard.once(2)
-            await asyncio.gather(*waiting)
-            assert await stage.database.read(count) == 1
-            assert stage.heard.said == [
-                "silent: the file was moved, removed or replaced",
-                "answers after 12 s",
-            ]
-
-    run(test)
+async def test_op_02_what_waits_through_a_short_silence_is_done_once(folder: Path) -> None:
+    async with patient(address(folder)) as stage:
+        take_away(folder)
+        waiting = [
+            asyncio.create_task(stage.database.write(add)),
+            asyncio.create_task(stage.database.read(count)),
+        ]
+        await stage.heard.once(1)
+        stage.clock.now += PATIENCE - 3
+        bring_back(folder)
+        await stage.heard.once(2)
+        await asyncio.gather(*waiting)
+        assert await stage.database.read(count) == 1
+        assert stage.heard.said == [
+            "silent: the file was moved, removed or replaced",
+            "answers after 12 s",
+        ]
 
 
-def test_op_02_past_the_patience_what_waits_and_what_comes_is_refused_until_it_answers(
+async def test_op_02_past_the_patience_what_waits_and_what_comes_is_refused_until_it_answers(
     folder: Path,
 ) -> None:
-    async def test() -> None:
-        async with patient(address(folder)) as stage:
-            take_away(folder)
-            waiting = asyncio.create_task(stage.database.write(add))
+    async with patient(address(folder)) as stage:
+        take_away(folder)
+        waiting = asyncio.create_task(stage.database.write(add))
+        await stage.heard.once(1)
+        stage.database.check()
+        await stage.until_away()
+        with pytest.raises(Unavailable) as refused:
+            await waiting
+        assert (refused.value.code, refused.value.status) == ("storage_unavailable", 503)
+        assert refused.value.retry_after
+        with pytest.raises(Unavailable):
+            await stage.database.read(count)
+        with pytest.raises(ApiError, match="try again later"):
+            stage.database.check()
+        bring_back(folder)
+        await stage.heard.once(2)
+        stage.database.check()
+        await stage.database.write(add)
+        assert await stage.database.read(count) == 1
+        assert len(stage.heard.said) == 2
+
+
+async def test_op_02_a_lock_that_another_process_holds_is_a_silence(folder: Path) -> None:
+    async with patient(address(folder)) as stage:
+        path = folder / "tieline.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
             await stage.heard.once(1)
-            stage.database.check()
-            await stage.until_away()
-            with pytest.raises(Unavailable) as refused:
-                await waiting
-            assert (refused.value.code, refused.value.status) == ("storage_unavailable", 503)
-            assert refused.value.retry_after
-            with pytest.raises(Unavailable):
-                await stage.database.read(count)
-            with pytest.raises(ApiError, match="try again later"):
-                stage.database.check()
-            bring_back(folder)
+            # It can be read all the while.
+            assert await stage.database.read(count) == 0
+            other.execute("ROLLBACK")
             await stage.heard.once(2)
-            stage.database.check()
-            await stage.database.write(add)
-            assert await stage.database.read(count) == 1
-            assert len(stage.heard.said) == 2
-
-    run(test)
+        assert stage.heard.said[0] == "silent: it does not answer"
+        await stage.database.write(add)
 
 
-def test_op_02_a_lock_that_another_process_holds_is_a_silence(folder: Path) -> None:
-    async def test() -> None:
-        async with patient(address(folder)) as stage:
-            path = folder / "tieline.db"
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                await stage.heard.once(1)
-                # It can be read all the while.
-                assert await stage.database.read(count) == 0
-                other.execute("ROLLBACK")
-                await stage.heard.once(2)
-            assert stage.heard.said[0] == "silent: it does not answer"
-            await stage.database.write(add)
-
-    run(test)
-
-
-def test_op_02_a_disk_without_room_is_told_once_and_refused_at_once(folder: Path) -> None:
+async def test_op_02_a_disk_without_room_is_told_once_and_refused_at_once(folder: Path) -> None:
     def shrink(connection: Connection) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
@@ -202,74 +188,65 @@ def test_op_02_a_disk_without_room_is_told_once_and_refused_at_once(folder: Path
     def fill(connection: Connection) -> None:
         connection.execute(text("INSERT INTO leases VALUES (:name, '', 0)"), {"name": "x" * 10_000})
 
-    async def test() -> None:
-        async with patient(address(folder)) as stage:
-            await stage.database.write(shrink)
-            for _ in range(2):
-                with pytest.raises(Unavailable):
-                    await stage.database.write(fill)
-            assert stage.heard.said == ["full"]
-            assert not stage.database.away
-            # What is small finds room.
-            await stage.database.write(add)
-            stage.clock.now += 60.0
+    async with patient(address(folder)) as stage:
+        await stage.database.write(shrink)
+        for _ in range(2):
             with pytest.raises(Unavailable):
                 await stage.database.write(fill)
-            assert stage.heard.said == ["full", "full"]
+        assert stage.heard.said == ["full"]
+        assert not stage.database.away
+        # What is small finds room.
+        await stage.database.write(add)
+        stage.clock.now += 60.0
+        with pytest.raises(Unavailable):
+            await stage.database.write(fill)
+        assert stage.heard.said == ["full", "full"]
 
-    run(test)
 
-
-def test_what_fails_though_the_database_answers_is_tried_for_so_long_and_no_longer(
+async def test_what_fails_though_the_database_answers_is_tried_for_so_long_and_no_longer(
     folder: Path,
 ) -> None:
     tries = 0
 
-    async def test() -> None:
-        async with patient(address(folder)) as stage:
+    async with patient(address(folder)) as stage:
 
-            def refused(_connection: Connection) -> None:
-                nonlocal tries
-                tries += 1
-                stage.clock.now += PATIENCE / 3
-                raise Away("it is read-only")
+        def refused(_connection: Connection) -> None:
+            nonlocal tries
+            tries += 1
+            stage.clock.now += PATIENCE / 3
+            raise Away("it is read-only")
 
-            with pytest.raises(Unavailable):
-                await stage.database.write(refused)
-            assert tries == 3
-            assert stage.heard.said == []
-
-    run(test)
+        with pytest.raises(Unavailable):
+            await stage.database.write(refused)
+        assert tries == 3
+        assert stage.heard.said == []
 
 
-def test_op_02_a_server_that_stalls_costs_nothing_and_past_the_patience_is_broken_off(
+async def test_op_02_a_server_that_stalls_costs_nothing_and_past_the_patience_is_broken_off(
     cluster: Cluster,
 ) -> None:
     """The statement was on its way when the network stood still."""
 
-    async def test() -> None:
-        name = urlsplit(cluster.new_database()).path
-        async with switched(cluster.socket) as proxy:
-            through = f"postgresql://tieline@127.0.0.1:{proxy.port}{name}"
-            async with patient(through) as stage:
-                await stage.database.read(count)
-                proxy.stall()
-                waiting = asyncio.create_task(stage.database.write(add))
-                await stage.heard.once(1)
-                stage.clock.now += PATIENCE - 3
-                proxy.mend()
-                await waiting
-                await stage.heard.once(2)
-                assert await stage.database.read(count) == 1
-                proxy.stall()
-                asking = asyncio.create_task(stage.database.read(count))
-                await stage.heard.once(3)
-                await stage.until_away()
-                with pytest.raises(Unavailable):
-                    await asking
-                proxy.cut()
-                proxy.mend()
-                await stage.heard.once(4)
-                assert await stage.database.read(count) == 1
-
-    run(test)
+    name = urlsplit(cluster.new_database()).path
+    async with switched(cluster.socket) as proxy:
+        through = f"postgresql://tieline@127.0.0.1:{proxy.port}{name}"
+        async with patient(through) as stage:
+            await stage.database.read(count)
+            proxy.stall()
+            waiting = asyncio.create_task(stage.database.write(add))
+            await stage.heard.once(1)
+            stage.clock.now += PATIENCE - 3
+            proxy.mend()
+            await waiting
+            await stage.heard.once(2)
+            assert await stage.database.read(count) == 1
+            proxy.stall()
+            asking = asyncio.create_task(stage.database.read(count))
+            await stage.heard.once(3)
+            await stage.until_away()
+            with pytest.raises(Unavailable):
+                await asking
+            proxy.cut()
+            proxy.mend()
+            await stage.heard.once(4)
+            assert await stage.database.read(count) == 1

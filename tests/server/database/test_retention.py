@@ -267,25 +267,20 @@ def test_only_one_process_sweeps_at_a_time(address: str) -> None:
     run(address, scenario, responses=8)
 
 
-def test_a_sweep_that_fails_is_told_and_the_next_one_works(
+async def test_a_sweep_that_fails_is_told_and_the_next_one_works(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with durable(
-            f"sqlite:///{tmp_path}/tieline.db", bounds=Bounds(responses=1)
-        ) as opened:
-            await opened.database.write(lambda connection: _rename(connection, "leases", "gone"))
-            for number in range(200):
-                await put(opened.store, saved(f"resp_{number}"))
-            await _until(lambda: "database.sweep failed" in caplog.messages)
-            await opened.database.write(lambda connection: _rename(connection, "gone", "leases"))
-            for number in range(200):
-                await put(opened.store, saved(f"resp_{number}"))
-            await opened.store.retention.look()
-            assert await opened.count("responses") == 1
-
     monkeypatch.setattr("tieline_server.database.retention.ROUND", 0.05)
-    asyncio.run(main())
+    async with durable(f"sqlite:///{tmp_path}/tieline.db", bounds=Bounds(responses=1)) as opened:
+        await opened.database.write(lambda connection: _rename(connection, "leases", "gone"))
+        for number in range(200):
+            await put(opened.store, saved(f"resp_{number}"))
+        await _until(lambda: "database.sweep failed" in caplog.messages)
+        await opened.database.write(lambda connection: _rename(connection, "gone", "leases"))
+        for number in range(200):
+            await put(opened.store, saved(f"resp_{number}"))
+        await opened.store.retention.look()
+        assert await opened.count("responses") == 1
 
 
 def test_many_small_responses_in_bounded_storage_leave_memory_and_file_flat(

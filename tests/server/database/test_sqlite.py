@@ -49,7 +49,7 @@ def pragma(name: str) -> Callable[[Connection], Any]:
 
 
 @pytest.mark.parametrize(("full", "synchronous"), [(False, 1), (True, 2)])
-def test_the_writer_has_a_log_and_overwrites_what_it_deletes(
+async def test_the_writer_has_a_log_and_overwrites_what_it_deletes(
     tmp_path: Path, full: bool, synchronous: int
 ) -> None:
     expected = {
@@ -60,61 +60,49 @@ def test_the_writer_has_a_log_and_overwrites_what_it_deletes(
         "auto_vacuum": 2,
     }
 
-    async def main() -> None:
-        database = await connect(address(tmp_path), full=full)
-        found = {name: await database.write(pragma(name)) for name in expected}
-        assert found == expected
-        assert await database.read(pragma("query_only")) == 1
-        await database.close()
-
-    asyncio.run(main())
+    database = await connect(address(tmp_path), full=full)
+    found = {name: await database.write(pragma(name)) for name in expected}
+    assert found == expected
+    assert await database.read(pragma("query_only")) == 1
+    await database.close()
 
 
-def test_the_loop_stands_still_for_a_transaction(
+async def test_the_loop_stands_still_for_a_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread would get the interpreter late at every step."""
     order: list[str] = []
 
-    async def main() -> None:
-        database = await connect(address(tmp_path))
-        # A machine that is full may be late with the thread, and this is not about how long.
-        monkeypatch.setattr(sqlite, "LENT", 60.0)
-        asyncio.get_running_loop().call_soon(order.append, "loop")
-        await database.write(lambda _: order.append("transaction"))
-        await database.close()
-
-    asyncio.run(main())
+    database = await connect(address(tmp_path))
+    # A machine that is full may be late with the thread, and this is not about how long.
+    monkeypatch.setattr(sqlite, "LENT", 60.0)
+    asyncio.get_running_loop().call_soon(order.append, "loop")
+    await database.write(lambda _: order.append("transaction"))
+    await database.close()
     assert order == ["transaction", "loop"]
 
 
-def test_a_transaction_that_takes_long_does_not_keep_the_loop(tmp_path: Path) -> None:
-    async def main() -> None:
-        database = await connect(address(tmp_path))
-        went_on = threading.Event()
-        asyncio.get_running_loop().call_soon(went_on.set)
-        assert await database.write(lambda _: went_on.wait(30))
-        await database.close()
-
-    asyncio.run(main())
+async def test_a_transaction_that_takes_long_does_not_keep_the_loop(tmp_path: Path) -> None:
+    database = await connect(address(tmp_path))
+    went_on = threading.Event()
+    asyncio.get_running_loop().call_soon(went_on.set)
+    assert await database.write(lambda _: went_on.wait(30))
+    await database.close()
 
 
-def test_the_loop_goes_on_while_the_disk_is_flushed(
+async def test_the_loop_goes_on_while_the_disk_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits: list[bool] = []
 
-    async def main() -> None:
-        database = await connect(address(tmp_path), full=True)
-        assert isinstance(database, sqlite.SqliteDatabase)
-        monkeypatch.setattr(sqlite, "LENT", 60.0)
-        went_on = threading.Event()
-        event.listen(database._write, "commit", lambda _: commits.append(went_on.wait(30)))
-        asyncio.get_running_loop().call_soon(went_on.set)
-        await database.write(lambda _: None)
-        await database.close()
-
-    asyncio.run(main())
+    database = await connect(address(tmp_path), full=True)
+    assert isinstance(database, sqlite.SqliteDatabase)
+    monkeypatch.setattr(sqlite, "LENT", 60.0)
+    went_on = threading.Event()
+    event.listen(database._write, "commit", lambda _: commits.append(went_on.wait(30)))
+    asyncio.get_running_loop().call_soon(went_on.set)
+    await database.write(lambda _: None)
+    await database.close()
     assert commits == [True]
 
 
@@ -143,7 +131,7 @@ def test_what_a_killed_process_left_in_the_log_is_moved_before_anything_is_writt
         assert file.execute("SELECT id FROM responses").fetchall() == [("resp_1",)]
 
 
-def test_the_log_begins_anew_though_something_is_written_whenever_it_is_moved(
+async def test_the_log_begins_anew_though_something_is_written_whenever_it_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move_log = sqlite._move_log
@@ -151,89 +139,74 @@ def test_the_log_begins_anew_though_something_is_written_whenever_it_is_moved(
     # No commit may do it by itself.
     monkeypatch.setattr(sqlite, "LOG_PAGES", 0)
 
-    async def main() -> None:
-        database = await connect(address(tmp_path))
-        await database.write(lambda it: it.exec_driver_sql("CREATE TABLE much (content TEXT)"))
-        before = beginnings_of_log(tmp_path)
-        with closing(sqlite3.connect(tmp_path / "tieline.db", check_same_thread=False)) as other:
-            other.execute("PRAGMA wal_autocheckpoint = 0")
+    database = await connect(address(tmp_path))
+    await database.write(lambda it: it.exec_driver_sql("CREATE TABLE much (content TEXT)"))
+    before = beginnings_of_log(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "tieline.db", check_same_thread=False)) as other:
+        other.execute("PRAGMA wal_autocheckpoint = 0")
 
-            def move_and_write(engine: Engine) -> int:
-                if not threading.current_thread().name.startswith("sqlite-house"):
-                    return move_log(engine)
-                # Commits at its end, and lets nobody write between.
-                with other:
-                    other.execute("INSERT INTO much VALUES ('beside')")
-                    return move_log(engine)
+        def move_and_write(engine: Engine) -> int:
+            if not threading.current_thread().name.startswith("sqlite-house"):
+                return move_log(engine)
+            # Commits at its end, and lets nobody write between.
+            with other:
+                other.execute("INSERT INTO much VALUES ('beside')")
+                return move_log(engine)
 
-            monkeypatch.setattr(sqlite, "_move_log", move_and_write)
-            try:
-                async with asyncio.timeout(30):
-                    while beginnings_of_log(tmp_path) == before:
-                        await database.write(
-                            lambda it: it.exec_driver_sql("INSERT INTO much VALUES ('steadily')")
-                        )
-                        await asyncio.sleep(0.001)
-            finally:
-                await database.close()
-
-    asyncio.run(main())
+        monkeypatch.setattr(sqlite, "_move_log", move_and_write)
+        try:
+            async with asyncio.timeout(30):
+                while beginnings_of_log(tmp_path) == before:
+                    await database.write(
+                        lambda it: it.exec_driver_sql("INSERT INTO much VALUES ('steadily')")
+                    )
+                    await asyncio.sleep(0.001)
+        finally:
+            await database.close()
 
 
-def test_only_the_owner_of_the_process_may_read_the_files(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            await put(opened.store, saved("resp_1"))
-            assert modes(tmp_path) == {0o600}
-
-    asyncio.run(main())
+async def test_only_the_owner_of_the_process_may_read_the_files(tmp_path: Path) -> None:
+    async with durable(address(tmp_path)) as opened:
+        await put(opened.store, saved("resp_1"))
+        assert modes(tmp_path) == {0o600}
 
 
-def test_what_was_deleted_is_in_no_file_when_the_answer_comes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            first = saved("resp_1", text=MARK * 1000)
-            await put(opened.store, first)
-            await put(opened.store, saved("resp_2", after=first, text="stays"))
-            assert MARK.encode() in bytes_on_disk(tmp_path)
-            assert await opened.store.delete("ann", "resp_2")
-            assert MARK.encode() in bytes_on_disk(tmp_path)
+async def test_what_was_deleted_is_in_no_file_when_the_answer_comes(tmp_path: Path) -> None:
+    async with durable(address(tmp_path)) as opened:
+        first = saved("resp_1", text=MARK * 1000)
+        await put(opened.store, first)
+        await put(opened.store, saved("resp_2", after=first, text="stays"))
+        assert MARK.encode() in bytes_on_disk(tmp_path)
+        assert await opened.store.delete("ann", "resp_2")
+        assert MARK.encode() in bytes_on_disk(tmp_path)
+        assert await opened.store.delete("ann", "resp_1")
+        assert MARK.encode() not in bytes_on_disk(tmp_path)
+
+
+async def test_what_a_reader_held_up_is_erased_at_the_next_round(tmp_path: Path) -> None:
+    async with durable(address(tmp_path)) as opened:
+        await put(opened.store, saved("resp_1", text=MARK * 1000))
+        with closing(sqlite3.connect(tmp_path / "tieline.db")) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM items").fetchone()
             assert await opened.store.delete("ann", "resp_1")
-            assert MARK.encode() not in bytes_on_disk(tmp_path)
+        assert MARK.encode() in bytes_on_disk(tmp_path)
+        await opened.database.tidy()
+        assert MARK.encode() not in bytes_on_disk(tmp_path)
 
-    asyncio.run(main())
 
-
-def test_what_a_reader_held_up_is_erased_at_the_next_round(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            await put(opened.store, saved("resp_1", text=MARK * 1000))
-            with closing(sqlite3.connect(tmp_path / "tieline.db")) as reader:
-                reader.execute("BEGIN")
-                reader.execute("SELECT count(*) FROM items").fetchone()
-                assert await opened.store.delete("ann", "resp_1")
-            assert MARK.encode() in bytes_on_disk(tmp_path)
+async def test_pages_that_nothing_needs_go_back_to_the_file_system(tmp_path: Path) -> None:
+    async with durable(address(tmp_path)) as opened:
+        for number in range(10):
+            await put(opened.store, saved(f"resp_{number}", text="x" * 1_000_000))
+        await opened.database.erase()
+        size = (tmp_path / "tieline.db").stat().st_size
+        for number in range(10):
+            await opened.store.delete("ann", f"resp_{number}")
+        for _ in range(20):
             await opened.database.tidy()
-            assert MARK.encode() not in bytes_on_disk(tmp_path)
-
-    asyncio.run(main())
-
-
-def test_pages_that_nothing_needs_go_back_to_the_file_system(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            for number in range(10):
-                await put(opened.store, saved(f"resp_{number}", text="x" * 1_000_000))
-            await opened.database.erase()
-            size = (tmp_path / "tieline.db").stat().st_size
-            for number in range(10):
-                await opened.store.delete("ann", f"resp_{number}")
-            for _ in range(20):
-                await opened.database.tidy()
-            await opened.database.erase()
-            assert (tmp_path / "tieline.db").stat().st_size < size / 4
-
-    asyncio.run(main())
+        await opened.database.erase()
+        assert (tmp_path / "tieline.db").stat().st_size < size / 4
 
 
 def test_a_full_disk_fails_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
@@ -264,21 +237,18 @@ def test_a_full_disk_fails_what_finds_no_room_and_nothing_else(tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_a_lock_that_somebody_keeps_fails_puts_until_it_goes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            await opened.database.write(pragma("busy_timeout = 50"))
-            other = sqlite3.connect(tmp_path / "tieline.db", isolation_level=None)
-            with closing(other):
-                other.execute("BEGIN IMMEDIATE")
-                with pytest.raises(Busy):
-                    await put(opened.store, saved("resp_1"))
-                assert await opened.store.get("ann", "resp_1") is None
-                other.execute("COMMIT")
-            await put(opened.store, saved("resp_1"))
-            assert await opened.store.get("ann", "resp_1") is not None
-
-    asyncio.run(main())
+async def test_a_lock_that_somebody_keeps_fails_puts_until_it_goes(tmp_path: Path) -> None:
+    async with durable(address(tmp_path)) as opened:
+        await opened.database.write(pragma("busy_timeout = 50"))
+        other = sqlite3.connect(tmp_path / "tieline.db", isolation_level=None)
+        with closing(other):
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Busy):
+                await put(opened.store, saved("resp_1"))
+            assert await opened.store.get("ann", "resp_1") is None
+            other.execute("COMMIT")
+        await put(opened.store, saved("resp_1"))
+        assert await opened.store.get("ann", "resp_1") is not None
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -309,52 +279,43 @@ def test_pages_that_were_damaged_while_it_ran_are_an_error_of_their_own(tmp_path
     asyncio.run(read())
 
 
-def test_two_processes_may_share_the_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as one, durable(address(tmp_path)) as other:
-            first = saved("resp_1")
-            await put(one.store, first)
-            found = await other.store.get("ann", "resp_1")
-            second = saved("resp_2", after=found)
-            await put(other.store, second)
-            assert texts(await one.store.get("ann", "resp_2")) == texts(second)
-            records = [saved(f"resp_{number}", after=first) for number in range(3, 43)]
-            await asyncio.gather(
-                *(put((one, other)[index % 2].store, each) for index, each in enumerate(records))
-            )
-            assert await one.count("responses") == 42
-
-    asyncio.run(main())
+async def test_two_processes_may_share_the_file(tmp_path: Path) -> None:
+    async with durable(address(tmp_path)) as one, durable(address(tmp_path)) as other:
+        first = saved("resp_1")
+        await put(one.store, first)
+        found = await other.store.get("ann", "resp_1")
+        second = saved("resp_2", after=found)
+        await put(other.store, second)
+        assert texts(await one.store.get("ann", "resp_2")) == texts(second)
+        records = [saved(f"resp_{number}", after=first) for number in range(3, 43)]
+        await asyncio.gather(
+            *(put((one, other)[index % 2].store, each) for index, each in enumerate(records))
+        )
+        assert await one.count("responses") == 42
 
 
-def test_a_draft_is_in_the_file_while_it_runs_and_not_once_it_was_discarded(
+async def test_a_draft_is_in_the_file_while_it_runs_and_not_once_it_was_discarded(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            record = saved("resp_1", text=MARK + LONG)
-            for keep in kept(record):
-                opened.store.keep(keep)
-            await put(opened.store, saved("resp_2"))
-            assert MARK.encode() in bytes_on_disk(tmp_path)
-            opened.store.discard(Discard("resp_1", "ann"))
-            await put(opened.store, saved("resp_3"))
-            assert await opened.count("nodes") == 2
-            await opened.database.erase()
-            assert MARK.encode() not in bytes_on_disk(tmp_path)
-
-    asyncio.run(main())
+    async with durable(address(tmp_path)) as opened:
+        record = saved("resp_1", text=MARK + LONG)
+        for keep in kept(record):
+            opened.store.keep(keep)
+        await put(opened.store, saved("resp_2"))
+        assert MARK.encode() in bytes_on_disk(tmp_path)
+        opened.store.discard(Discard("resp_1", "ann"))
+        await put(opened.store, saved("resp_3"))
+        assert await opened.count("nodes") == 2
+        await opened.database.erase()
+        assert MARK.encode() not in bytes_on_disk(tmp_path)
 
 
-def test_a_change_that_raises_is_undone(tmp_path: Path) -> None:
+async def test_a_change_that_raises_is_undone(tmp_path: Path) -> None:
     def change(connection: Connection) -> None:
         connection.exec_driver_sql("INSERT INTO leases VALUES ('a', 'b', 0)")
         raise KeyError("bug")
 
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            with pytest.raises(KeyError):
-                await opened.database.write(change)
-            assert await opened.count("leases") == 0
-
-    asyncio.run(main())
+    async with durable(address(tmp_path)) as opened:
+        with pytest.raises(KeyError):
+            await opened.database.write(change)
+        assert await opened.count("leases") == 0

@@ -46,84 +46,72 @@ class Heard:
                 await self._news.wait()
 
 
-def test_an_engine_that_is_awaited_arrives_once() -> None:
-    async def main() -> None:
-        async with upstream() as server:
-            await server.stop()
-            engine, heard = UpstreamEngine([server.url]), Heard()
-            found = Presence({"up": engine}, arrived=heard.arrived, changed=heard.changed)
-            with pytest.raises(EngineAway) as away:
-                await engine.probe()
-            found.missing("up", away.value)
-            assert found.all_away
-            watching = asyncio.create_task(found.watch())
-            await server.start()
-            await heard.once(2)
-            watching.cancel()
-            await asyncio.wait([watching])
-            await engine.close()
-            reason = f"no upstream answers at {server.url}/models"
-            assert heard.changes == [("up", reason), ("up", None)]
-            assert heard.arrivals == 1
-            assert not found.all_away
-
-    asyncio.run(main())
-
-
-def test_one_whose_models_cannot_be_used_is_told_with_the_reason_and_tried_again() -> None:
-    async def main() -> None:
-        async with upstream() as server:
-            engine, heard = UpstreamEngine([server.url]), Heard()
-            heard.refusals = [TielineError("models.x: the engine serves no 'x'")]
-            found = Presence({"up": engine}, arrived=heard.arrived, changed=heard.changed)
-            found.missing("up", EngineAway("not yet"))
-            watching = asyncio.create_task(found.watch())
-            await heard.once(3)
-            watching.cancel()
-            await asyncio.wait([watching])
-            await engine.close()
-            assert [reason for _, reason in heard.changes] == [
-                "not yet",
-                "models.x: the engine serves no 'x'",
-                None,
-            ]
-
-    asyncio.run(main())
-
-
-def test_one_that_turns_have_found_away_is_asked_until_it_answers() -> None:
-    async def main() -> None:
-        async with upstream() as server:
-            engine, heard = UpstreamEngine([server.url]), Heard()
+async def test_an_engine_that_is_awaited_arrives_once() -> None:
+    async with upstream() as server:
+        await server.stop()
+        engine, heard = UpstreamEngine([server.url]), Heard()
+        found = Presence({"up": engine}, arrived=heard.arrived, changed=heard.changed)
+        with pytest.raises(EngineAway) as away:
             await engine.probe()
-            (replica,) = engine._replicas.all
-            engines: dict[str, Engine] = {"up": engine, "other": ScriptedEngine()}
-            found = Presence(engines, arrived=heard.arrived, changed=heard.changed)
-            watching = asyncio.create_task(found.watch())
-            await server.stop()
-            for _ in range(FAILURES):
-                engine._replicas.failed(replica)
-            await heard.once(1)
-            assert not found.all_away
-            assert not replica.admits(engine._replicas._clock())
-            await server.start()
-            await heard.once(2)
-            watching.cancel()
-            await asyncio.wait([watching])
-            # The next turn tries it, however long it would have been left alone.
-            assert replica.admits(engine._replicas._clock())
-            await engine.close()
-            assert heard.changes == [("up", SILENT), ("up", None)]
-            assert heard.arrivals == 0
-
-    asyncio.run(main())
-
-
-def test_engines_that_ask_nobody_are_always_there() -> None:
-    async def main() -> None:
-        heard = Heard()
-        found = Presence({"own": ScriptedEngine()}, arrived=heard.arrived, changed=heard.changed)
-        await found.watch()
+        found.missing("up", away.value)
+        assert found.all_away
+        watching = asyncio.create_task(found.watch())
+        await server.start()
+        await heard.once(2)
+        watching.cancel()
+        await asyncio.wait([watching])
+        await engine.close()
+        reason = f"no upstream answers at {server.url}/models"
+        assert heard.changes == [("up", reason), ("up", None)]
+        assert heard.arrivals == 1
         assert not found.all_away
 
-    asyncio.run(main())
+
+async def test_one_whose_models_cannot_be_used_is_told_with_the_reason_and_tried_again() -> None:
+    async with upstream() as server:
+        engine, heard = UpstreamEngine([server.url]), Heard()
+        heard.refusals = [TielineError("models.x: the engine serves no 'x'")]
+        found = Presence({"up": engine}, arrived=heard.arrived, changed=heard.changed)
+        found.missing("up", EngineAway("not yet"))
+        watching = asyncio.create_task(found.watch())
+        await heard.once(3)
+        watching.cancel()
+        await asyncio.wait([watching])
+        await engine.close()
+        assert [reason for _, reason in heard.changes] == [
+            "not yet",
+            "models.x: the engine serves no 'x'",
+            None,
+        ]
+
+
+async def test_one_that_turns_have_found_away_is_asked_until_it_answers() -> None:
+    async with upstream() as server:
+        engine, heard = UpstreamEngine([server.url]), Heard()
+        await engine.probe()
+        (replica,) = engine._replicas.all
+        engines: dict[str, Engine] = {"up": engine, "other": ScriptedEngine()}
+        found = Presence(engines, arrived=heard.arrived, changed=heard.changed)
+        watching = asyncio.create_task(found.watch())
+        await server.stop()
+        for _ in range(FAILURES):
+            engine._replicas.failed(replica)
+        await heard.once(1)
+        assert not found.all_away
+        assert not replica.admits(engine._replicas._clock())
+        await server.start()
+        await heard.once(2)
+        watching.cancel()
+        await asyncio.wait([watching])
+        # The next turn tries it, however long it would have been left alone.
+        assert replica.admits(engine._replicas._clock())
+        await engine.close()
+        assert heard.changes == [("up", SILENT), ("up", None)]
+        assert heard.arrivals == 0
+
+
+async def test_engines_that_ask_nobody_are_always_there() -> None:
+    heard = Heard()
+    found = Presence({"own": ScriptedEngine()}, arrived=heard.arrived, changed=heard.changed)
+    await found.watch()
+    assert not found.all_away

@@ -1,7 +1,5 @@
 """The table of guards."""
 
-import asyncio
-
 import pytest
 
 from tieline_server.guards import GUARDS, load
@@ -11,20 +9,17 @@ from tieline_server.guards.remote import RemoteGuard
 from tieline_server.tables import GuardSettings
 
 
-def test_a_table_becomes_the_guard_of_its_kind() -> None:
-    async def main() -> None:
-        pattern = load("p", GuardSettings(kind="pattern", patterns=("bad",), applies=("output",)))
-        assert isinstance(pattern, PatternGuard)
-        assert (pattern.name, *pattern.applies) == ("p", "output")
-        remote = load("r", GuardSettings(kind="remote", url="http://127.0.0.1:1"), key="k")
-        try:
-            assert isinstance(remote, RemoteGuard)
-            assert isinstance(pattern, Watching)
-            assert not isinstance(remote, Watching)
-        finally:
-            await remote.close()
-
-    asyncio.run(main())
+async def test_a_table_becomes_the_guard_of_its_kind() -> None:
+    pattern = load("p", GuardSettings(kind="pattern", patterns=("bad",), applies=("output",)))
+    assert isinstance(pattern, PatternGuard)
+    assert (pattern.name, *pattern.applies) == ("p", "output")
+    remote = load("r", GuardSettings(kind="remote", url="http://127.0.0.1:1"), key="k")
+    try:
+        assert isinstance(remote, RemoteGuard)
+        assert isinstance(pattern, Watching)
+        assert not isinstance(remote, Watching)
+    finally:
+        await remote.close()
 
 
 def test_every_kind_of_the_settings_is_in_the_table() -> None:

@@ -84,38 +84,32 @@ async def settled(opened: Durable) -> None:
     await opened.database.write(lock)
 
 
-def test_what_a_killed_process_left_is_failed_once_and_what_it_acknowledged_is_there(
+async def test_what_a_killed_process_left_is_failed_once_and_what_it_acknowledged_is_there(
     address: str, repeats: Callable[[int], int]
 ) -> None:
-    async def main() -> None:
-        async with durable(address) as opened:
-            for seed in range(repeats(30)):
-                lines = random.Random(seed).randrange(4, HALF)
-                with started(address, str(seed)) as made:
-                    said = await asyncio.to_thread(killed_after, made, lines)
-                    journals = [another(opened), another(opened)]
-                    await check(opened, journals, said)
-                    await nothing_runs(opened)
-                    for each in journals:
-                        await each.close()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
-def test_a_neighbour_that_lives_goes_on_while_another_one_is_killed(address: str) -> None:
-    async def main() -> None:
-        async with durable(address) as opened:
-            with started(address, "stays") as stays, started(address, "goes") as goes:
-                said = await asyncio.to_thread(killed_after, goes, HALF)
+    async with durable(address) as opened:
+        for seed in range(repeats(30)):
+            lines = random.Random(seed).randrange(4, HALF)
+            with started(address, str(seed)) as made:
+                said = await asyncio.to_thread(killed_after, made, lines)
                 journals = [another(opened), another(opened)]
-                await check(opened, journals, said)
-                failed = "SELECT count(*) FROM ledger WHERE outcome = 'failed'"
-                assert await opened.value(f"{failed} AND response_id LIKE 'resp_stays%'") == 0
-                said = await asyncio.to_thread(killed_after, stays, HALF)
                 await check(opened, journals, said)
                 await nothing_runs(opened)
                 for each in journals:
                     await each.close()
 
-    asyncio.run(main())
+
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+async def test_a_neighbour_that_lives_goes_on_while_another_one_is_killed(address: str) -> None:
+    async with durable(address) as opened:
+        with started(address, "stays") as stays, started(address, "goes") as goes:
+            said = await asyncio.to_thread(killed_after, goes, HALF)
+            journals = [another(opened), another(opened)]
+            await check(opened, journals, said)
+            failed = "SELECT count(*) FROM ledger WHERE outcome = 'failed'"
+            assert await opened.value(f"{failed} AND response_id LIKE 'resp_stays%'") == 0
+            said = await asyncio.to_thread(killed_after, stays, HALF)
+            await check(opened, journals, said)
+            await nothing_runs(opened)
+            for each in journals:
+                await each.close()

@@ -1,6 +1,5 @@
 """The journal in memory: the contract of all journals, and its bounds."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -61,55 +60,46 @@ async def _fill(opened: Opened, number: int) -> None:
     await put(opened, ended(name, terminal=500))
 
 
-def test_events_count_with_the_responses_that_they_belong_to_and_go_with_them() -> None:
-    async def main() -> None:
-        async with memory(responses=1000, size=100_000) as opened:
-            for number in range(20):
-                await _fill(opened, number)
-            store, journal = opened.store, opened.journal
-            assert isinstance(store, MemoryStore)
-            assert isinstance(journal, MemoryJournal)
-            assert 1 <= len(store) < 8
-            assert 10_000 * len(store) < journal.size <= store.size <= 100_000
-            assert await replayed(journal, "resp_0") is None
-            assert len(await replayed(journal, "resp_19") or ()) == 500
-
-    asyncio.run(main())
+async def test_events_count_with_the_responses_that_they_belong_to_and_go_with_them() -> None:
+    async with memory(responses=1000, size=100_000) as opened:
+        for number in range(20):
+            await _fill(opened, number)
+        store, journal = opened.store, opened.journal
+        assert isinstance(store, MemoryStore)
+        assert isinstance(journal, MemoryJournal)
+        assert 1 <= len(store) < 8
+        assert 10_000 * len(store) < journal.size <= store.size <= 100_000
+        assert await replayed(journal, "resp_0") is None
+        assert len(await replayed(journal, "resp_19") or ()) == 500
 
 
-def test_what_was_not_used_for_the_time_to_live_goes_with_its_events_and_claims() -> None:
-    async def main() -> None:
-        async with memory(ttl=60) as opened:
-            await _fill(opened, 1)
-            await opened.journal.begin(begun("resp_run", after="resp_1"))
-            opened.pass_(100)
-            await _fill(opened, 2)
-            assert await replayed(opened.journal, "resp_1") is not None
-            opened.journal.end("ann", "resp_run")
-            await _fill(opened, 3)
-            assert await replayed(opened.journal, "resp_1") is None
-            again = claim("resp_4", key=b"resp_1")
-            assert await opened.journal.claim(again) == again
-
-    asyncio.run(main())
+async def test_what_was_not_used_for_the_time_to_live_goes_with_its_events_and_claims() -> None:
+    async with memory(ttl=60) as opened:
+        await _fill(opened, 1)
+        await opened.journal.begin(begun("resp_run", after="resp_1"))
+        opened.pass_(100)
+        await _fill(opened, 2)
+        assert await replayed(opened.journal, "resp_1") is not None
+        opened.journal.end("ann", "resp_run")
+        await _fill(opened, 3)
+        assert await replayed(opened.journal, "resp_1") is None
+        again = claim("resp_4", key=b"resp_1")
+        assert await opened.journal.claim(again) == again
 
 
-def test_nothing_stays_of_many_turns_that_were_not_stored() -> None:
-    async def main() -> None:
-        journal = MemoryJournal(now=lambda: 0.0)
-        empty = _entries(journal)
-        for number in range(100):
-            name = f"resp_{number}"
-            mine = claim(name, key=name.encode(), stored=False)
-            await journal.claim(mine)
-            await journal.begin(begun(name, after="resp_x"))
-            journal.log(entry(name, 0, 5))
-            journal.end("ann", name)
-            journal.expire(mine, at=None)
-        assert _entries(journal) == empty
-        assert journal.size == 0
-
-    asyncio.run(main())
+async def test_nothing_stays_of_many_turns_that_were_not_stored() -> None:
+    journal = MemoryJournal(now=lambda: 0.0)
+    empty = _entries(journal)
+    for number in range(100):
+        name = f"resp_{number}"
+        mine = claim(name, key=name.encode(), stored=False)
+        await journal.claim(mine)
+        await journal.begin(begun(name, after="resp_x"))
+        journal.log(entry(name, 0, 5))
+        journal.end("ann", name)
+        journal.expire(mine, at=None)
+    assert _entries(journal) == empty
+    assert journal.size == 0
 
 
 def _entries(journal: MemoryJournal) -> int:

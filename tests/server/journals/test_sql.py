@@ -194,23 +194,20 @@ def test_a_look_ends_all_that_a_dead_process_left_and_nothing_of_others(address:
     run(address, scenario, judge=one_is_dead)
 
 
-def test_two_that_find_a_dead_process_at_once_book_each_response_once(address: str) -> None:
-    async def main() -> None:
-        async with (
-            process(address, "one") as one,
-            process(address, "two", judge=one_is_dead) as two,
-            process(address, "three", judge=one_is_dead) as three,
-        ):
-            for round_ in range(5):
-                names = [f"resp_{round_}_{number}" for number in range(10)]
-                await left_behind(one, *names)
-                asked = [each.journal.running("ann", names[0]) for each in (two, three)]
-                found = await asyncio.gather(two.journal.look(), three.journal.look(), *asked)
-                assert found[2:] == [None, None]
-                assert await rows(two, "running", "nodes") == [0, 10 * (round_ + 1)]
-                assert await rows(two, "responses", "ledger") == [10 * (round_ + 1)] * 2
-
-    asyncio.run(main())
+async def test_two_that_find_a_dead_process_at_once_book_each_response_once(address: str) -> None:
+    async with (
+        process(address, "one") as one,
+        process(address, "two", judge=one_is_dead) as two,
+        process(address, "three", judge=one_is_dead) as three,
+    ):
+        for round_ in range(5):
+            names = [f"resp_{round_}_{number}" for number in range(10)]
+            await left_behind(one, *names)
+            asked = [each.journal.running("ann", names[0]) for each in (two, three)]
+            found = await asyncio.gather(two.journal.look(), three.journal.look(), *asked)
+            assert found[2:] == [None, None]
+            assert await rows(two, "running", "nodes") == [0, 10 * (round_ + 1)]
+            assert await rows(two, "responses", "ledger") == [10 * (round_ + 1)] * 2
 
 
 def test_a_claim_whose_process_died_before_it_had_stored_its_response_is_taken_over(
@@ -302,21 +299,18 @@ def test_who_could_not_ask_calls_nobody_dead(address: str) -> None:
     run(address, scenario)
 
 
-def test_a_clock_that_is_set_kills_nobody(address: str) -> None:
-    async def main() -> None:
-        clocks, ahead = Clocks(), Clocks()
-        ahead.wall += 100_000
-        async with (
-            process(address, "one", clocks=clocks) as one,
-            process(address, "two", clocks=ahead) as two,
-        ):
-            await left_behind(one, "resp_1")
-            for _ in range(10):
-                await pass_beats(clocks, 5, one.journal)
-                await pass_beats(ahead, 5, two.journal)
-            assert await two.journal.running("ann", "resp_1") is not None
-
-    asyncio.run(main())
+async def test_a_clock_that_is_set_kills_nobody(address: str) -> None:
+    clocks, ahead = Clocks(), Clocks()
+    ahead.wall += 100_000
+    async with (
+        process(address, "one", clocks=clocks) as one,
+        process(address, "two", clocks=ahead) as two,
+    ):
+        await left_behind(one, "resp_1")
+        for _ in range(10):
+            await pass_beats(clocks, 5, one.journal)
+            await pass_beats(ahead, 5, two.journal)
+        assert await two.journal.running("ann", "resp_1") is not None
 
 
 def test_a_process_that_was_thought_dead_cannot_store_what_was_ended_in_its_place(
@@ -339,26 +333,23 @@ def test_a_process_that_was_thought_dead_cannot_store_what_was_ended_in_its_plac
     run(address, scenario, judge=one_is_dead)
 
 
-def test_what_a_process_runs_when_it_closes_is_failed_and_what_it_has_put_is_not(
+async def test_what_a_process_runs_when_it_closes_is_failed_and_what_it_has_put_is_not(
     address: str,
 ) -> None:
-    async def main() -> None:
-        async with process(address, "one") as one:
-            await left_behind(one, "resp_1", "resp_2")
-            saving = asyncio.create_task(put(one.opened, ended("resp_2", terminal=7)))
-            await asyncio.sleep(0)
-        await saving
-        async with process(address, "two") as two:
-            for name, status in (("resp_1", "failed"), ("resp_2", "completed")):
-                found = await two.durable.store.get("ann", name)
-                assert found is not None
-                assert found.response.status == status
-                assert await replayed(two.journal, name) == numbers(7)
-            assert await rows(two, "running", "ledger", "processes") == [0, 2, 0]
-            mine = claim("resp_3", key=b"resp_2")
-            assert await two.journal.claim(mine) == claim("resp_2", key=b"resp_2")
-
-    asyncio.run(main())
+    async with process(address, "one") as one:
+        await left_behind(one, "resp_1", "resp_2")
+        saving = asyncio.create_task(put(one.opened, ended("resp_2", terminal=7)))
+        await asyncio.sleep(0)
+    await saving
+    async with process(address, "two") as two:
+        for name, status in (("resp_1", "failed"), ("resp_2", "completed")):
+            found = await two.durable.store.get("ann", name)
+            assert found is not None
+            assert found.response.status == status
+            assert await replayed(two.journal, name) == numbers(7)
+        assert await rows(two, "running", "ledger", "processes") == [0, 2, 0]
+        mine = claim("resp_3", key=b"resp_2")
+        assert await two.journal.claim(mine) == claim("resp_2", key=b"resp_2")
 
 
 def test_entries_that_were_logged_are_there_when_the_response_is(address: str) -> None:
@@ -546,37 +537,33 @@ def test_the_response_itself_is_written_once_and_its_events_make_it_what_it_is(
     run(address, scenario)
 
 
-def test_of_a_response_that_is_not_stored_only_digests_are_on_disk(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with process(f"sqlite:///{tmp_path}/t.db") as one:
-            mine = claim("resp_1", key=b"\x01" * 16, body=b"\x02" * 16, stored=False)
-            await one.journal.claim(mine)
-            tables = ("running", "events", "responses", "items", "nodes", "ledger", "claims")
-            assert await rows(one, *tables) == [0, 0, 0, 0, 0, 0, 1]
-            columns = "owner, key, body, response, stored, process, until"
-            row = await one.durable.database.read(
-                lambda connection: connection.execute(text(f"SELECT {columns} FROM claims")).one()
-            )
-            assert tuple(row) == ("ann", b"\x01" * 16, b"\x02" * 16, "resp_1", 0, "one", None)
-
-    asyncio.run(main())
+async def test_of_a_response_that_is_not_stored_only_digests_are_on_disk(tmp_path: Path) -> None:
+    async with process(f"sqlite:///{tmp_path}/t.db") as one:
+        mine = claim("resp_1", key=b"\x01" * 16, body=b"\x02" * 16, stored=False)
+        await one.journal.claim(mine)
+        tables = ("running", "events", "responses", "items", "nodes", "ledger", "claims")
+        assert await rows(one, *tables) == [0, 0, 0, 0, 0, 0, 1]
+        columns = "owner, key, body, response, stored, process, until"
+        row = await one.durable.database.read(
+            lambda connection: connection.execute(text(f"SELECT {columns} FROM claims")).one()
+        )
+        assert tuple(row) == ("ann", b"\x01" * 16, b"\x02" * 16, "resp_1", 0, "one", None)
 
 
-def test_of_a_begun_response_that_was_ended_nothing_stays_in_the_files(tmp_path: Path) -> None:
+async def test_of_a_begun_response_that_was_ended_nothing_stays_in_the_files(
+    tmp_path: Path,
+) -> None:
     def holding() -> list[str]:
         marker = b'"sequence_number":3'
         return [file.name for file in tmp_path.iterdir() if marker in file.read_bytes()]
 
-    async def main() -> None:
-        async with process(f"sqlite:///{tmp_path}/t.db") as one:
-            await left_behind(one, "resp_1")
-            assert holding() == ["t.db-wal"]
-            one.journal.end("ann", "resp_1")
-            await one.opened.flush()
-            await one.journal.look()
-            assert holding() == []
-
-    asyncio.run(main())
+    async with process(f"sqlite:///{tmp_path}/t.db") as one:
+        await left_behind(one, "resp_1")
+        assert holding() == ["t.db-wal"]
+        one.journal.end("ann", "resp_1")
+        await one.opened.flush()
+        await one.journal.look()
+        assert holding() == []
 
 
 def test_many_responses_with_events_in_bounded_storage_leave_no_row_behind(

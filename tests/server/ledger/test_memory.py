@@ -1,6 +1,5 @@
 """The memory ledger: the contract of all ledgers, its bound, and its rows."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -42,23 +41,17 @@ def test_a_row_is_kept_as_it_was_booked_but_for_its_phases() -> None:
     assert list(ledger) == [replace(row, phases={})]
 
 
-def test_one_that_is_opened_has_the_usual_bound_until_its_stack_closes_it() -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            ledger = await MemoryLedger.open(Config.load({}), stack)
-            for number in range(ROWS + 1):
-                ledger.book(booking(f"resp_{number}"))
-            assert len(ledger) == ROWS
-        assert len(ledger) == 0
-
-    asyncio.run(main())
+async def test_one_that_is_opened_has_the_usual_bound_until_its_stack_closes_it() -> None:
+    async with AsyncExitStack() as stack:
+        ledger = await MemoryLedger.open(Config.load({}), stack)
+        for number in range(ROWS + 1):
+            ledger.book(booking(f"resp_{number}"))
+        assert len(ledger) == ROWS
+    assert len(ledger) == 0
 
 
-def test_a_closed_ledger_is_empty() -> None:
-    async def main() -> int:
-        ledger = MemoryLedger()
-        ledger.book(booking("resp_1"))
-        await ledger.close()
-        return await count(ledger)
-
-    assert asyncio.run(main()) == 0
+async def test_a_closed_ledger_is_empty() -> None:
+    ledger = MemoryLedger()
+    ledger.book(booking("resp_1"))
+    await ledger.close()
+    assert (await count(ledger)) == 0

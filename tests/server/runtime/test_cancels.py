@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.core import LOCAL
-from tests.support.runtime import Stage, endless, run, until
+from tests.support.runtime import Stage, endless, until
 from tieline import events
 from tieline_server.journals.base import Cancellation
 from tieline_server.journals.memory import MemoryJournal
@@ -29,26 +29,23 @@ class Words(MemoryJournal):
         return told
 
 
-def test_a_word_cancels_the_owners_turn_and_an_outage_does_not_end_the_hearing(
+async def test_a_word_cancels_the_owners_turn_and_an_outage_does_not_end_the_hearing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cancels, "PERIOD", 0.0)
     monkeypatch.setattr(cancels, "PAUSE", 0.0)
 
-    async def test() -> None:
-        stage = Stage(endless)
-        journal = Words()
-        stage.replace(journal=journal)
-        stage.create()
-        made = (await stage.until(events.ResponseCreated)).response
-        journal.wanted = [Cancellation(owner="another", response_id=made.id)]
-        stage.services.running.always(heed_cancels(stage.services))
-        await until(lambda: journal.asked > 3)
-        assert not stage.records
-        journal.wanted = [Cancellation(owner=LOCAL.owner, response_id=made.id)]
-        ended = (await stage.until(events.ResponseIncomplete)).response
-        assert ended.status == "cancelled"
-        await stage.line.close()
-        await stage.services.running.close()
-
-    run(test)
+    stage = Stage(endless)
+    journal = Words()
+    stage.replace(journal=journal)
+    stage.create()
+    made = (await stage.until(events.ResponseCreated)).response
+    journal.wanted = [Cancellation(owner="another", response_id=made.id)]
+    stage.services.running.always(heed_cancels(stage.services))
+    await until(lambda: journal.asked > 3)
+    assert not stage.records
+    journal.wanted = [Cancellation(owner=LOCAL.owner, response_id=made.id)]
+    ended = (await stage.until(events.ResponseIncomplete)).response
+    assert ended.status == "cancelled"
+    await stage.line.close()
+    await stage.services.running.close()

@@ -40,129 +40,105 @@ from tieline_server.runtime import SERVER_ERROR, ConnectionDriver
 
 
 class TestTurns:
-    def test_a_create_is_sampled_sent_and_observed(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create()
-            completed = await stage.until(events.ResponseCompleted)
-            assert stage.types[:2] == ["created", "in_progress"]
-            assert [event.sequence_number for event in stage.seen] == list(range(len(stage.seen)))
-            ((record, transport),) = stage.records
-            assert (record.response_id, record.outcome) == (completed.response.id, "completed")
-            assert transport == "test"
-            assert "validate" in record.times.phases()
-            assert completed.response.completed_at >= completed.response.created_at
-            await stage.line.close()
-            assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
-            assert stage.line._jobs == {}, "what is done is not kept"
+    async def test_a_create_is_sampled_sent_and_observed(self) -> None:
+        stage = Stage(hello)
+        stage.create()
+        completed = await stage.until(events.ResponseCompleted)
+        assert stage.types[:2] == ["created", "in_progress"]
+        assert [event.sequence_number for event in stage.seen] == list(range(len(stage.seen)))
+        ((record, transport),) = stage.records
+        assert (record.response_id, record.outcome) == (completed.response.id, "completed")
+        assert transport == "test"
+        assert "validate" in record.times.phases()
+        assert completed.response.completed_at >= completed.response.created_at
+        await stage.line.close()
+        assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
+        assert stage.line._jobs == {}, "what is done is not kept"
 
-        run(test)
+    async def test_completed_at_is_the_time_of_the_end_not_of_the_create(self) -> None:
+        stage = Stage(hello)
+        ticks = itertools.count(1_700_000_000)
+        stage.services = msgspec.structs.replace(stage.services, now=lambda: next(ticks))
+        await stage.line.close()
+        stage.line = stage.open()
+        stage.create()
+        response = (await stage.until(events.ResponseCompleted)).response
+        assert response.completed_at > response.created_at
+        await stage.line.close()
 
-    def test_completed_at_is_the_time_of_the_end_not_of_the_create(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            ticks = itertools.count(1_700_000_000)
-            stage.services = msgspec.structs.replace(stage.services, now=lambda: next(ticks))
-            await stage.line.close()
-            stage.line = stage.open()
-            stage.create()
-            response = (await stage.until(events.ResponseCompleted)).response
-            assert response.completed_at > response.created_at
-            await stage.line.close()
+    async def test_a_held_turn_frees_its_engine_and_samples_anew_after_the_append(self) -> None:
+        stage = Stage(looker)
+        stage.create(append=True)
+        done = await stage.until(events.ResponseDone)
+        await until(lambda: stage.engine.finished == 1)
+        call = msgspec.json.decode(done.response.output[0])
+        stage.line.receive(append_of(output(call["call_id"])), size=1)
+        completed = await stage.until(events.ResponseCompleted)
+        assert completed.response.id == done.response.id
+        assert len(completed.response.output) == 2
+        assert (stage.engine.finished, stage.engine.stopped) == (2, 0)
+        await stage.line.close()
 
-        run(test)
+    async def test_generate_false_has_the_engine_prepare_and_say_nothing(self) -> None:
+        stage = Stage(hello)
+        stage.create("hi", generate=False)
+        completed = await stage.until(events.ResponseCompleted)
+        assert stage.types == ["created", "in_progress", "completed"]
+        assert completed.response.usage.input_tokens > 0
+        assert completed.response.usage.output_tokens == 0
+        assert stage.engine.prompts == []
+        assert [prompt.settings.generate for prompt in stage.engine.warmed] == [False]
+        assert stage.records[0][0].kind == "prewarm"
+        await stage.line.close()
 
-    def test_a_held_turn_frees_its_engine_and_samples_anew_after_the_append(self) -> None:
-        async def test() -> None:
-            stage = Stage(looker)
-            stage.create(append=True)
-            done = await stage.until(events.ResponseDone)
-            await until(lambda: stage.engine.finished == 1)
-            call = msgspec.json.decode(done.response.output[0])
-            stage.line.receive(append_of(output(call["call_id"])), size=1)
-            completed = await stage.until(events.ResponseCompleted)
-            assert completed.response.id == done.response.id
-            assert len(completed.response.output) == 2
-            assert (stage.engine.finished, stage.engine.stopped) == (2, 0)
-            await stage.line.close()
+    async def test_sr_04_a_stored_response_is_there_when_its_terminal_event_is(self) -> None:
+        stage = Stage(hello)
+        stage.create(store=True)
+        completed = await stage.until(events.ResponseCompleted)
+        saved = await stage.services.store.get("local", completed.response.id)
+        assert saved is not None
+        assert saved.response == completed.response
+        assert len(stage.records) == 1
+        await stage.line.close()
+        stage.line = stage.open()
+        stage.create("again", previous_response_id=completed.response.id)
+        await stage.until(events.ResponseCompleted)
+        tip = stage.engine.prompts[-1].tip
+        assert len(list(tip.items_of_chain())) == 3
+        await stage.line.close()
 
-        run(test)
+    async def test_items_that_the_input_names_come_from_the_store(self) -> None:
+        stage = Stage(hello)
+        stage.create([{**user("one"), "id": "msg_1"}], store=True)
+        await stage.until(events.ResponseCompleted)
+        unknown = {"type": "item_reference", "id": "msg_x"}
+        known = {"type": "item_reference", "id": "msg_1"}
+        stage.create([unknown])
+        assert (await stage.until(events.ErrorEvent)).error.code == "item_not_found"
+        stage.create([known, user("two")])
+        await stage.until(events.ResponseCompleted)
+        assert words(stage.engine.prompts[-1].tip) == ["user: one", "user: two"]
+        await stage.line.close()
 
-    def test_generate_false_has_the_engine_prepare_and_say_nothing(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create("hi", generate=False)
-            completed = await stage.until(events.ResponseCompleted)
-            assert stage.types == ["created", "in_progress", "completed"]
-            assert completed.response.usage.input_tokens > 0
-            assert completed.response.usage.output_tokens == 0
-            assert stage.engine.prompts == []
-            assert [prompt.settings.generate for prompt in stage.engine.warmed] == [False]
-            assert stage.records[0][0].kind == "prewarm"
-            await stage.line.close()
+    async def test_the_work_of_a_line_is_counted_in_one_place(self) -> None:
+        stage = Stage(hello)
+        stage.create("x" * 1000)
+        await stage.until(events.ResponseCompleted)
+        assert stage.line.work is stage.engine.prompts[0].work
+        assert stage.line.work.validate > 1000
+        await stage.line.close()
 
-        run(test)
-
-    def test_sr_04_a_stored_response_is_there_when_its_terminal_event_is(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create(store=True)
-            completed = await stage.until(events.ResponseCompleted)
-            saved = await stage.services.store.get("local", completed.response.id)
-            assert saved is not None
-            assert saved.response == completed.response
-            assert len(stage.records) == 1
-            await stage.line.close()
-            stage.line = stage.open()
-            stage.create("again", previous_response_id=completed.response.id)
-            await stage.until(events.ResponseCompleted)
-            tip = stage.engine.prompts[-1].tip
-            assert len(list(tip.items_of_chain())) == 3
-            await stage.line.close()
-
-        run(test)
-
-    def test_items_that_the_input_names_come_from_the_store(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create([{**user("one"), "id": "msg_1"}], store=True)
-            await stage.until(events.ResponseCompleted)
-            unknown = {"type": "item_reference", "id": "msg_x"}
-            known = {"type": "item_reference", "id": "msg_1"}
-            stage.create([unknown])
-            assert (await stage.until(events.ErrorEvent)).error.code == "item_not_found"
-            stage.create([known, user("two")])
-            await stage.until(events.ResponseCompleted)
-            assert words(stage.engine.prompts[-1].tip) == ["user: one", "user: two"]
-            await stage.line.close()
-
-        run(test)
-
-    def test_the_work_of_a_line_is_counted_in_one_place(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create("x" * 1000)
-            await stage.until(events.ResponseCompleted)
-            assert stage.line.work is stage.engine.prompts[0].work
-            assert stage.line.work.validate > 1000
-            await stage.line.close()
-
-        run(test)
-
-    def test_merging_is_a_matter_of_the_line(self) -> None:
+    async def test_merging_is_a_matter_of_the_line(self) -> None:
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
             yield [Accepted(), *[TextDelta("x")] * 100, Finish()]
 
-        async def test() -> None:
-            for merge, expected in ((True, 12), (False, 100)):
-                stage = Stage(answer, merge=merge)
-                stage.create()
-                await until(lambda stage=stage: bool(stage.records))  # type: ignore[misc]
-                await stage.until(events.ResponseCompleted)
-                assert stage.types.count("output_text.delta") == expected
-                await stage.line.close()
-
-        run(test)
+        for merge, expected in ((True, 12), (False, 100)):
+            stage = Stage(answer, merge=merge)
+            stage.create()
+            await until(lambda stage=stage: bool(stage.records))  # type: ignore[misc]
+            await stage.until(events.ResponseCompleted)
+            assert stage.types.count("output_text.delta") == expected
+            await stage.line.close()
 
 
 class TestStops:
@@ -170,77 +146,65 @@ class TestStops:
 
     @pytest.mark.parametrize("when", [silent, mute, endless])
     @pytest.mark.parametrize("how", ["cancel", "by id", "drop", "close"])
-    def test_cn_01_the_engine_is_stopped_exactly_once(self, when: Answer, how: str) -> None:
-        async def test() -> None:
-            stage = Stage(when)
-            stage.create()
-            await until(lambda: len(stage.engine.prompts) == 1)
-            if when is not silent:
-                await stage.until(events.ResponseInProgress)
-            response_id = stage.engine.prompts[0].response_id
-            if how == "cancel":
-                stage.line.receive(Cancel(), size=1)
-            elif how == "by id":
-                cut = stage.services.running.cancel("local", response_id)
-                assert cut is not None
-                assert (cut.id, cut.status) == (response_id, "cancelled")
-            elif how == "drop":
-                stage.line.drop()
-            if how in ("cancel", "by id"):
-                last = await stage.until(events.ResponseIncomplete)
-                assert last.response.status == "cancelled"
-                await until(lambda: stage.engine.stopped == 1)
-            await stage.line.close()
-            assert (stage.engine.stopped, stage.engine.finished) == (1, 0)
-            ((record, _),) = stage.records
-            assert record.outcome == ("disconnected" if how in ("drop", "close") else "cancelled")
-
-        run(test)
-
-    def test_one_that_was_not_even_started_is_never_asked(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create()
+    async def test_cn_01_the_engine_is_stopped_exactly_once(self, when: Answer, how: str) -> None:
+        stage = Stage(when)
+        stage.create()
+        await until(lambda: len(stage.engine.prompts) == 1)
+        if when is not silent:
+            await stage.until(events.ResponseInProgress)
+        response_id = stage.engine.prompts[0].response_id
+        if how == "cancel":
+            stage.line.receive(Cancel(), size=1)
+        elif how == "by id":
+            cut = stage.services.running.cancel("local", response_id)
+            assert cut is not None
+            assert (cut.id, cut.status) == (response_id, "cancelled")
+        elif how == "drop":
             stage.line.drop()
-            await stage.line.close()
-            assert stage.engine.prompts == []
-            assert len(stage.records) == 1
+        if how in ("cancel", "by id"):
+            last = await stage.until(events.ResponseIncomplete)
+            assert last.response.status == "cancelled"
+            await until(lambda: stage.engine.stopped == 1)
+        await stage.line.close()
+        assert (stage.engine.stopped, stage.engine.finished) == (1, 0)
+        ((record, _),) = stage.records
+        assert record.outcome == ("disconnected" if how in ("drop", "close") else "cancelled")
 
-        run(test)
+    async def test_one_that_was_not_even_started_is_never_asked(self) -> None:
+        stage = Stage(hello)
+        stage.create()
+        stage.line.drop()
+        await stage.line.close()
+        assert stage.engine.prompts == []
+        assert len(stage.records) == 1
 
-    def test_a_turn_that_ends_in_the_middle_of_a_step_stops_its_engine(self) -> None:
+    async def test_a_turn_that_ends_in_the_middle_of_a_step_stops_its_engine(self) -> None:
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
             call: list[Delta] = [CallStart(kind="function_call", name="look"), CallDelta("{}")]
             yield [Accepted(), *call, *call, *call]
             raise AssertionError("it is not asked for more")
 
-        async def test() -> None:
-            stage = Stage(answer)
-            stage.create(max_tool_calls=2)
-            last = await stage.until(events.ResponseIncomplete)
-            assert last.response.incomplete_details.reason == "max_tool_calls"
-            await until(lambda: stage.engine.stopped == 1)
-            await stage.line.close()
-            assert stage.engine.steps == 1
+        stage = Stage(answer)
+        stage.create(max_tool_calls=2)
+        last = await stage.until(events.ResponseIncomplete)
+        assert last.response.incomplete_details.reason == "max_tool_calls"
+        await until(lambda: stage.engine.stopped == 1)
+        await stage.line.close()
+        assert stage.engine.steps == 1
 
-        run(test)
+    async def test_nobody_cancels_what_is_anothers_or_over(self) -> None:
+        stage = Stage(mute)
+        stage.create()
+        created = await stage.until(events.ResponseCreated)
+        running = stage.services.running
+        assert running.cancel("other", created.response.id) is None
+        assert running.cancel("local", "resp_unknown") is None
+        assert stage.engine.stopped == 0
+        await stage.line.close()
+        assert running.cancel("local", created.response.id) is None
+        assert running.connections == set()
 
-    def test_nobody_cancels_what_is_anothers_or_over(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create()
-            created = await stage.until(events.ResponseCreated)
-            running = stage.services.running
-            assert running.cancel("other", created.response.id) is None
-            assert running.cancel("local", "resp_unknown") is None
-            assert stage.engine.stopped == 0
-            await stage.line.close()
-            assert running.cancel("local", created.response.id) is None
-            assert running.connections == set()
-
-        run(test)
-
-    def test_a_slow_end_of_the_first_sampling_does_not_touch_the_second(self) -> None:
+    async def test_a_slow_end_of_the_first_sampling_does_not_touch_the_second(self) -> None:
         """An engine may fail while it is being closed, after the append has already come."""
         release = asyncio.Event()
 
@@ -255,18 +219,15 @@ class TestStops:
                     await release.wait()
                     raise RuntimeError(SECRET)
 
-        async def test() -> None:
-            stage = Stage(answer)
-            stage.create(append=True)
-            done = await stage.until(events.ResponseDone)
-            call = msgspec.json.decode(done.response.output[0])
-            stage.line.receive(append_of(output(call["call_id"])), size=1)
-            release.set()
-            await stage.until(events.ResponseCompleted)
-            await stage.line.close()
-            assert [record.outcome for record, _ in stage.records] == ["completed"]
-
-        run(test)
+        stage = Stage(answer)
+        stage.create(append=True)
+        done = await stage.until(events.ResponseDone)
+        call = msgspec.json.decode(done.response.output[0])
+        stage.line.receive(append_of(output(call["call_id"])), size=1)
+        release.set()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
+        assert [record.outcome for record, _ in stage.records] == ["completed"]
 
 
 class TestFailures:
@@ -296,146 +257,121 @@ class TestFailures:
         assert any(record.exc_info for record in caplog.records), "it is in the log"
 
     @pytest.mark.parametrize("accepted", [False, True])
-    def test_what_an_engine_says_to_the_client_does(self, accepted: bool) -> None:
-        async def test() -> None:
-            error = EngineError.of("context_length_exceeded", "Too long by 7 tokens.")
-            stage = Stage(raising(error, accepted=accepted))
-            stage.create()
-            if accepted:
-                shown = (await stage.until(events.ResponseFailed)).response.error
-            else:
-                shown = (await stage.until(events.ErrorEvent)).error
-            assert (shown.code, shown.message) == (error.code, error.message)
-            await stage.line.close()
-
-        run(test)
+    async def test_what_an_engine_says_to_the_client_does(self, accepted: bool) -> None:
+        error = EngineError.of("context_length_exceeded", "Too long by 7 tokens.")
+        stage = Stage(raising(error, accepted=accepted))
+        stage.create()
+        if accepted:
+            shown = (await stage.until(events.ResponseFailed)).response.error
+        else:
+            shown = (await stage.until(events.ErrorEvent)).error
+        assert (shown.code, shown.message) == (error.code, error.message)
+        await stage.line.close()
 
     @pytest.mark.parametrize("accepted", [False, True])
-    def test_an_engine_that_ends_without_a_finish_has_failed(self, accepted: bool) -> None:
+    async def test_an_engine_that_ends_without_a_finish_has_failed(self, accepted: bool) -> None:
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
             if accepted:
                 yield [Accepted(), TextDelta("half")]
 
-        async def test() -> None:
-            stage = Stage(answer)
-            stage.create()
-            if accepted:
-                failed = await stage.until(events.ResponseFailed)
-                assert failed.response.error.code == "server_error"
-            else:
-                assert (await stage.until(events.ErrorEvent)).status == 500
-            await stage.line.close()
-
-        run(test)
-
-    def test_a_model_whose_engine_is_gone_is_a_server_error(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.services = msgspec.structs.replace(stage.services, engines={})
-            await stage.line.close()
-            stage.line = stage.open()
-            stage.create()
-            assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
-            await stage.line.close()
-
-        run(test)
-
-    def test_a_failed_commit_is_response_failed(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def test() -> None:
-            stage = Stage(hello, store=Failing(put=True))
-            stage.create(store=True)
+        stage = Stage(answer)
+        stage.create()
+        if accepted:
             failed = await stage.until(events.ResponseFailed)
             assert failed.response.error.code == "server_error"
-            assert "completed" not in stage.types
-            assert not any(SECRET.encode() in encode(event) for event in stage.seen)
-            await stage.line.close()
+        else:
+            assert (await stage.until(events.ErrorEvent)).status == 500
+        await stage.line.close()
 
-        run(test)
+    async def test_a_model_whose_engine_is_gone_is_a_server_error(self) -> None:
+        stage = Stage(hello)
+        stage.services = msgspec.structs.replace(stage.services, engines={})
+        await stage.line.close()
+        stage.line = stage.open()
+        stage.create()
+        assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
+        await stage.line.close()
+
+    async def test_a_failed_commit_is_response_failed(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stage = Stage(hello, store=Failing(put=True))
+        stage.create(store=True)
+        failed = await stage.until(events.ResponseFailed)
+        assert failed.response.error.code == "server_error"
+        assert "completed" not in stage.types
+        assert not any(SECRET.encode() in encode(event) for event in stage.seen)
+        await stage.line.close()
         assert any(record.exc_info for record in caplog.records)
 
-    def test_a_close_that_is_cancelled_still_saves_books_and_lets_go(self) -> None:
+    async def test_a_close_that_is_cancelled_still_saves_books_and_lets_go(self) -> None:
         """A peer that goes while its line is being closed has the closing cancelled."""
 
-        async def test() -> None:
-            booked: list[Booking] = []
-            store = Failing(book=booked.append)
-            stage = Stage(hello, store=store)
-            store.gate.clear()
-            stage.create(store=True)
-            await until(lambda: stage.engine.finished == 1)
-            closing = asyncio.create_task(stage.line.close())
-            await loop_turns()
-            closing.cancel()
-            await loop_turns()
-            store.gate.set()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            assert [row.outcome for row in booked] == ["completed"]
-            assert [record.outcome for record, _ in stage.records] == ["completed"]
-            assert stage.services.budget.size == 0
+        booked: list[Booking] = []
+        store = Failing(book=booked.append)
+        stage = Stage(hello, store=store)
+        store.gate.clear()
+        stage.create(store=True)
+        await until(lambda: stage.engine.finished == 1)
+        closing = asyncio.create_task(stage.line.close())
+        await loop_turns()
+        closing.cancel()
+        await loop_turns()
+        store.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert [row.outcome for row in booked] == ["completed"]
+        assert [record.outcome for record, _ in stage.records] == ["completed"]
+        assert stage.services.budget.size == 0
 
-        run(test)
+    async def test_a_store_that_cannot_be_asked_is_a_server_error(self) -> None:
+        stage = Stage(hello, store=Failing(get=True))
+        stage.create(previous_response_id="resp_x")
+        refused = await stage.until(events.ErrorEvent)
+        assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
+        stage.create("the line lives")
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
 
-    def test_a_store_that_cannot_be_asked_is_a_server_error(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello, store=Failing(get=True))
-            stage.create(previous_response_id="resp_x")
-            refused = await stage.until(events.ErrorEvent)
-            assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
-            stage.create("the line lives")
-            await stage.until(events.ResponseCompleted)
-            await stage.line.close()
+    async def test_a_count_that_fails_is_a_server_error(self) -> None:
+        async def count(prompt: Prompt) -> int:
+            raise RuntimeError(SECRET)
 
-        run(test)
-
-    def test_a_count_that_fails_is_a_server_error(self) -> None:
-        async def test() -> None:
-            async def count(prompt: Prompt) -> int:
-                raise RuntimeError(SECRET)
-
-            stage = Stage(hello)
-            stage.engine.count = count  # type: ignore[method-assign]
-            stage.create(generate=False)
-            assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
-            await stage.line.close()
-
-        run(test)
+        stage = Stage(hello)
+        stage.engine.count = count  # type: ignore[method-assign]
+        stage.create(generate=False)
+        assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
+        await stage.line.close()
 
 
 class TestWaiting:
-    def test_who_waits_is_not_woken_for_what_was_sent_in_its_stead(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            sent: list[events.Event] = []
+    async def test_who_waits_is_not_woken_for_what_was_sent_in_its_stead(self) -> None:
+        stage = Stage(hello)
+        sent: list[events.Event] = []
 
-            def send() -> bool:
-                sent.extend(stage.line.take(64))
-                return not isinstance(sent[-1], events.ResponseCompleted)
+        def send() -> bool:
+            sent.extend(stage.line.take(64))
+            return not isinstance(sent[-1], events.ResponseCompleted)
 
-            stage.create()
-            stage.line.take(64)
-            async with asyncio.timeout(10):
-                await stage.line.wait(send)
-            assert isinstance(sent[-1], events.ResponseCompleted)
-            assert len(sent) > 2
-            await stage.line.close()
+        stage.create()
+        stage.line.take(64)
+        async with asyncio.timeout(10):
+            await stage.line.wait(send)
+        assert isinstance(sent[-1], events.ResponseCompleted)
+        assert len(sent) > 2
+        await stage.line.close()
 
-        run(test)
+    async def test_what_fails_to_send_fails_whoever_waits(self) -> None:
+        stage = Stage(hello)
 
-    def test_what_fails_to_send_fails_whoever_waits(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
+        def send() -> bool:
+            raise ConnectionResetError("the peer is gone")
 
-            def send() -> bool:
-                raise ConnectionResetError("the peer is gone")
-
-            stage.create()
-            stage.line.take(64)
-            with pytest.raises(ConnectionResetError):
-                await stage.line.wait(send)
-            await stage.line.close()
-
-        run(test)
+        stage.create()
+        stage.line.take(64)
+        with pytest.raises(ConnectionResetError):
+            await stage.line.wait(send)
+        await stage.line.close()
 
     def test_what_failed_to_send_keeps_nobody(self) -> None:
         class Gone(ConnectionResetError):
@@ -477,106 +413,91 @@ class TestWaiting:
         with none_left(asyncio.CancelledError):
             run(test)
 
-    def test_a_line_whose_peer_was_sent_away_goes_at_once(self) -> None:
+    async def test_a_line_whose_peer_was_sent_away_goes_at_once(self) -> None:
         def stranger() -> Principal:
             raise ApiError.of("invalid_api_key", "No.")
 
-        async def test() -> None:
-            stage = Stage(hello, authenticate=stranger)
-            with none_left(ConnectionDriver):
-                peer = stage.peer()
-                peer.create()
-                await peer.until(None)
-                assert peer.line.error is not None
-                await peer.line.close()
-                del peer
-            await stage.line.close()
-
-        run(test)
+        stage = Stage(hello, authenticate=stranger)
+        with none_left(ConnectionDriver):
+            peer = stage.peer()
+            peer.create()
+            await peer.until(None)
+            assert peer.line.error is not None
+            await peer.line.close()
+            del peer
+        await stage.line.close()
 
 
 class TestBackPressure:
-    def test_a_slow_reader_pauses_the_engine_and_nothing_is_lost(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless, limits=Limits(outbox=8))
-            stage.create()
-            unsent = stage.line.connection.outgoing
-            await until(lambda: unsent.unsent(None) >= 8)
-            await loop_turns()
-            paused_at = stage.engine.steps
-            await loop_turns()
-            assert stage.engine.steps == paused_at
-            assert unsent.unsent(None) <= 8 + 1
-            for _ in range(100):
-                event = await stage.until(events.OutputTextDelta)
-            assert stage.engine.steps > paused_at
-            assert event.delta == "99 "
-            stage.line.receive(Cancel(), size=1)
-            await stage.line.close()
-            assert stage.engine.stopped == 1
+    async def test_a_slow_reader_pauses_the_engine_and_nothing_is_lost(self) -> None:
+        stage = Stage(endless, limits=Limits(outbox=8))
+        stage.create()
+        unsent = stage.line.connection.outgoing
+        await until(lambda: unsent.unsent(None) >= 8)
+        await loop_turns()
+        paused_at = stage.engine.steps
+        await loop_turns()
+        assert stage.engine.steps == paused_at
+        assert unsent.unsent(None) <= 8 + 1
+        for _ in range(100):
+            event = await stage.until(events.OutputTextDelta)
+        assert stage.engine.steps > paused_at
+        assert event.delta == "99 "
+        stage.line.receive(Cancel(), size=1)
+        await stage.line.close()
+        assert stage.engine.stopped == 1
 
-        run(test)
-
-    def test_one_slow_lane_does_not_pause_another(self) -> None:
+    async def test_one_slow_lane_does_not_pause_another(self) -> None:
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
             lane = prompt.session.rpartition("/")[2]
             async with aclosing((endless if lane == "slow" else hello)(prompt)) as steps:
                 async for step in steps:
                     yield step
 
-        async def test() -> None:
-            stage = Stage(answer, limits=Limits(outbox=16))
-            stage.create(stream_id="slow")
-            await until(lambda: stage.line.connection.outgoing.unsent("slow") >= 16)
-            stage.create(stream_id="quick")
-            await until(lambda: len(stage.records) == 1)
-            assert stage.records[0][0].lane == "quick"
-            await stage.line.close()
+        stage = Stage(answer, limits=Limits(outbox=16))
+        stage.create(stream_id="slow")
+        await until(lambda: stage.line.connection.outgoing.unsent("slow") >= 16)
+        stage.create(stream_id="quick")
+        await until(lambda: len(stage.records) == 1)
+        assert stage.records[0][0].lane == "quick"
+        await stage.line.close()
 
-        run(test)
-
-    def test_a_paused_engine_can_be_cancelled(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless, limits=Limits(outbox=4))
-            stage.create()
-            await until(lambda: stage.line.connection.outgoing.unsent(None) >= 4)
-            await loop_turns()
-            stage.line.receive(Cancel(), size=1)
-            await until(lambda: stage.engine.stopped == 1)
-            last = await stage.until(events.ResponseIncomplete)
-            assert last.response.status == "cancelled"
-            await stage.line.close()
-
-        run(test)
+    async def test_a_paused_engine_can_be_cancelled(self) -> None:
+        stage = Stage(endless, limits=Limits(outbox=4))
+        stage.create()
+        await until(lambda: stage.line.connection.outgoing.unsent(None) >= 4)
+        await loop_turns()
+        stage.line.receive(Cancel(), size=1)
+        await until(lambda: stage.engine.stopped == 1)
+        last = await stage.until(events.ResponseIncomplete)
+        assert last.response.status == "cancelled"
+        await stage.line.close()
 
 
 class TestKeys:
-    def test_au_02_who_asks_is_checked_at_each_create_and_append_only(self) -> None:
+    async def test_au_02_who_asks_is_checked_at_each_create_and_append_only(self) -> None:
         asked: list[int] = []
 
         def authenticate() -> Principal:
             asked.append(1)
             return Principal(models=frozenset({"m"}))
 
-        async def test() -> None:
-            stage = Stage(hello, authenticate=authenticate)
-            stage.line.receive(SessionStart(), size=1)
-            stage.line.receive(Cancel(), size=1)
-            assert len(asked) == 0
-            stage.create(model="stubborn")
-            assert (await stage.until(events.ErrorEvent)).error.code == "response_not_found"
-            refused = await stage.until(events.ErrorEvent)
-            assert (refused.status, refused.error.code) == (403, "model_not_allowed")
-            stage.create()
-            await stage.until(events.ResponseCompleted)
-            stage.line.receive(append_of(user("more")), size=1)
-            await stage.until(events.ResponseCompleted)
-            assert len(asked) == 3
-            await stage.line.close()
+        stage = Stage(hello, authenticate=authenticate)
+        stage.line.receive(SessionStart(), size=1)
+        stage.line.receive(Cancel(), size=1)
+        assert len(asked) == 0
+        stage.create(model="stubborn")
+        assert (await stage.until(events.ErrorEvent)).error.code == "response_not_found"
+        refused = await stage.until(events.ErrorEvent)
+        assert (refused.status, refused.error.code) == (403, "model_not_allowed")
+        stage.create()
+        await stage.until(events.ResponseCompleted)
+        stage.line.receive(append_of(user("more")), size=1)
+        await stage.until(events.ResponseCompleted)
+        assert len(asked) == 3
+        await stage.line.close()
 
-        run(test)
-
-    def test_au_02_a_403_leaves_the_line_alive(self) -> None:
+    async def test_au_02_a_403_leaves_the_line_alive(self) -> None:
         answers = [ApiError.of("permission_denied", "Not now."), None]
 
         def authenticate() -> Principal:
@@ -584,19 +505,18 @@ class TestKeys:
                 raise error
             return Principal()
 
-        async def test() -> None:
-            stage = Stage(hello, authenticate=authenticate)
-            stage.create(event_id="e")
-            refused = await stage.until(events.ErrorEvent)
-            assert (refused.status, refused.error.event_id) == (403, "e")
-            stage.create()
-            await stage.until(events.ResponseCompleted)
-            await stage.line.close()
-
-        run(test)
+        stage = Stage(hello, authenticate=authenticate)
+        stage.create(event_id="e")
+        refused = await stage.until(events.ErrorEvent)
+        assert (refused.status, refused.error.event_id) == (403, "e")
+        stage.create()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
 
     @pytest.mark.parametrize("running", [endless, mute, silent])
-    def test_au_02_a_401_ends_the_line_with_all_that_runs_on_it(self, running: Answer) -> None:
+    async def test_au_02_a_401_ends_the_line_with_all_that_runs_on_it(
+        self, running: Answer
+    ) -> None:
         valid = [True, False]
 
         def authenticate() -> Principal:
@@ -604,183 +524,147 @@ class TestKeys:
                 return Principal()
             raise ApiError.of("invalid_api_key", "Incorrect API key provided.")
 
-        async def test() -> None:
-            stage = Stage(running, authenticate=authenticate)
-            stage.create(stream_id="a")
-            await until(lambda: len(stage.engine.prompts) == 1)
-            stage.create(stream_id="b", event_id="e")
-            assert stage.line.closed, "at once"
-            await stage.until()
-            last = stage.seen[-1]
-            assert isinstance(last, events.ErrorEvent)
-            assert (last.status, last.error.event_id, last.stream_id) == (401, "e", "b")
-            assert stage.line.error is not None
-            assert stage.line.error.code == "invalid_api_key"
-            await stage.line.close()
-            assert stage.engine.stopped == 1
-            assert stage.records[0][0].outcome == "disconnected"
-
-        run(test)
+        stage = Stage(running, authenticate=authenticate)
+        stage.create(stream_id="a")
+        await until(lambda: len(stage.engine.prompts) == 1)
+        stage.create(stream_id="b", event_id="e")
+        assert stage.line.closed, "at once"
+        await stage.until()
+        last = stage.seen[-1]
+        assert isinstance(last, events.ErrorEvent)
+        assert (last.status, last.error.event_id, last.stream_id) == (401, "e", "b")
+        assert stage.line.error is not None
+        assert stage.line.error.code == "invalid_api_key"
+        await stage.line.close()
+        assert stage.engine.stopped == 1
+        assert stage.records[0][0].outcome == "disconnected"
 
 
 class TestTime:
-    def test_created_does_not_wait_for_ever_for_the_engine(self) -> None:
-        async def test() -> None:
-            stage = Stage(silent, limits=Limits(announce_after=0.001))
-            stage.create()
-            await stage.until(events.ResponseInProgress)
-            assert stage.types == ["created", "in_progress"]
-            assert stage.line.phase() == "prefill"
-            await stage.line.close()
+    async def test_created_does_not_wait_for_ever_for_the_engine(self) -> None:
+        stage = Stage(silent, limits=Limits(announce_after=0.001))
+        stage.create()
+        await stage.until(events.ResponseInProgress)
+        assert stage.types == ["created", "in_progress"]
+        assert stage.line.phase() == "prefill"
+        await stage.line.close()
 
-        run(test)
+    async def test_a_deadline_ends_the_turn_and_its_engine(self) -> None:
+        stage = Stage(mute)
+        stage.create(timeout_ms=5)
+        last = await stage.until(events.ResponseIncomplete)
+        assert last.response.incomplete_details.reason == "deadline"
+        await until(lambda: stage.engine.stopped == 1)
+        await stage.line.close()
 
-    def test_a_deadline_ends_the_turn_and_its_engine(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create(timeout_ms=5)
-            last = await stage.until(events.ResponseIncomplete)
-            assert last.response.incomplete_details.reason == "deadline"
-            await until(lambda: stage.engine.stopped == 1)
-            await stage.line.close()
-
-        run(test)
-
-    def test_a_held_turn_times_out(self) -> None:
-        async def test() -> None:
-            stage = Stage(looker, limits=Limits(held_timeout=0.005, announce_after=60))
-            stage.create(append=True)
-            last = await stage.until(events.ResponseIncomplete)
-            assert last.response.incomplete_details.reason == "held_timeout"
-            await stage.line.close()
-
-        run(test)
+    async def test_a_held_turn_times_out(self) -> None:
+        stage = Stage(looker, limits=Limits(held_timeout=0.005, announce_after=60))
+        stage.create(append=True)
+        last = await stage.until(events.ResponseIncomplete)
+        assert last.response.incomplete_details.reason == "held_timeout"
+        await stage.line.close()
 
     @pytest.mark.parametrize("how", ["cancel", "by id", "drop", "half_close", "create", "saved"])
-    def test_an_end_is_booked_at_the_moment_it_came(self, how: str) -> None:
-        async def test() -> None:
-            store = Failing()
-            store.gate.clear()
-            stage = Stage(hello if how == "saved" else looker, store=store)
-            now = [1000.0]
-            stage.services = msgspec.structs.replace(stage.services, clock=lambda: now[0])
-            await stage.line.close()
-            stage.line = stage.open()
-            stage.create(append=True, store=how == "saved")
-            wanted = events.OutputItemDone if how == "saved" else events.ResponseDone
-            await stage.until(wanted)
-            now[0] += 7.0
-            ends: dict[str, Callable[[], object]] = {
-                "cancel": lambda: stage.line.receive(Cancel(), size=1),
-                "by id": lambda: stage.services.running.cancel(
-                    "local", stage.engine.prompts[0].response_id
-                ),
-                "drop": stage.line.drop,
-                "half_close": stage.line.half_close,
-                "create": stage.create,
-                "saved": store.gate.set,
-            }
-            ends[how]()
-            await until(lambda: len(stage.records) == 1)
-            record = stage.records[0][0]
-            assert (record.times.started_at, record.times.ended_at) == (1000.0, 1007.0)
-            await stage.line.close()
+    async def test_an_end_is_booked_at_the_moment_it_came(self, how: str) -> None:
+        store = Failing()
+        store.gate.clear()
+        stage = Stage(hello if how == "saved" else looker, store=store)
+        now = [1000.0]
+        stage.services = msgspec.structs.replace(stage.services, clock=lambda: now[0])
+        await stage.line.close()
+        stage.line = stage.open()
+        stage.create(append=True, store=how == "saved")
+        wanted = events.OutputItemDone if how == "saved" else events.ResponseDone
+        await stage.until(wanted)
+        now[0] += 7.0
+        ends: dict[str, Callable[[], object]] = {
+            "cancel": lambda: stage.line.receive(Cancel(), size=1),
+            "by id": lambda: stage.services.running.cancel(
+                "local", stage.engine.prompts[0].response_id
+            ),
+            "drop": stage.line.drop,
+            "half_close": stage.line.half_close,
+            "create": stage.create,
+            "saved": store.gate.set,
+        }
+        ends[how]()
+        await until(lambda: len(stage.records) == 1)
+        record = stage.records[0][0]
+        assert (record.times.started_at, record.times.ended_at) == (1000.0, 1007.0)
+        await stage.line.close()
 
-        run(test)
-
-    def test_the_nearer_of_two_deadlines_comes_first(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create(timeout_ms=3_600_000, stream_id="far")
-            stage.create(timeout_ms=5, stream_id="near")
-            last = await stage.until(events.ResponseIncomplete)
-            assert last.stream_id == "near"
-            await stage.line.close()
-
-        run(test)
+    async def test_the_nearer_of_two_deadlines_comes_first(self) -> None:
+        stage = Stage(mute)
+        stage.create(timeout_ms=3_600_000, stream_id="far")
+        stage.create(timeout_ms=5, stream_id="near")
+        last = await stage.until(events.ResponseIncomplete)
+        assert last.stream_id == "near"
+        await stage.line.close()
 
 
 class TestEnds:
-    def test_half_close_lets_what_runs_end_and_then_closes(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create()
-            stage.line.half_close()
-            assert not stage.line.closed
-            await stage.until()
-            assert stage.types[-1] == "completed"
-            assert stage.line.error is None
-            await stage.line.close()
+    async def test_half_close_lets_what_runs_end_and_then_closes(self) -> None:
+        stage = Stage(hello)
+        stage.create()
+        stage.line.half_close()
+        assert not stage.line.closed
+        await stage.until()
+        assert stage.types[-1] == "completed"
+        assert stage.line.error is None
+        await stage.line.close()
 
-        run(test)
+    async def test_an_idle_line_that_is_half_closed_wakes_who_waits(self) -> None:
+        stage = Stage(hello)
+        waiting = asyncio.create_task(stage.until())
+        await loop_turns(3)
+        stage.line.half_close()
+        await waiting
+        await stage.line.close()
 
-    def test_an_idle_line_that_is_half_closed_wakes_who_waits(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            waiting = asyncio.create_task(stage.until())
-            await loop_turns(3)
-            stage.line.half_close()
-            await waiting
-            await stage.line.close()
+    async def test_drain_says_so_and_ends_what_is_left_in_time(self) -> None:
+        stage = Stage(mute)
+        stage.create()
+        await stage.until(events.ResponseInProgress)
+        stage.line.drain(0.005)
+        await stage.until(events.SessionGoingAway)
+        last = await stage.until(events.ResponseIncomplete)
+        assert last.response.incomplete_details.reason == "server_draining"
+        await stage.until()
+        await stage.line.close()
+        assert stage.engine.stopped == 1
 
-        run(test)
+    async def test_a_rejected_message_is_answered_and_the_line_lives(self) -> None:
+        stage = Stage(hello)
+        stage.line.reject(ApiError.of("invalid_proto", "Not a message."), event_id="e")
+        refused = await stage.until(events.ErrorEvent)
+        assert (refused.error.code, refused.error.event_id) == ("invalid_proto", "e")
+        stage.create()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
 
-    def test_drain_says_so_and_ends_what_is_left_in_time(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create()
-            await stage.until(events.ResponseInProgress)
-            stage.line.drain(0.005)
-            await stage.until(events.SessionGoingAway)
-            last = await stage.until(events.ResponseIncomplete)
-            assert last.response.incomplete_details.reason == "server_draining"
-            await stage.until()
-            await stage.line.close()
-            assert stage.engine.stopped == 1
+    async def test_close_is_idempotent_and_waits_for_what_is_being_saved(self) -> None:
+        store = Failing()
+        store.gate.clear()
+        stage = Stage(hello, store=store)
+        stage.create(store=True)
+        await stage.until(events.OutputItemDone)
+        closing = asyncio.create_task(stage.line.close())
+        await loop_turns()
+        assert not closing.done()
+        store.gate.set()
+        await closing
+        await stage.line.close()
+        assert len(store) == 1
+        assert [record.outcome for record, _ in stage.records] == ["completed"]
 
-        run(test)
-
-    def test_a_rejected_message_is_answered_and_the_line_lives(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.line.reject(ApiError.of("invalid_proto", "Not a message."), event_id="e")
-            refused = await stage.until(events.ErrorEvent)
-            assert (refused.error.code, refused.error.event_id) == ("invalid_proto", "e")
-            stage.create()
-            await stage.until(events.ResponseCompleted)
-            await stage.line.close()
-
-        run(test)
-
-    def test_close_is_idempotent_and_waits_for_what_is_being_saved(self) -> None:
-        async def test() -> None:
-            store = Failing()
-            store.gate.clear()
-            stage = Stage(hello, store=store)
-            stage.create(store=True)
-            await stage.until(events.OutputItemDone)
-            closing = asyncio.create_task(stage.line.close())
-            await loop_turns()
-            assert not closing.done()
-            store.gate.set()
-            await closing
-            await stage.line.close()
-            assert len(store) == 1
-            assert [record.outcome for record, _ in stage.records] == ["completed"]
-
-        run(test)
-
-    def test_a_wait_that_is_cancelled_leaves_the_line_usable(self) -> None:
+    async def test_a_wait_that_is_cancelled_leaves_the_line_usable(self) -> None:
         """The door's heartbeat interrupts its wait."""
 
-        async def test() -> None:
-            stage = Stage(hello)
-            waiting = asyncio.create_task(stage.line.wait())
-            await loop_turns(3)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            stage.create()
-            await stage.until(events.ResponseCompleted)
-            await stage.line.close()
-
-        run(test)
+        stage = Stage(hello)
+        waiting = asyncio.create_task(stage.line.wait())
+        await loop_turns(3)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        stage.create()
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()

@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from tests.support.core import append_of, output, user
-from tests.support.runtime import PATIENCE, Answer, Stage, hello, looker, mute, run, until
+from tests.support.runtime import PATIENCE, Answer, Stage, hello, looker, mute, until
 from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Cancel, Create, Request, Resume, SessionEnd
@@ -54,88 +54,73 @@ async def close(*stages: Stage) -> None:
 
 
 class TestLinks:
-    def test_a_held_turn_of_a_neighbour_is_resumed_and_answered_in_one_breath(self) -> None:
-        async def test() -> None:
-            near, far = pair(looker)
-            far.create(resumable=True, append=True)
-            done = await far.until(events.ResponseDone)
-            await far.line.close()
-            call = msgspec.json.decode(done.response.output[0])
-            near.resume(done.response.id, done.sequence_number, stream_id="a")
-            near.line.receive(append_of(output(call["call_id"]), stream_id="a"), size=1)
-            last = await near.until(events.ResponseCompleted)
-            assert (last.response.id, last.stream_id) == (done.response.id, "a")
-            first = done.sequence_number + 1
-            assert near.numbers == list(range(first, first + len(near.seen)))
-            assert (far.engine.finished, near.engine.finished) == (2, 0)
-            await close(near, far)
+    async def test_a_held_turn_of_a_neighbour_is_resumed_and_answered_in_one_breath(self) -> None:
+        near, far = pair(looker)
+        far.create(resumable=True, append=True)
+        done = await far.until(events.ResponseDone)
+        await far.line.close()
+        call = msgspec.json.decode(done.response.output[0])
+        near.resume(done.response.id, done.sequence_number, stream_id="a")
+        near.line.receive(append_of(output(call["call_id"]), stream_id="a"), size=1)
+        last = await near.until(events.ResponseCompleted)
+        assert (last.response.id, last.stream_id) == (done.response.id, "a")
+        first = done.sequence_number + 1
+        assert near.numbers == list(range(first, first + len(near.seen)))
+        assert (far.engine.finished, near.engine.finished) == (2, 0)
+        await close(near, far)
 
-        run(test)
+    async def test_the_lane_goes_on_there_and_others_go_on_here(self) -> None:
+        near, far = pair(hello)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseCompleted)).response.id
+        await far.line.close()
+        near.resume(response_id, stream_id="a")
+        near.create("more", stream_id="a", previous_response_id=response_id)
+        assert (await near.until(events.ResponseCompleted)).response.id == response_id
+        second = (await near.until(events.ResponseCompleted)).response
+        assert second.previous_response_id == response_id
+        near.line.receive(append_of(user("and more"), stream_id="a"), size=1)
+        third = (await near.until(events.ResponseCompleted)).response
+        assert third.previous_response_id == second.id
+        assert (len(far.engine.prompts), len(near.engine.prompts)) == (3, 0)
+        near.create("here", stream_id="b")
+        await near.until(events.ResponseCompleted)
+        assert len(near.engine.prompts) == 1
+        await close(near, far)
 
-    def test_the_lane_goes_on_there_and_others_go_on_here(self) -> None:
-        async def test() -> None:
-            near, far = pair(hello)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseCompleted)).response.id
-            await far.line.close()
-            near.resume(response_id, stream_id="a")
-            near.create("more", stream_id="a", previous_response_id=response_id)
-            assert (await near.until(events.ResponseCompleted)).response.id == response_id
-            second = (await near.until(events.ResponseCompleted)).response
-            assert second.previous_response_id == response_id
-            near.line.receive(append_of(user("and more"), stream_id="a"), size=1)
-            third = (await near.until(events.ResponseCompleted)).response
-            assert third.previous_response_id == second.id
-            assert (len(far.engine.prompts), len(near.engine.prompts)) == (3, 0)
-            near.create("here", stream_id="b")
-            await near.until(events.ResponseCompleted)
-            assert len(near.engine.prompts) == 1
-            await close(near, far)
+    async def test_a_cancel_on_the_lane_ends_the_turn_there(self) -> None:
+        near, far = pair(mute)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseInProgress)).response.id
+        near.resume(response_id, 1)
+        await far.until(events.ErrorEvent)
+        near.line.receive(Cancel(), size=1)
+        last = await near.until(events.ResponseIncomplete)
+        assert last.response.status == "cancelled"
+        await close(near, far)
 
-        run(test)
+    async def test_a_line_that_goes_leaves_the_turn_there_to_be_resumed_again(self) -> None:
+        near, far = pair(mute)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseInProgress)).response.id
+        near.resume(response_id)
+        await near.until(events.ResponseInProgress)
+        await near.line.close()
+        assert far.records == []
+        far.resume(response_id, stream_id="x")
+        await far.until(events.ResponseInProgress)
+        await close(near, far)
 
-    def test_a_cancel_on_the_lane_ends_the_turn_there(self) -> None:
-        async def test() -> None:
-            near, far = pair(mute)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseInProgress)).response.id
-            near.resume(response_id, 1)
-            await far.until(events.ErrorEvent)
-            near.line.receive(Cancel(), size=1)
-            last = await near.until(events.ResponseIncomplete)
-            assert last.response.status == "cancelled"
-            await close(near, far)
-
-        run(test)
-
-    def test_a_line_that_goes_leaves_the_turn_there_to_be_resumed_again(self) -> None:
-        async def test() -> None:
-            near, far = pair(mute)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseInProgress)).response.id
-            near.resume(response_id)
-            await near.until(events.ResponseInProgress)
-            await near.line.close()
-            assert far.records == []
-            far.resume(response_id, stream_id="x")
-            await far.until(events.ResponseInProgress)
-            await close(near, far)
-
-        run(test)
-
-    def test_a_client_that_says_goodbye_hears_the_end_and_the_line_closes(self) -> None:
-        async def test() -> None:
-            near, far = pair(hello)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseCompleted)).response.id
-            near.resume(response_id, stream_id="a")
-            await near.until(events.ResponseCompleted)
-            near.line.half_close()
-            await near.until()
-            assert near.line.error is None
-            await close(near, far)
-
-        run(test)
+    async def test_a_client_that_says_goodbye_hears_the_end_and_the_line_closes(self) -> None:
+        near, far = pair(hello)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseCompleted)).response.id
+        near.resume(response_id, stream_id="a")
+        await near.until(events.ResponseCompleted)
+        near.line.half_close()
+        await near.until()
+        assert near.line.error is None
+        await close(near, far)
 
     @pytest.mark.parametrize(
         ("goodbye", "code"),
@@ -145,38 +130,32 @@ class TestLinks:
             (lambda line: line.age(), "websocket_connection_limit_reached"),
         ],
     )
-    def test_after_a_goodbye_nothing_new_begins_on_the_lane_and_the_line_closes(
+    async def test_after_a_goodbye_nothing_new_begins_on_the_lane_and_the_line_closes(
         self, goodbye: Callable[[ConnectionDriver], None], code: str
     ) -> None:
-        async def test() -> None:
-            near, far = pair(hello)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseCompleted)).response.id
-            near.resume(response_id, stream_id="a")
-            await near.until(events.ResponseCompleted)
-            goodbye(near.line)
-            near.create("more", stream_id="a")
-            assert (await near.until(events.ErrorEvent)).error.code == code
-            await near.until()
-            assert len(far.engine.prompts) == 1
-            await close(near, far)
+        near, far = pair(hello)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseCompleted)).response.id
+        near.resume(response_id, stream_id="a")
+        await near.until(events.ResponseCompleted)
+        goodbye(near.line)
+        near.create("more", stream_id="a")
+        assert (await near.until(events.ErrorEvent)).error.code == code
+        await near.until()
+        assert len(far.engine.prompts) == 1
+        await close(near, far)
 
-        run(test)
+    async def test_a_line_that_says_goodbye_while_the_lane_is_linked_closes_as_well(self) -> None:
+        near, far = pair(hello)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseCompleted)).response.id
+        near.resume(response_id, stream_id="a")
+        near.line.drain(PATIENCE * 2)
+        await near.until(events.ResponseCompleted)
+        await near.until()
+        await close(near, far)
 
-    def test_a_line_that_says_goodbye_while_the_lane_is_linked_closes_as_well(self) -> None:
-        async def test() -> None:
-            near, far = pair(hello)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseCompleted)).response.id
-            near.resume(response_id, stream_id="a")
-            near.line.drain(PATIENCE * 2)
-            await near.until(events.ResponseCompleted)
-            await near.until()
-            await close(near, far)
-
-        run(test)
-
-    def test_nothing_goes_on_there_for_one_who_may_ask_no_more(self) -> None:
+    async def test_nothing_goes_on_there_for_one_who_may_ask_no_more(self) -> None:
         allowed = [Principal()]
 
         def authenticate() -> Principal:
@@ -184,52 +163,43 @@ class TestLinks:
                 raise ApiError.of("invalid_api_key", "No.")
             return allowed[0]
 
-        async def test() -> None:
-            near, far = pair(mute)
-            near.authenticate = authenticate
-            near.services.running.connections.clear()
-            near.line = near.open()
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseInProgress)).response.id
-            near.resume(response_id, stream_id="a")
-            await near.until(events.ResponseInProgress)
-            allowed.clear()
-            near.create("more", stream_id="a")
-            assert (await near.until(events.ErrorEvent)).error.code == "invalid_api_key"
-            await near.line.close()
-            async with asyncio.timeout(PATIENCE):
-                await far.booked.wait()
-            assert [record.outcome for record, _ in far.records] == ["cancelled"]
-            await close(near, far)
+        near, far = pair(mute)
+        near.authenticate = authenticate
+        near.services.running.connections.clear()
+        near.line = near.open()
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseInProgress)).response.id
+        near.resume(response_id, stream_id="a")
+        await near.until(events.ResponseInProgress)
+        allowed.clear()
+        near.create("more", stream_id="a")
+        assert (await near.until(events.ErrorEvent)).error.code == "invalid_api_key"
+        await near.line.close()
+        async with asyncio.timeout(PATIENCE):
+            await far.booked.wait()
+        assert [record.outcome for record, _ in far.records] == ["cancelled"]
+        await close(near, far)
 
-        run(test)
+    async def test_an_error_there_names_the_request_here(self) -> None:
+        near, far = pair(mute)
+        far.create(resumable=True)
+        created = await far.until(events.ResponseInProgress)
+        (turn,) = far.line.connection._lanes.turns()
+        assert turn.log is not None
+        turn.log.drop()
+        near.resume(created.response.id, event_id="e", stream_id="a")
+        refused = await near.until(events.ErrorEvent)
+        assert (refused.error.code, refused.error.event_id) == ("not_resumable", "e")
+        assert refused.stream_id == "a"
+        await close(near, far)
 
-    def test_an_error_there_names_the_request_here(self) -> None:
-        async def test() -> None:
-            near, far = pair(mute)
-            far.create(resumable=True)
-            created = await far.until(events.ResponseInProgress)
-            (turn,) = far.line.connection._lanes.turns()
-            assert turn.log is not None
-            turn.log.drop()
-            near.resume(created.response.id, event_id="e", stream_id="a")
-            refused = await near.until(events.ErrorEvent)
-            assert (refused.error.code, refused.error.event_id) == ("not_resumable", "e")
-            assert refused.stream_id == "a"
-            await close(near, far)
-
-        run(test)
-
-    def test_what_neither_has_is_not_found(self) -> None:
-        async def test() -> None:
-            near, far = pair(mute)
-            near.resume("resp_x")
-            assert (await near.until(events.ErrorEvent)).error.code == "response_not_found"
-            near.create()
-            await near.until(events.ResponseCompleted)
-            await close(near, far)
-
-        run(test)
+    async def test_what_neither_has_is_not_found(self) -> None:
+        near, far = pair(mute)
+        near.resume("resp_x")
+        assert (await near.until(events.ErrorEvent)).error.code == "response_not_found"
+        near.create()
+        await near.until(events.ResponseCompleted)
+        await close(near, far)
 
 
 class Ends:
@@ -291,77 +261,62 @@ class TestLostCreates:
         home.link.ends.set()
         return near, far
 
-    def test_each_create_that_a_process_took_along_hears_an_error(self) -> None:
-        async def test() -> None:
-            near, far = await self.ask(ApiError.of("server_error", "Gone."))
-            errors = [await near.until(events.ErrorEvent) for _ in range(3)]
-            assert [each.error.event_id for each in errors] == [UNSET, "one", "two"]
-            assert {(each.error.code, each.stream_id) for each in errors} == {("server_error", "a")}
-            await close(near, far)
+    async def test_each_create_that_a_process_took_along_hears_an_error(self) -> None:
+        near, far = await self.ask(ApiError.of("server_error", "Gone."))
+        errors = [await near.until(events.ErrorEvent) for _ in range(3)]
+        assert [each.error.event_id for each in errors] == [UNSET, "one", "two"]
+        assert {(each.error.code, each.stream_id) for each in errors} == {("server_error", "a")}
+        await close(near, far)
 
-        run(test)
-
-    def test_a_create_that_a_lane_elsewhere_never_began_runs_here(self) -> None:
-        async def test() -> None:
-            near, far = await self.ask(None)
-            for name in ("one", "two"):
-                assert (await near.until(events.ResponseCreated)).event_id == name
-                await near.until(events.ResponseCompleted)
-            assert (len(near.engine.prompts), len(far.engine.prompts)) == (2, 1)
-            await close(near, far)
-
-        run(test)
+    async def test_a_create_that_a_lane_elsewhere_never_began_runs_here(self) -> None:
+        near, far = await self.ask(None)
+        for name in ("one", "two"):
+            assert (await near.until(events.ResponseCreated)).event_id == name
+            await near.until(events.ResponseCompleted)
+        assert (len(near.engine.prompts), len(far.engine.prompts)) == (2, 1)
+        await close(near, far)
 
 
 class TestHome:
-    def test_what_is_anothers_is_like_what_is_not_there(self) -> None:
-        async def test() -> None:
-            far = Stage(mute)
-            far.create(resumable=True)
-            response_id = (await far.until(events.ResponseInProgress)).response.id
-            home = LocalHome(far.services)
-            ann = Principal(owner="ann")
-            for owner, named in (("ann", response_id), ("local", "resp_x")):
-                assert await home.cancel(owner, named) is None
-                assert await home.look(owner, named) is None
-                with pytest.raises(ApiError) as unread:
-                    await anext(home.follow(owner, named, after=None))
-                assert unread.value.code == "response_not_found"
-            with pytest.raises(ApiError) as unmoved:
-                await home.resume(Resume(response_id=response_id), ann, transport="test")
-            assert unmoved.value.code == "response_not_found"
-            seen = await home.look("local", response_id)
-            assert seen is not None
-            assert seen.status == "in_progress"
-            cut = await home.cancel("local", response_id)
-            assert cut is not None
-            assert cut.status == "cancelled"
-            await until(lambda: far.engine.stopped == 1)
-            await home.forget("local", response_id)
-            assert await home.look("local", response_id) is None
-            await close(far)
+    async def test_what_is_anothers_is_like_what_is_not_there(self) -> None:
+        far = Stage(mute)
+        far.create(resumable=True)
+        response_id = (await far.until(events.ResponseInProgress)).response.id
+        home = LocalHome(far.services)
+        ann = Principal(owner="ann")
+        for owner, named in (("ann", response_id), ("local", "resp_x")):
+            assert await home.cancel(owner, named) is None
+            assert await home.look(owner, named) is None
+            with pytest.raises(ApiError) as unread:
+                await anext(home.follow(owner, named, after=None))
+            assert unread.value.code == "response_not_found"
+        with pytest.raises(ApiError) as unmoved:
+            await home.resume(Resume(response_id=response_id), ann, transport="test")
+        assert unmoved.value.code == "response_not_found"
+        seen = await home.look("local", response_id)
+        assert seen is not None
+        assert seen.status == "in_progress"
+        cut = await home.cancel("local", response_id)
+        assert cut is not None
+        assert cut.status == "cancelled"
+        await until(lambda: far.engine.stopped == 1)
+        await home.forget("local", response_id)
+        assert await home.look("local", response_id) is None
+        await close(far)
 
-        run(test)
+    async def test_a_response_that_was_deleted_leaves_its_key_free(self) -> None:
+        stage = Stage(hello)
+        stage.create(idempotency_key="k")
+        first = (await stage.until(events.ResponseCompleted)).response.id
+        await LocalHome(stage.services).forget("local", first)
+        stage.create(idempotency_key="k")
+        second = (await stage.until(events.ResponseCompleted)).response.id
+        assert second != first
+        await close(stage)
 
-    def test_a_response_that_was_deleted_leaves_its_key_free(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create(idempotency_key="k")
-            first = (await stage.until(events.ResponseCompleted)).response.id
-            await LocalHome(stage.services).forget("local", first)
-            stage.create(idempotency_key="k")
-            second = (await stage.until(events.ResponseCompleted)).response.id
-            assert second != first
-            await close(stage)
-
-        run(test)
-
-    def test_its_metrics_are_what_it_has_counted(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            assert await LocalHome(stage.services).metrics() == b""
-            home = LocalHome(stage.services, metrics=lambda: b"turns 1")
-            assert await home.metrics() == b"turns 1"
-            await close(stage)
-
-        run(test)
+    async def test_its_metrics_are_what_it_has_counted(self) -> None:
+        stage = Stage(hello)
+        assert await LocalHome(stage.services).metrics() == b""
+        home = LocalHome(stage.services, metrics=lambda: b"turns 1")
+        assert await home.metrics() == b"turns 1"
+        await close(stage)

@@ -17,7 +17,6 @@ from tests.support.runtime import (
     hello,
     loop_turns,
     mute,
-    run,
     until,
 )
 from tieline import events
@@ -49,45 +48,39 @@ class Slow(MemoryJournal):
 
 
 class TestClaims:
-    def test_a_key_that_cannot_be_claimed_lets_nothing_run(
+    async def test_a_key_that_cannot_be_claimed_lets_nothing_run(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test() -> None:
-            journal = Slow(fails=True)
-            journal.gate.set()
-            stage = Stage(hello, journal=journal)
-            stage.create(idempotency_key="k")
-            refused = await stage.until(events.ErrorEvent)
-            assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
-            assert SECRET.encode() not in encode(refused)
-            assert stage.engine.prompts == []
-            await stage.line.close()
-            await stage.services.running.close()
-
-        run(test)
+        journal = Slow(fails=True)
+        journal.gate.set()
+        stage = Stage(hello, journal=journal)
+        stage.create(idempotency_key="k")
+        refused = await stage.until(events.ErrorEvent)
+        assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
+        assert SECRET.encode() not in encode(refused)
+        assert stage.engine.prompts == []
+        await stage.line.close()
+        await stage.services.running.close()
         assert any(record.exc_info for record in caplog.records)
 
-    def test_a_line_that_goes_while_a_key_is_claimed_frees_it(self) -> None:
-        async def test() -> None:
-            journal = Slow()
-            stage = Stage(hello, journal=journal)
-            stage.create(idempotency_key="k")
-            await loop_turns()
-            closing = asyncio.create_task(stage.line.close())
-            await loop_turns()
-            journal.gate.set()
-            await closing
-            assert [record.outcome for record, _ in stage.records] == ["disconnected"]
-            peer = stage.peer()
-            peer.create(idempotency_key="k")
-            await peer.until(events.ResponseCompleted)
-            await peer.line.close()
-            await stage.services.running.close()
-            assert len(stage.records) == 2
+    async def test_a_line_that_goes_while_a_key_is_claimed_frees_it(self) -> None:
+        journal = Slow()
+        stage = Stage(hello, journal=journal)
+        stage.create(idempotency_key="k")
+        await loop_turns()
+        closing = asyncio.create_task(stage.line.close())
+        await loop_turns()
+        journal.gate.set()
+        await closing
+        assert [record.outcome for record, _ in stage.records] == ["disconnected"]
+        peer = stage.peer()
+        peer.create(idempotency_key="k")
+        await peer.until(events.ResponseCompleted)
+        await peer.line.close()
+        await stage.services.running.close()
+        assert len(stage.records) == 2
 
-        run(test)
-
-    def test_a_key_whose_response_is_not_found_is_claimed_again_after_a_while(self) -> None:
+    async def test_a_key_whose_response_is_not_found_is_claimed_again_after_a_while(self) -> None:
         class Elsewhere(MemoryJournal):
             """The key is another process's, which has nothing to show yet."""
 
@@ -97,147 +90,126 @@ class TestClaims:
                 self.claims.append(time.monotonic())
                 return structs.replace(claim, response_id="resp_x")
 
-        async def test() -> None:
-            stage = Stage(hello, journal=Elsewhere(now=time.time))
-            stage.create(idempotency_key="k")
-            assert (await stage.until(events.ErrorEvent)).error.code == "server_error"
-            first, second, third = Elsewhere.claims
-            assert min(second - first, third - second) >= jobs.PAUSE * 0.9
-            await stage.line.close()
-
-        run(test)
+        stage = Stage(hello, journal=Elsewhere(now=time.time))
+        stage.create(idempotency_key="k")
+        assert (await stage.until(events.ErrorEvent)).error.code == "server_error"
+        first, second, third = Elsewhere.claims
+        assert min(second - first, third - second) >= jobs.PAUSE * 0.9
+        await stage.line.close()
 
 
 class TestMoves:
-    def test_a_turn_that_is_being_stored_ends_where_it_was_resumed(self) -> None:
-        async def test() -> None:
-            store = Failing()
-            store.gate.clear()
-            stage = Stage(hello, store=store)
-            stage.create(store=True, resumable=True)
-            await until(lambda: stage.engine.finished == 1)
-            peer = stage.peer()
-            peer.resume(stage.engine.prompts[0].response_id)
-            await peer.until(events.OutputItemDone)
-            await stage.line.close()
-            assert stage.records == []
-            store.gate.set()
-            await peer.until(events.ResponseCompleted)
-            assert peer.numbers == list(range(len(peer.seen)))
-            await peer.line.close()
-            await stage.services.running.close()
-            assert len(store) == 1
+    async def test_a_turn_that_is_being_stored_ends_where_it_was_resumed(self) -> None:
+        store = Failing()
+        store.gate.clear()
+        stage = Stage(hello, store=store)
+        stage.create(store=True, resumable=True)
+        await until(lambda: stage.engine.finished == 1)
+        peer = stage.peer()
+        peer.resume(stage.engine.prompts[0].response_id)
+        await peer.until(events.OutputItemDone)
+        await stage.line.close()
+        assert stage.records == []
+        store.gate.set()
+        await peer.until(events.ResponseCompleted)
+        assert peer.numbers == list(range(len(peer.seen)))
+        await peer.line.close()
+        await stage.services.running.close()
+        assert len(store) == 1
 
-        run(test)
+    async def test_a_turn_whose_parent_is_being_looked_up_runs_on_without_its_line(self) -> None:
+        store = Failing()
+        stage = Stage(hello, store=store)
+        stage.create(store=True)
+        parent = (await stage.until(events.ResponseCompleted)).response.id
+        await stage.line.close()
+        stage.line = stage.open()
+        store.gate.clear()
+        stage.create(resumable=True, previous_response_id=parent)
+        (turn,) = stage.line.connection._lanes.turns()
+        await loop_turns()
+        await stage.line.close()
+        peer = stage.peer()
+        peer.resume(turn.id)
+        await until(lambda: turn.host is peer.line.connection)
+        store.gate.set()
+        last = await peer.until(events.ResponseCompleted)
+        assert last.response.previous_response_id == parent
+        await peer.line.close()
+        await stage.services.running.close()
 
-    def test_a_turn_whose_parent_is_being_looked_up_runs_on_without_its_line(self) -> None:
-        async def test() -> None:
-            store = Failing()
-            stage = Stage(hello, store=store)
-            stage.create(store=True)
-            parent = (await stage.until(events.ResponseCompleted)).response.id
-            await stage.line.close()
-            stage.line = stage.open()
-            store.gate.clear()
-            stage.create(resumable=True, previous_response_id=parent)
-            (turn,) = stage.line.connection._lanes.turns()
-            await loop_turns()
-            await stage.line.close()
-            peer = stage.peer()
-            peer.resume(turn.id)
-            await until(lambda: turn.host is peer.line.connection)
-            store.gate.set()
-            last = await peer.until(events.ResponseCompleted)
-            assert last.response.previous_response_id == parent
-            await peer.line.close()
-            await stage.services.running.close()
+    async def test_an_engine_that_waited_for_a_slow_reader_goes_on_with_the_next_one(self) -> None:
+        stage = Stage(endless, limits=Limits(outbox=8))
+        stage.create(resumable=True)
+        await until(lambda: stage.line.connection.outgoing.unsent(None) >= 8)
+        await loop_turns()
+        paused_at = stage.engine.steps
+        await loop_turns()
+        assert stage.engine.steps == paused_at
+        peer = stage.peer()
+        peer.resume(stage.engine.prompts[0].response_id)
+        for _ in range(50):
+            await peer.until(events.OutputTextDelta)
+        assert peer.numbers == list(range(len(peer.seen)))
+        assert stage.engine.steps > paused_at
+        await peer.line.close()
+        await stage.line.close()
+        await stage.services.running.close()
+        assert stage.engine.stopped == 1
 
-        run(test)
+    async def test_a_further_reader_that_is_slow_holds_up_nobody_else(self) -> None:
+        stage = Stage(endless, limits=Limits(outbox=8))
+        stage.create(idempotency_key="k")
+        await stage.until(events.ResponseInProgress)
+        reader = stage.peer()
+        reader.create(idempotency_key="k")
+        for _ in range(600):
+            await stage.until(events.OutputTextDelta)
+        assert reader.line.connection.outgoing.unsent(None) <= 8 + 256
+        for _ in range(300):
+            await reader.until(events.OutputTextDelta)
+        assert reader.numbers == list(range(len(reader.seen)))
+        await reader.line.close()
+        await stage.line.close()
+        await stage.services.running.close()
 
-    def test_an_engine_that_waited_for_a_slow_reader_goes_on_with_the_next_one(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless, limits=Limits(outbox=8))
-            stage.create(resumable=True)
-            await until(lambda: stage.line.connection.outgoing.unsent(None) >= 8)
-            await loop_turns()
-            paused_at = stage.engine.steps
-            await loop_turns()
-            assert stage.engine.steps == paused_at
-            peer = stage.peer()
-            peer.resume(stage.engine.prompts[0].response_id)
-            for _ in range(50):
-                await peer.until(events.OutputTextDelta)
-            assert peer.numbers == list(range(len(peer.seen)))
-            assert stage.engine.steps > paused_at
-            await peer.line.close()
-            await stage.line.close()
-            await stage.services.running.close()
-            assert stage.engine.stopped == 1
-
-        run(test)
-
-    def test_a_further_reader_that_is_slow_holds_up_nobody_else(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless, limits=Limits(outbox=8))
-            stage.create(idempotency_key="k")
-            await stage.until(events.ResponseInProgress)
-            reader = stage.peer()
-            reader.create(idempotency_key="k")
-            for _ in range(600):
-                await stage.until(events.OutputTextDelta)
-            assert reader.line.connection.outgoing.unsent(None) <= 8 + 256
-            for _ in range(300):
-                await reader.until(events.OutputTextDelta)
-            assert reader.numbers == list(range(len(reader.seen)))
-            await reader.line.close()
-            await stage.line.close()
-            await stage.services.running.close()
-
-        run(test)
-
-    def test_two_resumes_at_once_leave_one_reader(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create(resumable=True)
-            response_id = (await stage.until(events.ResponseInProgress)).response.id
-            await stage.line.close()
-            one, two = stage.peer(), stage.peer()
-            one.resume(response_id)
-            two.resume(response_id)
-            assert (await one.until(events.ErrorEvent)).error.code == "resumed_elsewhere"
-            await two.until(events.ResponseInProgress)
-            assert two.types == ["created", "in_progress"]
-            await one.line.close()
-            two.line.drop()
-            await two.line.close()
-            assert stage.records == []
-            await stage.services.running.close()
-            assert len(stage.records) == 1
-
-        run(test)
+    async def test_two_resumes_at_once_leave_one_reader(self) -> None:
+        stage = Stage(mute)
+        stage.create(resumable=True)
+        response_id = (await stage.until(events.ResponseInProgress)).response.id
+        await stage.line.close()
+        one, two = stage.peer(), stage.peer()
+        one.resume(response_id)
+        two.resume(response_id)
+        assert (await one.until(events.ErrorEvent)).error.code == "resumed_elsewhere"
+        await two.until(events.ResponseInProgress)
+        assert two.types == ["created", "in_progress"]
+        await one.line.close()
+        two.line.drop()
+        await two.line.close()
+        assert stage.records == []
+        await stage.services.running.close()
+        assert len(stage.records) == 1
 
     @pytest.mark.parametrize("first", [True, False])
-    def test_a_line_that_goes_at_its_resume_takes_nothing_with_it(self, first: bool) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create(resumable=True)
-            response_id = (await stage.until(events.ResponseInProgress)).response.id
-            await stage.line.close()
-            one = stage.peer()
-            one.resume(response_id)
-            if not first:
-                await one.until(events.ResponseInProgress)
-            await one.line.close()
-            two = stage.peer()
-            two.resume(response_id)
-            await two.until(events.ResponseInProgress)
-            assert stage.engine.stopped == 0
-            await two.line.close()
-            await stage.services.running.close()
-            assert len(stage.records) == 1
-            assert stage.services.budget.size == 0
-
-        run(test)
+    async def test_a_line_that_goes_at_its_resume_takes_nothing_with_it(self, first: bool) -> None:
+        stage = Stage(mute)
+        stage.create(resumable=True)
+        response_id = (await stage.until(events.ResponseInProgress)).response.id
+        await stage.line.close()
+        one = stage.peer()
+        one.resume(response_id)
+        if not first:
+            await one.until(events.ResponseInProgress)
+        await one.line.close()
+        two = stage.peer()
+        two.resume(response_id)
+        await two.until(events.ResponseInProgress)
+        assert stage.engine.stopped == 0
+        await two.line.close()
+        await stage.services.running.close()
+        assert len(stage.records) == 1
+        assert stage.services.budget.size == 0
 
 
 class TestReplayLogs:
@@ -251,7 +223,9 @@ class TestReplayLogs:
         ],
         ids=["no parent", "no call", "no engine", "no engine to warm"],
     )
-    def test_what_was_refused_leaves_nothing_on_its_line(self, members: dict[str, Any]) -> None:
+    async def test_what_was_refused_leaves_nothing_on_its_line(
+        self, members: dict[str, Any]
+    ) -> None:
         """Megabytes where many items were sent: garbage is looked for after 10,000 objects."""
 
         async def broken(prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
@@ -261,13 +235,10 @@ class TestReplayLogs:
         async def uncountable(prompt: Prompt) -> int:
             raise EngineError("server_error", "It is not there.")
 
-        async def test() -> None:
-            stage = Stage(broken)
-            stage.engine.count = uncountable  # type: ignore[method-assign]
-            with none_left(Turn):
-                stage.create(**members)
-                await stage.until(events.ErrorEvent)
-                await until(lambda: not stage.line._jobs)
-            await stage.line.close()
-
-        run(test)
+        stage = Stage(broken)
+        stage.engine.count = uncountable  # type: ignore[method-assign]
+        with none_left(Turn):
+            stage.create(**members)
+            await stage.until(events.ErrorEvent)
+            await until(lambda: not stage.line._jobs)
+        await stage.line.close()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.core import create_of, output
-from tests.support.runtime import Stage, hello, run
+from tests.support.runtime import Stage, hello
 from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.effects import Principal, Prompt
@@ -14,45 +14,39 @@ from tieline_server.runtime import count_input_tokens
 
 
 class TestCounting:
-    def test_it_is_what_a_create_would_have_and_leaves_no_trace(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            create = create_of(model="m", input="hi")
-            counted = await count_input_tokens(stage.services, Principal(), create)
-            assert stage.engine.warmed == [], "nothing is prepared for nobody"
-            stage.create("hi", generate=False)
-            completed = await stage.until(events.ResponseCompleted)
-            assert counted == completed.response.usage.input_tokens > 0
-            assert len(stage.records) == 1, "counting is no turn"
-            assert stage.engine.prompts == []
-            await stage.line.close()
-            assert stage.services.running.connections == set()
+    async def test_it_is_what_a_create_would_have_and_leaves_no_trace(self) -> None:
+        stage = Stage(hello)
+        create = create_of(model="m", input="hi")
+        counted = await count_input_tokens(stage.services, Principal(), create)
+        assert stage.engine.warmed == [], "nothing is prepared for nobody"
+        stage.create("hi", generate=False)
+        completed = await stage.until(events.ResponseCompleted)
+        assert counted == completed.response.usage.input_tokens > 0
+        assert len(stage.records) == 1, "counting is no turn"
+        assert stage.engine.prompts == []
+        await stage.line.close()
+        assert stage.services.running.connections == set()
 
-        run(test)
-
-    def test_history_in_the_store_counts(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            stage.create("a long story", store=True)
-            parent = (await stage.until(events.ResponseCompleted)).response.id
-            await stage.line.close()
-            counts = [
-                await count_input_tokens(stage.services, Principal(), create_of(**body))
-                for body in (
-                    {"model": "m", "input": "hi"},
-                    {"model": "m", "input": "hi", "previous_response_id": parent},
-                )
-            ]
-            assert counts[1] > counts[0]
-            with pytest.raises(ApiError) as refused:
-                await count_input_tokens(
-                    stage.services,
-                    Principal(owner="other"),
-                    create_of(model="m", input="hi", previous_response_id=parent),
-                )
-            assert refused.value.code == "previous_response_not_found"
-
-        run(test)
+    async def test_history_in_the_store_counts(self) -> None:
+        stage = Stage(hello)
+        stage.create("a long story", store=True)
+        parent = (await stage.until(events.ResponseCompleted)).response.id
+        await stage.line.close()
+        counts = [
+            await count_input_tokens(stage.services, Principal(), create_of(**body))
+            for body in (
+                {"model": "m", "input": "hi"},
+                {"model": "m", "input": "hi", "previous_response_id": parent},
+            )
+        ]
+        assert counts[1] > counts[0]
+        with pytest.raises(ApiError) as refused:
+            await count_input_tokens(
+                stage.services,
+                Principal(owner="other"),
+                create_of(model="m", input="hi", previous_response_id=parent),
+            )
+        assert refused.value.code == "previous_response_not_found"
 
     @pytest.mark.parametrize(
         ("body", "status", "code"),
@@ -63,31 +57,25 @@ class TestCounting:
             ({"input": [output("nope")]}, 400, "tool_call_not_found"),
         ],
     )
-    def test_it_raises_what_the_create_would(
+    async def test_it_raises_what_the_create_would(
         self, body: dict[str, Any], status: int, code: str
     ) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
-            create = create_of(**{"model": "m", "input": "hi", **body})
-            principal = Principal(models=frozenset({"m"}))
-            with pytest.raises(ApiError) as refused:
-                await count_input_tokens(stage.services, principal, create)
-            assert (refused.value.status, refused.value.code) == (status, code)
-            await stage.line.close()
+        stage = Stage(hello)
+        create = create_of(**{"model": "m", "input": "hi", **body})
+        principal = Principal(models=frozenset({"m"}))
+        with pytest.raises(ApiError) as refused:
+            await count_input_tokens(stage.services, principal, create)
+        assert (refused.value.status, refused.value.code) == (status, code)
+        await stage.line.close()
 
-        run(test)
+    async def test_an_error_outside_the_table_keeps_its_status(self) -> None:
+        stage = Stage(hello)
 
-    def test_an_error_outside_the_table_keeps_its_status(self) -> None:
-        async def test() -> None:
-            stage = Stage(hello)
+        async def count(prompt: Prompt) -> int:
+            raise EngineError("vendor_code", "Try later.", status=503)
 
-            async def count(prompt: Prompt) -> int:
-                raise EngineError("vendor_code", "Try later.", status=503)
-
-            stage.engine.count = count  # type: ignore[method-assign]
-            with pytest.raises(ApiError) as refused:
-                await count_input_tokens(stage.services, Principal(), create_of(input="hi"))
-            assert (refused.value.status, refused.value.code) == (503, "vendor_code")
-            await stage.line.close()
-
-        run(test)
+        stage.engine.count = count  # type: ignore[method-assign]
+        with pytest.raises(ApiError) as refused:
+            await count_input_tokens(stage.services, Principal(), create_of(input="hi"))
+        assert (refused.value.status, refused.value.code) == (503, "vendor_code")
+        await stage.line.close()

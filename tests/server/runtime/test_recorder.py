@@ -15,7 +15,6 @@ from tests.support.runtime import (
     hello,
     loop_turns,
     raising,
-    run,
     silent,
     until,
 )
@@ -89,58 +88,51 @@ async def close(stage: Stage) -> None:
 
 
 class TestJournals:
-    def test_all_but_the_end_of_a_stored_response_is_written_down_before_it_is_stored(self) -> None:
-        async def test() -> None:
-            diary = Diary()
-            stage = stage_of(hello, diary)
-            stage.create(store=True, resumable=True)
-            diary.gate.clear()
-            await until(lambda: stage.engine.finished == 1)
-            await loop_turns()
-            assert stage.records == [], "it is stored once it is known to run"
-            diary.gate.set()
-            last = await stage.until(events.ResponseCompleted)
-            assert diary.told == ["begin", "log"]
-            assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
-            saved = await stage.services.store.get("local", last.response.id)
-            assert saved is not None
-            assert saved.terminal == last.sequence_number == len(stage.seen) - 1
-            await close(stage)
+    async def test_all_but_the_end_of_a_stored_response_is_written_down_before_it_is_stored(
+        self,
+    ) -> None:
+        diary = Diary()
+        stage = stage_of(hello, diary)
+        stage.create(store=True, resumable=True)
+        diary.gate.clear()
+        await until(lambda: stage.engine.finished == 1)
+        await loop_turns()
+        assert stage.records == [], "it is stored once it is known to run"
+        diary.gate.set()
+        last = await stage.until(events.ResponseCompleted)
+        assert diary.told == ["begin", "log"]
+        assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
+        saved = await stage.services.store.get("local", last.response.id)
+        assert saved is not None
+        assert saved.terminal == last.sequence_number == len(stage.seen) - 1
+        await close(stage)
 
-        run(test)
+    async def test_what_is_written_down_names_no_lane(self) -> None:
+        diary = Diary()
+        stage = stage_of(hello, diary)
+        stage.create(store=True, resumable=True, stream_id="a")
+        await stage.until(events.ResponseCompleted)
+        raws = written(diary.entries)
+        assert all(b"stream_id" not in raw for raw in raws)
+        assert relaned([decode_event(raw) for raw in raws], "a") == stage.seen[:-1]
+        await close(stage)
 
-    def test_what_is_written_down_names_no_lane(self) -> None:
-        async def test() -> None:
-            diary = Diary()
-            stage = stage_of(hello, diary)
-            stage.create(store=True, resumable=True, stream_id="a")
-            await stage.until(events.ResponseCompleted)
-            raws = written(diary.entries)
-            assert all(b"stream_id" not in raw for raw in raws)
-            assert relaned([decode_event(raw) for raw in raws], "a") == stage.seen[:-1]
-            await close(stage)
-
-        run(test)
-
-    def test_events_are_written_down_while_it_runs_with_the_usage_so_far(self) -> None:
-        async def test() -> None:
-            diary = Diary()
-            stage = stage_of(endless, diary)
-            stage.create(store=True, resumable=True)
-            while not diary.entries:
-                await stage.until(events.OutputTextDelta)
-            begun = diary.entries[-1].begun
-            assert begun.response.usage is not None
-            assert begun.response.usage.output_tokens > 0
-            assert (begun.response.status, begun.transport) == ("in_progress", "test")
-            stage.line.receive(Cancel(), size=1)
-            last = await stage.until(events.ResponseIncomplete)
-            assert diary.entries[-1].begun.response.status == "in_progress", "until it is stored"
-            assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
-            assert last.response.status == "cancelled"
-            await close(stage)
-
-        run(test)
+    async def test_events_are_written_down_while_it_runs_with_the_usage_so_far(self) -> None:
+        diary = Diary()
+        stage = stage_of(endless, diary)
+        stage.create(store=True, resumable=True)
+        while not diary.entries:
+            await stage.until(events.OutputTextDelta)
+        begun = diary.entries[-1].begun
+        assert begun.response.usage is not None
+        assert begun.response.usage.output_tokens > 0
+        assert (begun.response.status, begun.transport) == ("in_progress", "test")
+        stage.line.receive(Cancel(), size=1)
+        last = await stage.until(events.ResponseIncomplete)
+        assert diary.entries[-1].begun.response.status == "in_progress", "until it is stored"
+        assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
+        assert last.response.status == "cancelled"
+        await close(stage)
 
     @pytest.mark.parametrize(
         ("answer", "put", "how"),
@@ -151,128 +143,111 @@ class TestJournals:
         ],
         ids=["refused", "unsaved", "dropped"],
     )
-    def test_a_response_that_will_never_be_stored_is_told_of_no_more(
+    async def test_a_response_that_will_never_be_stored_is_told_of_no_more(
         self, answer: Answer, put: bool, how: str
     ) -> None:
-        async def test() -> None:
-            diary = Diary()
-            stage = stage_of(answer, diary, Failing(put=put))
-            diary.gate.clear()
-            stage.create(store=True, resumable=True, idempotency_key="k")
-            await loop_turns()
-            if how == "dropped":
-                (turn,) = stage.line.connection._lanes.turns()
-                assert turn.log is not None
-                turn.log.drop()
-                stage.line.drop()
-            diary.gate.set()
-            await until(lambda: "end" in diary.told)
-            assert (diary.told[0], diary.told[-1]) == ("begin", "end")
-            assert await diary.running("local", stage.records[0][0].response_id) is None
-            assert len(diary.expired) == 1, "its key ends as well"
-            await close(stage)
+        diary = Diary()
+        stage = stage_of(answer, diary, Failing(put=put))
+        diary.gate.clear()
+        stage.create(store=True, resumable=True, idempotency_key="k")
+        await loop_turns()
+        if how == "dropped":
+            (turn,) = stage.line.connection._lanes.turns()
+            assert turn.log is not None
+            turn.log.drop()
+            stage.line.drop()
+        diary.gate.set()
+        await until(lambda: "end" in diary.told)
+        assert (diary.told[0], diary.told[-1]) == ("begin", "end")
+        assert await diary.running("local", stage.records[0][0].response_id) is None
+        assert len(diary.expired) == 1, "its key ends as well"
+        await close(stage)
 
-        run(test)
-
-    def test_a_stored_response_that_has_no_chain_yet_frees_its_key_after_the_window(self) -> None:
-        async def test() -> None:
-            diary, store = Diary(), Failing()
-            stage = stage_of(hello, diary, store)
-            store.gate.clear()
-            stage.create(store=True, idempotency_key="k", previous_response_id="resp_x")
-            await until(lambda: diary.told == ["begin"])
-            stage.line.receive(Cancel(), size=1)
-            await stage.until(events.ResponseIncomplete)
-            await until(lambda: "end" in diary.told)
-            (at,) = diary.expired
-            assert at is not None
-            store.gate.set()
-            await close(stage)
-
-        run(test)
+    async def test_a_stored_response_that_has_no_chain_yet_frees_its_key_after_the_window(
+        self,
+    ) -> None:
+        diary, store = Diary(), Failing()
+        stage = stage_of(hello, diary, store)
+        store.gate.clear()
+        stage.create(store=True, idempotency_key="k", previous_response_id="resp_x")
+        await until(lambda: diary.told == ["begin"])
+        stage.line.receive(Cancel(), size=1)
+        await stage.until(events.ResponseIncomplete)
+        await until(lambda: "end" in diary.told)
+        (at,) = diary.expired
+        assert at is not None
+        store.gate.set()
+        await close(stage)
 
     @pytest.mark.parametrize("broken", [False, True])
-    def test_a_stored_response_keeps_its_key_also_where_it_failed(self, broken: bool) -> None:
-        async def test() -> None:
-            diary = Diary()
-            answer = raising(RuntimeError(), accepted=True) if broken else hello
-            stage = stage_of(answer, diary)
-            stage.create(store=True, idempotency_key="k")
-            await stage.until(events.ResponseFailed if broken else events.ResponseCompleted)
-            assert diary.expired == []
-            assert "end" not in diary.told
-            await close(stage)
+    async def test_a_stored_response_keeps_its_key_also_where_it_failed(self, broken: bool) -> None:
+        diary = Diary()
+        answer = raising(RuntimeError(), accepted=True) if broken else hello
+        stage = stage_of(answer, diary)
+        stage.create(store=True, idempotency_key="k")
+        await stage.until(events.ResponseFailed if broken else events.ResponseCompleted)
+        assert diary.expired == []
+        assert "end" not in diary.told
+        await close(stage)
 
-        run(test)
-
-    def test_a_journal_that_fails_takes_nothing_from_the_response(
+    async def test_a_journal_that_fails_takes_nothing_from_the_response(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test() -> None:
-            diary = Diary()
-            diary.begins = False
-            stage = stage_of(hello, diary)
-            stage.create(store=True, resumable=True)
-            last = await stage.until(events.ResponseCompleted)
-            kept = stage.kept(last.response.id)
-            assert kept.after(None) == stage.seen
-            await close(stage)
-
-        run(test)
+        diary = Diary()
+        diary.begins = False
+        stage = stage_of(hello, diary)
+        stage.create(store=True, resumable=True)
+        last = await stage.until(events.ResponseCompleted)
+        kept = stage.kept(last.response.id)
+        assert kept.after(None) == stage.seen
+        await close(stage)
         assert any(record.exc_info for record in caplog.records)
 
-    def test_nothing_of_a_response_that_is_not_stored_is_written_down(self) -> None:
-        async def test() -> None:
-            diary = Diary()
-            stage = stage_of(hello, diary)
-            stage.create(resumable=True, idempotency_key="k")
-            await stage.until(events.ResponseCompleted)
-            await close(stage)
-            assert diary.told == []
-            assert len(diary.expired) == 1
-
-        run(test)
+    async def test_nothing_of_a_response_that_is_not_stored_is_written_down(self) -> None:
+        diary = Diary()
+        stage = stage_of(hello, diary)
+        stage.create(resumable=True, idempotency_key="k")
+        await stage.until(events.ResponseCompleted)
+        await close(stage)
+        assert diary.told == []
+        assert len(diary.expired) == 1
 
     @pytest.mark.parametrize("ends", [True, False])
-    def test_what_is_left_of_a_stored_turn_keeps_neither_it_nor_its_line(self, ends: bool) -> None:
-        async def test() -> None:
-            stage = Stage(hello if ends else endless)
-            with none_left(Turn, Connection):
-                peer = stage.peer()
-                peer.create(resumable=True, store=True)
-                if ends:
-                    await peer.until(events.ResponseCompleted)
-                else:
-                    await peer.until(events.OutputTextDelta)
-                    peer.line.receive(Cancel(), size=1)
-                    await peer.until(events.ResponseIncomplete)
-                await peer.line.close()
-                del peer
-                await loop_turns()
-                assert len(stage.services.running.kept) == 1
-            await close(stage)
+    async def test_what_is_left_of_a_stored_turn_keeps_neither_it_nor_its_line(
+        self, ends: bool
+    ) -> None:
+        stage = Stage(hello if ends else endless)
+        with none_left(Turn, Connection):
+            peer = stage.peer()
+            peer.create(resumable=True, store=True)
+            if ends:
+                await peer.until(events.ResponseCompleted)
+            else:
+                await peer.until(events.OutputTextDelta)
+                peer.line.receive(Cancel(), size=1)
+                await peer.until(events.ResponseIncomplete)
+            await peer.line.close()
+            del peer
+            await loop_turns()
+            assert len(stage.services.running.kept) == 1
+        await close(stage)
 
-        run(test)
-
-    def test_what_will_never_be_stored_leaves_nothing_in_the_journal(self) -> None:
-        async def test() -> None:
-            journal = Noting()
-            stage = Stage(hello, store=Failing(put=True))
-            stage.replace(journal=journal)
-            stage.create(resumable=True, store=True, previous_response_id="resp_no")
-            await stage.until(events.ErrorEvent)
-            await until(lambda: len(journal.ended) == 1)
-            stage.create(resumable=True, store=True)
-            await stage.until(events.ResponseFailed)
-            await until(lambda: len(journal.ended) == 2)
-            assert journal.ended == [record.response_id for record, _ in stage.records]
-            stage.create(resumable=True, store=False)
-            await stage.until(events.ResponseCompleted)
-            await stage.line.close()
-            assert len(journal.ended) == 2
-            await stage.services.running.close()
-
-        run(test)
+    async def test_what_will_never_be_stored_leaves_nothing_in_the_journal(self) -> None:
+        journal = Noting()
+        stage = Stage(hello, store=Failing(put=True))
+        stage.replace(journal=journal)
+        stage.create(resumable=True, store=True, previous_response_id="resp_no")
+        await stage.until(events.ErrorEvent)
+        await until(lambda: len(journal.ended) == 1)
+        stage.create(resumable=True, store=True)
+        await stage.until(events.ResponseFailed)
+        await until(lambda: len(journal.ended) == 2)
+        assert journal.ended == [record.response_id for record, _ in stage.records]
+        stage.create(resumable=True, store=False)
+        await stage.until(events.ResponseCompleted)
+        await stage.line.close()
+        assert len(journal.ended) == 2
+        await stage.services.running.close()
 
 
 class Noting(MemoryJournal):

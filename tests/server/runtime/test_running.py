@@ -16,7 +16,6 @@ from tests.support.runtime import (
     hello,
     loop_turns,
     mute,
-    run,
     until,
 )
 from tieline import events
@@ -36,69 +35,60 @@ async def sheltered(stage: Stage, **members: object) -> str:
 
 
 class TestCancels:
-    def test_one_who_only_reads_a_response_is_not_taken_for_it(self) -> None:
+    async def test_one_who_only_reads_a_response_is_not_taken_for_it(self) -> None:
         """The lines are asked in no order."""
 
-        async def test() -> None:
-            stage = Stage(mute)
-            body = {"model": "m", "store": False, "input": "hi", "idempotency_key": "k"}
-            stage.line.receive(create_of(**body), size=1)
-            created = await stage.until(events.ResponseCreated)
-            readers = [stage.peer() for _ in range(8)]
-            for reader in readers:
-                reader.line.receive(create_of(**body), size=1)
-                again = await reader.until(events.ResponseCreated)
-                assert again.response.id == created.response.id
-                assert reader.line.cancel("local", created.response.id) is None
-            cut = stage.services.running.cancel("local", created.response.id)
-            assert cut is not None
-            assert (cut.id, cut.status) == (created.response.id, "cancelled")
-            for peer in (stage, *readers):
-                last = await peer.until(events.ResponseIncomplete)
-                assert last.response.status == "cancelled"
-                await peer.line.close()
-            assert len(stage.records) == 1
-            await stage.services.running.close()
+        stage = Stage(mute)
+        body = {"model": "m", "store": False, "input": "hi", "idempotency_key": "k"}
+        stage.line.receive(create_of(**body), size=1)
+        created = await stage.until(events.ResponseCreated)
+        readers = [stage.peer() for _ in range(8)]
+        for reader in readers:
+            reader.line.receive(create_of(**body), size=1)
+            again = await reader.until(events.ResponseCreated)
+            assert again.response.id == created.response.id
+            assert reader.line.cancel("local", created.response.id) is None
+        cut = stage.services.running.cancel("local", created.response.id)
+        assert cut is not None
+        assert (cut.id, cut.status) == (created.response.id, "cancelled")
+        for peer in (stage, *readers):
+            last = await peer.until(events.ResponseIncomplete)
+            assert last.response.status == "cancelled"
+            await peer.line.close()
+        assert len(stage.records) == 1
+        await stage.services.running.close()
 
-        run(test)
+    async def test_one_who_reads_cancels_the_response_and_hears_its_end(self) -> None:
+        stage = Stage(mute)
+        stage.create(idempotency_key="k")
+        await stage.until(events.ResponseInProgress)
+        reader = stage.peer()
+        reader.create(idempotency_key="k")
+        await reader.until(events.ResponseInProgress)
+        reader.line.receive(Cancel(), size=1)
+        assert (await reader.until(events.ResponseIncomplete)).response.status == "cancelled"
+        assert (await stage.until(events.ResponseIncomplete)).response.status == "cancelled"
+        await reader.line.close()
+        await stage.line.close()
+        await stage.services.running.close()
 
-    def test_one_who_reads_cancels_the_response_and_hears_its_end(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            stage.create(idempotency_key="k")
-            await stage.until(events.ResponseInProgress)
-            reader = stage.peer()
-            reader.create(idempotency_key="k")
-            await reader.until(events.ResponseInProgress)
-            reader.line.receive(Cancel(), size=1)
-            assert (await reader.until(events.ResponseIncomplete)).response.status == "cancelled"
-            assert (await stage.until(events.ResponseIncomplete)).response.status == "cancelled"
-            await reader.line.close()
-            await stage.line.close()
-            await stage.services.running.close()
-
-        run(test)
-
-    def test_a_sheltered_turn_is_cancelled_by_its_owner_alone(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            response_id = await sheltered(stage)
-            running = stage.services.running
-            assert running.cancel("other", response_id) is None
-            assert stage.records == []
-            cut = running.cancel("local", response_id)
-            assert cut is not None
-            assert cut.status == "cancelled"
-            ((record, transport),) = stage.records
-            assert (record.outcome, transport) == ("cancelled", "test")
-            await running.close()
-            assert running.connections == set()
-
-        run(test)
+    async def test_a_sheltered_turn_is_cancelled_by_its_owner_alone(self) -> None:
+        stage = Stage(mute)
+        response_id = await sheltered(stage)
+        running = stage.services.running
+        assert running.cancel("other", response_id) is None
+        assert stage.records == []
+        cut = running.cancel("local", response_id)
+        assert cut is not None
+        assert cut.status == "cancelled"
+        ((record, transport),) = stage.records
+        assert (record.outcome, transport) == ("cancelled", "test")
+        await running.close()
+        assert running.connections == set()
 
 
 class TestShelters:
-    def test_a_turn_whose_line_is_gone_samples_to_its_end_and_is_booked_once(self) -> None:
+    async def test_a_turn_whose_line_is_gone_samples_to_its_end_and_is_booked_once(self) -> None:
         gate = asyncio.Event()
 
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -107,97 +97,79 @@ class TestShelters:
                     yield step
                     await gate.wait()
 
-        async def test() -> None:
-            stage = Stage(answer)
-            response_id = await sheltered(stage)
-            assert stage.records == []
-            gate.set()
-            await until(lambda: len(stage.records) == 1)
-            assert stage.records[0][0].outcome == "completed"
-            await until(lambda: stage.services.running.connections == set())
-            kept = stage.kept(response_id)
-            assert kept.ended
-            await stage.services.running.close()
-            assert stage.services.running.kept.size == 0
+        stage = Stage(answer)
+        response_id = await sheltered(stage)
+        assert stage.records == []
+        gate.set()
+        await until(lambda: len(stage.records) == 1)
+        assert stage.records[0][0].outcome == "completed"
+        await until(lambda: stage.services.running.connections == set())
+        kept = stage.kept(response_id)
+        assert kept.ended
+        await stage.services.running.close()
+        assert stage.services.running.kept.size == 0
 
-        run(test)
+    async def test_what_nobody_resumes_in_time_is_cancelled_and_booked(self) -> None:
+        stage = Stage(mute, limits=Limits(resume_window=0.01))
+        response_id = await sheltered(stage)
+        await asyncio.wait_for(stage.booked.wait(), PATIENCE)
+        ((record, _),) = stage.records
+        assert (record.response_id, record.outcome) == (response_id, "cancelled")
+        assert stage.engine.stopped == 1
+        await stage.services.running.close()
 
-    def test_what_nobody_resumes_in_time_is_cancelled_and_booked(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute, limits=Limits(resume_window=0.01))
-            response_id = await sheltered(stage)
-            await asyncio.wait_for(stage.booked.wait(), PATIENCE)
-            ((record, _),) = stage.records
-            assert (record.response_id, record.outcome) == (response_id, "cancelled")
-            assert stage.engine.stopped == 1
-            await stage.services.running.close()
-
-        run(test)
-
-    def test_a_background_turn_has_no_window(self) -> None:
+    async def test_a_background_turn_has_no_window(self) -> None:
         """It is on no line's profile, so the turn is made one here."""
 
-        async def test() -> None:
-            stage = Stage(mute, limits=Limits(resume_window=0.0))
-            stage.create(resumable=True)
-            await stage.until(events.ResponseInProgress)
-            (turn,) = stage.line.connection._lanes.turns()
-            assert turn.settings is not None
-            turn.settings = replace(turn.settings, background=True)
-            await stage.line.close()
-            await loop_turns()
-            assert stage.records == []
-            (shelter,) = stage.services.running.connections
-            assert shelter.connection.next_deadline() is None
-            await stage.services.running.close()
-            assert len(stage.records) == 1
+        stage = Stage(mute, limits=Limits(resume_window=0.0))
+        stage.create(resumable=True)
+        await stage.until(events.ResponseInProgress)
+        (turn,) = stage.line.connection._lanes.turns()
+        assert turn.settings is not None
+        turn.settings = replace(turn.settings, background=True)
+        await stage.line.close()
+        await loop_turns()
+        assert stage.records == []
+        (shelter,) = stage.services.running.connections
+        assert shelter.connection.next_deadline() is None
+        await stage.services.running.close()
+        assert len(stage.records) == 1
 
-        run(test)
+    async def test_a_drain_gives_what_is_sheltered_its_time_and_then_ends_it(self) -> None:
+        stage = Stage(endless)
+        await sheltered(stage)
+        await stage.services.running.drain(0.01)
+        ((record, _),) = stage.records
+        assert (record.outcome, record.reason) == ("incomplete", "server_draining")
+        assert stage.services.running.connections == set()
+        await stage.services.running.close()
 
-    def test_a_drain_gives_what_is_sheltered_its_time_and_then_ends_it(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless)
+    async def test_a_close_ends_everything_at_once_and_twice_is_no_more(self) -> None:
+        stage = Stage(mute)
+        for _ in range(3):
             await sheltered(stage)
-            await stage.services.running.drain(0.01)
-            ((record, _),) = stage.records
-            assert (record.outcome, record.reason) == ("incomplete", "server_draining")
-            assert stage.services.running.connections == set()
-            await stage.services.running.close()
-
-        run(test)
-
-    def test_a_close_ends_everything_at_once_and_twice_is_no_more(self) -> None:
-        async def test() -> None:
-            stage = Stage(mute)
-            for _ in range(3):
-                await sheltered(stage)
-                stage.line = stage.open()
-            await stage.line.close()
-            await stage.services.running.close()
-            await stage.services.running.close()
-            assert [record.outcome for record, _ in stage.records] == ["incomplete"] * 3
-            assert stage.engine.stopped == 3
-            assert stage.services.budget.size == 0
-            assert stage.services.running.kept.size == 0
-            assert len(stage.services.running.kept) == 0
-
-        run(test)
+            stage.line = stage.open()
+        await stage.line.close()
+        await stage.services.running.close()
+        await stage.services.running.close()
+        assert [record.outcome for record, _ in stage.records] == ["incomplete"] * 3
+        assert stage.engine.stopped == 3
+        assert stage.services.budget.size == 0
+        assert stage.services.running.kept.size == 0
+        assert len(stage.services.running.kept) == 0
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-def test_a_turn_outlives_its_line_only_where_that_was_asked(resumable: bool) -> None:
-    async def test() -> None:
-        stage = Stage(mute)
-        stage.create(resumable=resumable)
-        await stage.until(events.ResponseInProgress)
-        await stage.line.close()
-        assert [record.outcome for record, _ in stage.records] == ["disconnected"] * (not resumable)
-        await stage.services.running.close()
-
-    run(test)
+async def test_a_turn_outlives_its_line_only_where_that_was_asked(resumable: bool) -> None:
+    stage = Stage(mute)
+    stage.create(resumable=resumable)
+    await stage.until(events.ResponseInProgress)
+    await stage.line.close()
+    assert [record.outcome for record, _ in stage.records] == ["disconnected"] * (not resumable)
+    await stage.services.running.close()
 
 
-def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
+async def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
     refusal = ApiError.of("invalid_api_key", "Incorrect API key provided.")
     answers: list[Principal | ApiError] = [Principal(), refusal]
 
@@ -207,64 +179,55 @@ def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
             raise answer
         return answer
 
-    async def test() -> None:
-        stage = Stage(mute, authenticate=authenticate)
-        stage.create(resumable=True, idempotency_key="k")
-        await stage.until(events.ResponseInProgress)
-        stage.create()
-        await stage.line.close()
-        assert [record.outcome for record, _ in stage.records] == ["disconnected"]
-        assert stage.engine.stopped == 1
-        assert stage.services.running.connections == set()
-        await stage.services.running.close()
-
-    run(test)
+    stage = Stage(mute, authenticate=authenticate)
+    stage.create(resumable=True, idempotency_key="k")
+    await stage.until(events.ResponseInProgress)
+    stage.create()
+    await stage.line.close()
+    assert [record.outcome for record, _ in stage.records] == ["disconnected"]
+    assert stage.engine.stopped == 1
+    assert stage.services.running.connections == set()
+    await stage.services.running.close()
 
 
 class TestReaders:
     """Those that read a response of elsewhere."""
 
-    def test_a_further_reader_moves_nothing(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless)
-            stage.create(resumable=True)
-            made = (await stage.until(events.ResponseCreated)).response
-            other = stage.open()
-            other.read(Resume(response_id=made.id, after=0))
-            other.half_close()
-            await other.wait()
-            first = other.next_event()
-            assert isinstance(first, events.ResponseInProgress)
-            assert not other.runs(made.id)
-            assert stage.line.runs(made.id)
-            await other.close()
-            assert stage.line.runs(made.id)
-            await stage.line.close()
-            await stage.services.running.close()
+    async def test_a_further_reader_moves_nothing(self) -> None:
+        stage = Stage(endless)
+        stage.create(resumable=True)
+        made = (await stage.until(events.ResponseCreated)).response
+        other = stage.open()
+        other.read(Resume(response_id=made.id, after=0))
+        other.half_close()
+        await other.wait()
+        first = other.next_event()
+        assert isinstance(first, events.ResponseInProgress)
+        assert not other.runs(made.id)
+        assert stage.line.runs(made.id)
+        await other.close()
+        assert stage.line.runs(made.id)
+        await stage.line.close()
+        await stage.services.running.close()
 
-        run(test)
-
-    def test_a_cancel_by_id_means_the_response_and_not_who_reads_it(self) -> None:
-        async def test() -> None:
-            stage = Stage(endless)
-            stage.create(resumable=True)
-            made = (await stage.until(events.ResponseCreated)).response
-            readers = [stage.open() for _ in range(8)]
-            for reader in readers:
-                reader.read(Resume(response_id=made.id))
-                reader.half_close()
-            cut = await stage.services.running.end(LOCAL.owner, made.id)
-            assert cut is not None
-            assert cut.status == "cancelled"
-            heard = (await stage.until(events.ResponseIncomplete)).response
-            assert heard == cut
-            for reader in readers:
-                while not reader.closed:
-                    reader.take(1000)
-                    await reader.wait()
-                assert reader.error is None
-                await reader.close()
-            await stage.line.close()
-            await stage.services.running.close()
-
-        run(test)
+    async def test_a_cancel_by_id_means_the_response_and_not_who_reads_it(self) -> None:
+        stage = Stage(endless)
+        stage.create(resumable=True)
+        made = (await stage.until(events.ResponseCreated)).response
+        readers = [stage.open() for _ in range(8)]
+        for reader in readers:
+            reader.read(Resume(response_id=made.id))
+            reader.half_close()
+        cut = await stage.services.running.end(LOCAL.owner, made.id)
+        assert cut is not None
+        assert cut.status == "cancelled"
+        heard = (await stage.until(events.ResponseIncomplete)).response
+        assert heard == cut
+        for reader in readers:
+            while not reader.closed:
+                reader.take(1000)
+                await reader.wait()
+            assert reader.error is None
+            await reader.close()
+        await stage.line.close()
+        await stage.services.running.close()

@@ -110,7 +110,7 @@ def test_models_without_guards_are_sampled_by_the_engine_itself(tmp_path: Path) 
     assert type(free.engines["scripted"]) is ScriptedEngine
 
 
-def test_op_03_models_of_an_engine_that_is_awaited_are_told_apart_from_those_that_are_not(
+async def test_op_03_models_of_an_engine_that_is_awaited_are_told_apart_from_those_that_are_not(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "tieline.toml"
@@ -124,17 +124,14 @@ def test_op_03_models_of_an_engine_that_is_awaited_are_told_apart_from_those_tha
         """
     )
 
-    async def main() -> None:
-        engines: dict[str, Engine] = {
-            "upstream": UpstreamEngine(["http://127.0.0.1:1"]),
-            "scripted": ScriptedEngine(),
-        }
-        catalog = catalog_of(Config.load({"engine": "scripted", "config": config}), engines)
-        assert [entry.model for entry in catalog.entries()] == ["near"]
-        assert catalog.resolve("local") == catalog.resolve("near") != catalog.resolve("none")
-        for name in ("far", "remote", None):
-            with pytest.raises(ApiError) as awaited:
-                catalog.resolve(name)
-            assert (awaited.value.status, awaited.value.retry_after) == (503, 1.0)
-
-    asyncio.run(main())
+    engines: dict[str, Engine] = {
+        "upstream": UpstreamEngine(["http://127.0.0.1:1"]),
+        "scripted": ScriptedEngine(),
+    }
+    catalog = catalog_of(Config.load({"engine": "scripted", "config": config}), engines)
+    assert [entry.model for entry in catalog.entries()] == ["near"]
+    assert catalog.resolve("local") == catalog.resolve("near") != catalog.resolve("none")
+    for name in ("far", "remote", None):
+        with pytest.raises(ApiError) as awaited:
+            catalog.resolve(name)
+        assert (awaited.value.status, awaited.value.retry_after) == (503, 1.0)

@@ -41,42 +41,33 @@ def chain(length: int) -> list[Saved]:
     return records
 
 
-def test_past_the_count_the_least_recently_used_response_goes() -> None:
-    async def main() -> list[bool]:
-        store = MemoryStore(book=lambda booking: None, max_responses=2)
-        await put(store, saved("resp_1"))
-        await put(store, saved("resp_2"))
-        await store.get("ann", "resp_1")
-        await put(store, saved("resp_3"))
-        found = [await store.get("ann", each) for each in ("resp_1", "resp_2", "resp_3")]
-        return [each is not None for each in found]
-
-    assert asyncio.run(main()) == [True, False, True]
+async def test_past_the_count_the_least_recently_used_response_goes() -> None:
+    store = MemoryStore(book=lambda booking: None, max_responses=2)
+    await put(store, saved("resp_1"))
+    await put(store, saved("resp_2"))
+    await store.get("ann", "resp_1")
+    await put(store, saved("resp_3"))
+    found = [await store.get("ann", each) for each in ("resp_1", "resp_2", "resp_3")]
+    assert [each is not None for each in found] == [True, False, True]
 
 
-def test_a_response_that_was_not_used_for_the_time_to_live_goes() -> None:
-    async def main() -> list[bool]:
-        now = 0.0
-        store = MemoryStore(book=lambda booking: None, ttl=60.0, clock=lambda: now)
-        await put(store, saved("resp_1"))
-        await put(store, saved("resp_2"))
-        now = 50.0
-        await store.get("ann", "resp_1")
-        now = 100.0
-        found = [await store.get("ann", each) for each in ("resp_1", "resp_2")]
-        return [each is not None for each in found]
-
-    assert asyncio.run(main()) == [True, False]
+async def test_a_response_that_was_not_used_for_the_time_to_live_goes() -> None:
+    now = 0.0
+    store = MemoryStore(book=lambda booking: None, ttl=60.0, clock=lambda: now)
+    await put(store, saved("resp_1"))
+    await put(store, saved("resp_2"))
+    now = 50.0
+    await store.get("ann", "resp_1")
+    now = 100.0
+    found = [await store.get("ann", each) for each in ("resp_1", "resp_2")]
+    assert [each is not None for each in found] == [True, False]
 
 
-def test_what_goes_takes_its_items_along() -> None:
-    async def main() -> bool:
-        store = MemoryStore(book=lambda booking: None, max_responses=1)
-        await put(store, saved("resp_1"))
-        await put(store, saved("resp_2"))
-        return await store.item("ann", "msg_resp_1") is None
-
-    assert asyncio.run(main())
+async def test_what_goes_takes_its_items_along() -> None:
+    store = MemoryStore(book=lambda booking: None, max_responses=1)
+    await put(store, saved("resp_1"))
+    await put(store, saved("resp_2"))
+    assert await store.item("ann", "msg_resp_1") is None
 
 
 def test_past_the_bytes_the_least_recently_used_responses_go() -> None:
@@ -130,11 +121,8 @@ def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
     assert len(store) == 20
 
 
-def test_a_closed_store_is_empty() -> None:
-    async def main() -> tuple[int, int]:
-        store = MemoryStore(book=lambda booking: None)
-        await put(store, saved("resp_1"))
-        await store.close()
-        return len(store), store.size
-
-    assert asyncio.run(main()) == (0, 0)
+async def test_a_closed_store_is_empty() -> None:
+    store = MemoryStore(book=lambda booking: None)
+    await put(store, saved("resp_1"))
+    await store.close()
+    assert (len(store), store.size) == (0, 0)

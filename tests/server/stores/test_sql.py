@@ -271,65 +271,56 @@ def test_items_that_are_large_leave_before_the_end_and_small_ones_with_it(addres
     run(address, scenario)
 
 
-def test_a_chain_that_was_lately_in_memory_is_the_same_one_with_what_was_computed_on_it(
+async def test_a_chain_that_was_lately_in_memory_is_the_same_one_with_what_was_computed_on_it(
     address: str,
 ) -> None:
-    async def main() -> None:
-        async with durable(address, recent=10) as opened:
-            first = saved("resp_1")
-            second = saved("resp_2", after=first)
-            await put(opened.store, first)
-            await put(opened.store, second)
-            found = await opened.store.get("ann", "resp_2")
-            assert found is not None
-            assert found.tip.segment is second.tip.segment
-            assert found.input_from is first.tip.segment
-            assert found.response == second.response
-
-    asyncio.run(main())
+    async with durable(address, recent=10) as opened:
+        first = saved("resp_1")
+        second = saved("resp_2", after=first)
+        await put(opened.store, first)
+        await put(opened.store, second)
+        found = await opened.store.get("ann", "resp_2")
+        assert found is not None
+        assert found.tip.segment is second.tip.segment
+        assert found.input_from is first.tip.segment
+        assert found.response == second.response
 
 
-def test_a_chain_in_memory_is_never_found_past_the_database(address: str) -> None:
-    async def main() -> None:
-        async with durable(address, recent=10) as one, durable(address, recent=10) as other:
-            for name in ("resp_1", "resp_2"):
-                await put(one.store, saved(name))
-            assert await one.store.get("bob", "resp_1") is None
-            assert await one.store.delete("ann", "resp_1")
-            assert await one.store.get("ann", "resp_1") is None
-            assert len(one.store.recent) == 1
-            assert await other.store.delete("ann", "resp_2")
-            assert await one.store.get("ann", "resp_2") is None
-            replaced = saved("resp_3", text="new")
-            await put(one.store, saved("resp_3", text="old"))
-            await put(other.store, replaced)
-            assert texts(await one.store.get("ann", "resp_3")) == texts(replaced)
-
-    asyncio.run(main())
+async def test_a_chain_in_memory_is_never_found_past_the_database(address: str) -> None:
+    async with durable(address, recent=10) as one, durable(address, recent=10) as other:
+        for name in ("resp_1", "resp_2"):
+            await put(one.store, saved(name))
+        assert await one.store.get("bob", "resp_1") is None
+        assert await one.store.delete("ann", "resp_1")
+        assert await one.store.get("ann", "resp_1") is None
+        assert len(one.store.recent) == 1
+        assert await other.store.delete("ann", "resp_2")
+        assert await one.store.get("ann", "resp_2") is None
+        replaced = saved("resp_3", text="new")
+        await put(one.store, saved("resp_3", text="old"))
+        await put(other.store, replaced)
+        assert texts(await one.store.get("ann", "resp_3")) == texts(replaced)
 
 
-def test_of_a_response_that_was_cut_off_nothing_stays_in_the_files(tmp_path: Path) -> None:
+async def test_of_a_response_that_was_cut_off_nothing_stays_in_the_files(tmp_path: Path) -> None:
     """What was written while it ran is gone from the write-ahead log as well, after a round."""
 
     def holding() -> list[str]:
         return [file.name for file in tmp_path.iterdir() if b"a secret" in file.read_bytes()]
 
-    async def main() -> None:
-        clock = 0.0
-        async with durable(f"sqlite:///{tmp_path}/t.db", clock=lambda: clock) as opened:
-            for keep in kept(saved("resp_1", text="a secret " + LONG)):
-                opened.store.keep(keep)
-            while not await opened.count("items"):
-                pass
-            assert holding() == ["t.db-wal"]
-            opened.store.discard(Discard("resp_1", "ann"))
-            # Changes are made in their order.
-            await put(opened.store, saved("resp_2"))
-            clock += ROUND
-            await opened.store.retention.look()
-            assert holding() == []
-
-    asyncio.run(main())
+    clock = 0.0
+    async with durable(f"sqlite:///{tmp_path}/t.db", clock=lambda: clock) as opened:
+        for keep in kept(saved("resp_1", text="a secret " + LONG)):
+            opened.store.keep(keep)
+        while not await opened.count("items"):
+            pass
+        assert holding() == ["t.db-wal"]
+        opened.store.discard(Discard("resp_1", "ann"))
+        # Changes are made in their order.
+        await put(opened.store, saved("resp_2"))
+        clock += ROUND
+        await opened.store.retention.look()
+        assert holding() == []
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -62,30 +62,24 @@ def test_more_events_than_are_taken_at_once_still_leave_together() -> None:
     assert written(*phases, most=1000) == [b"x" * len(phases)]
 
 
-def test_what_stands_behind_events_that_the_client_does_not_get_is_not_left() -> None:
+async def test_what_stands_behind_events_that_the_client_does_not_get_is_not_left() -> None:
     """The reason why a line ends goes out last, whatever was left out before it."""
 
-    async def main() -> None:
-        stage = Stage(hello)
-        outgoing = stage.line.connection.outgoing
-        outgoing.put("a", SteerAccepted(steer=SteerRef(previous_response_id="resp_1")))
-        outgoing.put_last(Heartbeat(phase="last"))
-        batches = Batches(stage.line, words, most=100)
-        assert batches.next() == b"last"
-        assert batches.next() is None
-        await stage.line.close()
-
-    run(main)
+    stage = Stage(hello)
+    outgoing = stage.line.connection.outgoing
+    outgoing.put("a", SteerAccepted(steer=SteerRef(previous_response_id="resp_1")))
+    outgoing.put_last(Heartbeat(phase="last"))
+    batches = Batches(stage.line, words, most=100)
+    assert batches.next() == b"last"
+    assert batches.next() is None
+    await stage.line.close()
 
 
-def test_events_that_the_client_does_not_get_leave_nothing_to_write() -> None:
-    async def main() -> None:
-        stage = Stage(hello)
-        batches = Batches(stage.line, lambda taken: [], most=10)
-        stage.create()
-        await stage.line.wait()
-        assert batches.next() is None
-        assert batches.empty
-        await stage.line.close()
-
-    run(main)
+async def test_events_that_the_client_does_not_get_leave_nothing_to_write() -> None:
+    stage = Stage(hello)
+    batches = Batches(stage.line, lambda taken: [], most=10)
+    stage.create()
+    await stage.line.wait()
+    assert batches.next() is None
+    assert batches.empty
+    await stage.line.close()

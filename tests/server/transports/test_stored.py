@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.core import LOCAL
-from tests.support.runtime import Stage, endless, hello, run
+from tests.support.runtime import Stage, endless, hello
 from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
@@ -115,100 +115,87 @@ async def close(stage: Stage) -> None:
     await stage.services.running.close()
 
 
-def test_a_neighbour_says_how_its_response_stands_and_ends_it() -> None:
-    async def test() -> None:
-        stage = Stage(endless)
-        services = beside(stage)
-        made = await begun(stage, store=False)
-        standing = await find(services, OWNER, made)
-        assert (standing.id, standing.status) == (made, "in_progress")
-        with pytest.raises(ApiError) as elsewhere:
-            await find_whole(services, OWNER, made)
-        assert elsewhere.value.code == "response_not_active"
-        cut = await cancelled(services, OWNER, made)
-        assert cut.status == "cancelled"
-        assert await cancelled(services, OWNER, made) == cut
-        assert await find(services, OWNER, made) == cut
-        await deleted(services, OWNER, made)
-        for ask in (find, find_whole, cancelled, deleted):
-            with pytest.raises(ApiError) as gone:
-                await ask(services, OWNER, made)
-            assert gone.value.code == "response_not_found"
-        assert len(stage.services.running.kept) == 0
-        await close(stage)
-
-    run(test)
+async def test_a_neighbour_says_how_its_response_stands_and_ends_it() -> None:
+    stage = Stage(endless)
+    services = beside(stage)
+    made = await begun(stage, store=False)
+    standing = await find(services, OWNER, made)
+    assert (standing.id, standing.status) == (made, "in_progress")
+    with pytest.raises(ApiError) as elsewhere:
+        await find_whole(services, OWNER, made)
+    assert elsewhere.value.code == "response_not_active"
+    cut = await cancelled(services, OWNER, made)
+    assert cut.status == "cancelled"
+    assert await cancelled(services, OWNER, made) == cut
+    assert await find(services, OWNER, made) == cut
+    await deleted(services, OWNER, made)
+    for ask in (find, find_whole, cancelled, deleted):
+        with pytest.raises(ApiError) as gone:
+            await ask(services, OWNER, made)
+        assert gone.value.code == "response_not_found"
+    assert len(stage.services.running.kept) == 0
+    await close(stage)
 
 
 @pytest.mark.parametrize("home", [Gone, None])
-def test_where_a_process_cannot_be_asked_the_journal_knows(home: type[LocalHome] | None) -> None:
-    async def test() -> None:
-        stage = Stage(endless)
-        shared(stage)
-        services = beside(stage, home)
+async def test_where_a_process_cannot_be_asked_the_journal_knows(
+    home: type[LocalHome] | None,
+) -> None:
+    stage = Stage(endless)
+    shared(stage)
+    services = beside(stage, home)
+    made = await begun(stage, store=True)
+    kept = stage.kept(made)
+    assert await lasts(kept)
+    assert (await find(services, OWNER, made)).status in ("queued", "in_progress")
+    hearing = asyncio.create_task(heed_cancels(stage.services))
+    cut = await cancelled(services, OWNER, made)
+    assert cut.status == "cancelled"
+    hearing.cancel()
+    await asyncio.wait([hearing])
+    assert await find(services, OWNER, made) == cut
+    assert (await find_whole(services, OWNER, made)).response == cut
+    await deleted(services, OWNER, made)
+    await close(stage)
+
+
+async def test_who_does_not_own_it_finds_nothing_and_ends_nothing() -> None:
+    stage = Stage(endless)
+    shared(stage)
+    for services in (stage.services, beside(stage), beside(stage, None)):
         made = await begun(stage, store=True)
-        kept = stage.kept(made)
-        assert await lasts(kept)
-        assert (await find(services, OWNER, made)).status in ("queued", "in_progress")
-        hearing = asyncio.create_task(heed_cancels(stage.services))
-        cut = await cancelled(services, OWNER, made)
-        assert cut.status == "cancelled"
-        hearing.cancel()
-        await asyncio.wait([hearing])
-        assert await find(services, OWNER, made) == cut
-        assert (await find_whole(services, OWNER, made)).response == cut
-        await deleted(services, OWNER, made)
-        await close(stage)
-
-    run(test)
+        for ask in (find, find_whole, cancelled, deleted):
+            with pytest.raises(ApiError) as unknown:
+                await ask(services, "another", made)
+            assert unknown.value.code == "response_not_found"
+        assert not [record for record, _ in stage.records if record.response_id == made]
+        assert (await cancelled(stage.services, OWNER, made)).status == "cancelled"
+    await close(stage)
 
 
-def test_who_does_not_own_it_finds_nothing_and_ends_nothing() -> None:
-    async def test() -> None:
-        stage = Stage(endless)
-        shared(stage)
-        for services in (stage.services, beside(stage), beside(stage, None)):
-            made = await begun(stage, store=True)
-            for ask in (find, find_whole, cancelled, deleted):
-                with pytest.raises(ApiError) as unknown:
-                    await ask(services, "another", made)
-                assert unknown.value.code == "response_not_found"
-            assert not [record for record, _ in stage.records if record.response_id == made]
-            assert (await cancelled(stage.services, OWNER, made)).status == "cancelled"
-        await close(stage)
-
-    run(test)
+async def test_deleting_a_plain_response_that_runs_is_as_if_it_were_not_there() -> None:
+    stage = Stage(endless)
+    stage.create(store=True)
+    made = (await stage.until(events.ResponseCreated)).response
+    with pytest.raises(ApiError) as unknown:
+        await deleted(stage.services, OWNER, made.id)
+    assert unknown.value.code == "response_not_found"
+    assert not stage.records
+    await close(stage)
 
 
-def test_deleting_a_plain_response_that_runs_is_as_if_it_were_not_there() -> None:
-    async def test() -> None:
-        stage = Stage(endless)
-        stage.create(store=True)
-        made = (await stage.until(events.ResponseCreated)).response
-        with pytest.raises(ApiError) as unknown:
-            await deleted(stage.services, OWNER, made.id)
-        assert unknown.value.code == "response_not_found"
-        assert not stage.records
-        await close(stage)
-
-    run(test)
-
-
-def test_deleting_reaches_what_a_neighbour_remembers() -> None:
-    async def test() -> None:
-        stage = Stage(hello)
-        shared(stage)
-        services = beside(stage)
-        stage.create(resumable=True, store=True)
-        made = (await stage.until(events.ResponseCompleted)).response
-        await deleted(services, OWNER, made.id)
-        assert stage.services.running.kept.find(OWNER, made.id) is None
-        stage.create(previous_response_id=made.id)
-        error = (await stage.until(events.ErrorEvent)).error
-        assert error.code == "previous_response_not_found"
-        await close(stage)
-
-    run(test)
+async def test_deleting_reaches_what_a_neighbour_remembers() -> None:
+    stage = Stage(hello)
+    shared(stage)
+    services = beside(stage)
+    stage.create(resumable=True, store=True)
+    made = (await stage.until(events.ResponseCompleted)).response
+    await deleted(services, OWNER, made.id)
+    assert stage.services.running.kept.find(OWNER, made.id) is None
+    stage.create(previous_response_id=made.id)
+    error = (await stage.until(events.ErrorEvent)).error
+    assert error.code == "previous_response_not_found"
+    await close(stage)
 
 
 def test_a_page_is_the_newest_first_unless_asked_otherwise() -> None:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.support.grpc_harness import run
 from tieline_server.transports.transport_writer import TransportWriter
 from tieline_server.transports.writer_timer import PACE, Stuck, WriterTimer
 
@@ -54,77 +53,57 @@ async def connected(*, write_timeout: float = 60.0) -> AsyncIterator[Written]:
         await server.wait_closed()
 
 
-def test_a_peer_that_keeps_up_leaves_no_write_in_flight() -> None:
-    async def main() -> None:
-        async with connected() as line:
-            assert line.writer.put(b"one")
-            assert not line.pulse.writing
-            assert await line.reader.readexactly(3) == b"one"
-
-    run(main())
+async def test_a_peer_that_keeps_up_leaves_no_write_in_flight() -> None:
+    async with connected() as line:
+        assert line.writer.put(b"one")
+        assert not line.pulse.writing
+        assert await line.reader.readexactly(3) == b"one"
 
 
-def test_a_peer_that_is_behind_is_waited_for_and_loses_nothing() -> None:
-    async def main() -> None:
-        async with connected() as line:
-            size = line.fill()
-            assert line.pulse.writing
-            read = asyncio.ensure_future(line.reader.readexactly(size))
+async def test_a_peer_that_is_behind_is_waited_for_and_loses_nothing() -> None:
+    async with connected() as line:
+        size = line.fill()
+        assert line.pulse.writing
+        read = asyncio.ensure_future(line.reader.readexactly(size))
+        await line.writer.drain()
+        assert not line.pulse.writing
+        assert await read == b"x" * size
+
+
+async def test_a_peer_that_takes_nothing_for_too_long_is_stuck() -> None:
+    async with connected(write_timeout=0.02) as line:
+        line.fill()
+        with pytest.raises(Stuck):
             await line.writer.drain()
-            assert not line.pulse.writing
-            assert await read == b"x" * size
-
-    run(main())
 
 
-def test_a_peer_that_takes_nothing_for_too_long_is_stuck() -> None:
-    async def main() -> None:
-        async with connected(write_timeout=0.02) as line:
-            line.fill()
-            with pytest.raises(Stuck):
-                await line.writer.drain()
-
-    run(main())
-
-
-def test_a_peer_that_takes_a_large_write_slowly_is_seen_to_move() -> None:
-    async def main() -> None:
-        async with connected() as line:
-            line.fill()
-            left = line.near.get_write_buffer_size()
-            assert left > PACE
-            while left - line.near.get_write_buffer_size() < PACE:
-                await line.reader.read(1024)
-            assert line.pulse._moves()
-            assert not line.pulse._moves()
-
-    run(main())
+async def test_a_peer_that_takes_a_large_write_slowly_is_seen_to_move() -> None:
+    async with connected() as line:
+        line.fill()
+        left = line.near.get_write_buffer_size()
+        assert left > PACE
+        while left - line.near.get_write_buffer_size() < PACE:
+            await line.reader.read(1024)
+        assert line.pulse._moves()
+        assert not line.pulse._moves()
 
 
-def test_who_is_cancelled_while_it_waits_is_not_stuck() -> None:
-    async def main() -> None:
-        async with connected() as line:
-            line.fill()
-            task = asyncio.current_task()
-            assert task is not None
-            asyncio.get_running_loop().call_soon(task.cancel)
-            with pytest.raises(asyncio.CancelledError):
-                await line.writer.drain()
-            task.uncancel()
-
-    run(main())
+async def test_who_is_cancelled_while_it_waits_is_not_stuck() -> None:
+    async with connected() as line:
+        line.fill()
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await line.writer.drain()
+        task.uncancel()
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["closing", "without a transport"])
-def test_a_peer_that_is_gone_is_told(known: bool) -> None:
-    async def main() -> None:
-        async with connected() as line:
-            line.near.abort()
-            gone = line.near if known else None
-            writer = TransportWriter(
-                gone, line.pulse, behind=BEHIND, drain=lambda: asyncio.sleep(0)
-            )
-            with pytest.raises(ConnectionResetError):
-                writer.put(b"x")
-
-    run(main())
+async def test_a_peer_that_is_gone_is_told(known: bool) -> None:
+    async with connected() as line:
+        line.near.abort()
+        gone = line.near if known else None
+        writer = TransportWriter(gone, line.pulse, behind=BEHIND, drain=lambda: asyncio.sleep(0))
+        with pytest.raises(ConnectionResetError):
+            writer.put(b"x")

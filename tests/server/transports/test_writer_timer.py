@@ -31,7 +31,9 @@ def test_the_pulse_leaves_a_cancellation_of_the_call_alone() -> None:
     run(main(True))
 
 
-def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_one_in_time() -> None:
+async def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_one_in_time() -> (
+    None
+):
     """A large event is one write, which a reader that takes it slowly is given the time for."""
 
     async def looks(*unsent: int) -> int:
@@ -47,19 +49,13 @@ def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_one_in_
             pulse.stop()
         return len(unsent) - len(left)
 
-    async def main() -> None:
-        some = 1024 * 1024 - PACE
-        assert await looks(some, some - PACE, some - 2 * PACE + 1, 0) == 3
-        assert await looks(some + 1, 0) == 1
-
-    run(main())
+    some = 1024 * 1024 - PACE
+    assert await looks(some, some - PACE, some - 2 * PACE + 1, 0) == 3
+    assert await looks(some + 1, 0) == 1
 
 
-def test_a_stopped_pulse_interrupts_nobody() -> None:
-    async def main() -> None:
-        pulse = WriterTimer(heartbeat=60.0, write_timeout=60.0)
-        pulse.stop()
-        pulse.interrupt()
-        await asyncio.sleep(0)
-
-    run(main())
+async def test_a_stopped_pulse_interrupts_nobody() -> None:
+    pulse = WriterTimer(heartbeat=60.0, write_timeout=60.0)
+    pulse.stop()
+    pulse.interrupt()
+    await asyncio.sleep(0)

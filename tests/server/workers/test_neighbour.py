@@ -52,11 +52,6 @@ async def asked(desk: Desk, folder: Path, *, across: bool = True) -> AsyncIterat
         await served.close()
 
 
-def run(case: Coroutine[Any, Any, None]) -> None:
-    """Runs a case; a hang fails."""
-    asyncio.run(asyncio.wait_for(case, 60))
-
-
 def delta(number: int, text: str = "x") -> Event:
     """One event of many."""
     return OutputTextDelta(
@@ -82,283 +77,242 @@ async def code_of(work: Coroutine[Any, Any, object]) -> tuple[str, int, str | No
 
 
 class TestEitherWay:
-    def test_a_turn_is_cancelled_looked_at_and_forgotten(
+    async def test_a_turn_is_cancelled_looked_at_and_forgotten(
         self, tmp_path: Path, across: bool
     ) -> None:
-        async def main() -> None:
-            desk = Desk()
-            desk.turn("resp_1")
-            async with asked(desk, tmp_path, across=across) as home:
-                looked = await home.look("ann", "resp_1")
-                assert looked == desk.turns["resp_1"].snapshot()
-                cancelled = await home.cancel("ann", "resp_1")
-                assert cancelled is not None
-                assert cancelled.status == "cancelled"
-                assert await home.cancel("ann", "resp_1") is None
-                await home.forget("ann", "resp_1")
-                assert await home.look("ann", "resp_1") is None
-                assert await home.metrics() == b"turns 0\n"
+        desk = Desk()
+        desk.turn("resp_1")
+        async with asked(desk, tmp_path, across=across) as home:
+            looked = await home.look("ann", "resp_1")
+            assert looked == desk.turns["resp_1"].snapshot()
+            cancelled = await home.cancel("ann", "resp_1")
+            assert cancelled is not None
+            assert cancelled.status == "cancelled"
+            assert await home.cancel("ann", "resp_1") is None
+            await home.forget("ann", "resp_1")
+            assert await home.look("ann", "resp_1") is None
+            assert await home.metrics() == b"turns 0\n"
 
-        run(main())
-
-    def test_what_is_anothers_is_like_what_does_not_exist(
+    async def test_what_is_anothers_is_like_what_does_not_exist(
         self, tmp_path: Path, across: bool
     ) -> None:
-        async def main() -> None:
-            desk = Desk()
-            desk.turn("resp_1")
-            unknown = ("response_not_found", 404, "response_id")
-            async with asked(desk, tmp_path, across=across) as home:
-                for owner, named in (("bob", "resp_1"), ("ann", "resp_2")):
-                    assert await home.look(owner, named) is None
-                    assert await home.cancel(owner, named) is None
-                    await home.forget(owner, named)
-                    following = aiter(home.follow(owner, named, after=None))
-                    assert await code_of(anext(following)) == unknown  # type: ignore[arg-type]
-                    resume = Resume(response_id=named)
-                    who = Principal(owner=owner)
-                    work = home.resume(resume, who, transport="grpc")
-                    assert await code_of(work) == unknown
-            assert desk.turns.keys() == {"resp_1"}
+        desk = Desk()
+        desk.turn("resp_1")
+        unknown = ("response_not_found", 404, "response_id")
+        async with asked(desk, tmp_path, across=across) as home:
+            for owner, named in (("bob", "resp_1"), ("ann", "resp_2")):
+                assert await home.look(owner, named) is None
+                assert await home.cancel(owner, named) is None
+                await home.forget(owner, named)
+                following = aiter(home.follow(owner, named, after=None))
+                assert await code_of(anext(following)) == unknown  # type: ignore[arg-type]
+                resume = Resume(response_id=named)
+                who = Principal(owner=owner)
+                work = home.resume(resume, who, transport="grpc")
+                assert await code_of(work) == unknown
+        assert desk.turns.keys() == {"resp_1"}
 
-        run(main())
+    async def test_every_event_comes_as_it_is(self, tmp_path: Path, across: bool) -> None:
+        desk = Desk()
+        desk.turn("resp_1").add(NUMBERED, over=True)
+        async with asked(desk, tmp_path, across=across) as home:
+            found = await read(home, "resp_1")
+            assert found == list(NUMBERED)
+            assert [*map(encode, found)] == [*map(encode, NUMBERED)]
+            assert await read(home, "resp_1", after=2) == list(NUMBERED[3:])
 
-    def test_every_event_comes_as_it_is(self, tmp_path: Path, across: bool) -> None:
-        async def main() -> None:
-            desk = Desk()
-            desk.turn("resp_1").add(NUMBERED, over=True)
-            async with asked(desk, tmp_path, across=across) as home:
-                found = await read(home, "resp_1")
-                assert found == list(NUMBERED)
-                assert [*map(encode, found)] == [*map(encode, NUMBERED)]
-                assert await read(home, "resp_1", after=2) == list(NUMBERED[3:])
+    async def test_events_are_followed_as_they_come(self, tmp_path: Path, across: bool) -> None:
+        desk = Desk()
+        turn = desk.turn("resp_1")
+        async with (
+            asked(desk, tmp_path, across=across) as home,
+            aclosing(home.follow("ann", "resp_1", after=None)) as batches,
+        ):
+            for number in range(5):
+                turn.add([delta(number)])
+                assert await anext(batches) == [delta(number)]
+            turn.add((), over=True)
+            assert [batch async for batch in batches] == []
 
-        run(main())
+    async def test_a_reader_that_goes_leaves_nothing_behind(
+        self, tmp_path: Path, across: bool
+    ) -> None:
+        desk = Desk()
+        turn = desk.turn("resp_1")
+        turn.add([delta(0)])
+        async with asked(desk, tmp_path, across=across) as home:
+            async with aclosing(home.follow("ann", "resp_1", after=None)) as batches:
+                await anext(batches)
+            await turn.until(lambda: turn.followers == 0)
 
-    def test_events_are_followed_as_they_come(self, tmp_path: Path, across: bool) -> None:
-        async def main() -> None:
-            desk = Desk()
-            turn = desk.turn("resp_1")
-            async with (
-                asked(desk, tmp_path, across=across) as home,
-                aclosing(home.follow("ann", "resp_1", after=None)) as batches,
-            ):
-                for number in range(5):
-                    turn.add([delta(number)])
-                    assert await anext(batches) == [delta(number)]
-                turn.add((), over=True)
-                assert [batch async for batch in batches] == []
-
-        run(main())
-
-    def test_a_reader_that_goes_leaves_nothing_behind(self, tmp_path: Path, across: bool) -> None:
-        async def main() -> None:
-            desk = Desk()
-            turn = desk.turn("resp_1")
-            turn.add([delta(0)])
-            async with asked(desk, tmp_path, across=across) as home:
-                async with aclosing(home.follow("ann", "resp_1", after=None)) as batches:
-                    await anext(batches)
-                await turn.until(lambda: turn.followers == 0)
-
-        run(main())
-
-    def test_a_lane_speaks_and_hears_until_it_is_closed(self, tmp_path: Path, across: bool) -> None:
-        async def main() -> None:
-            desk = Desk()
-            turn = desk.turn("resp_1")
-            turn.add([delta(0), delta(1)])
-            resume = Resume(response_id="resp_1", after=0, stream_id="lane", event_id="e")
-            async with asked(desk, tmp_path, across=across) as home:
-                link = await home.resume(resume, ANN, transport="websocket")
-                events = aiter(link.events())
-                assert await anext(events) == [delta(1)]
-                for request in REQUESTS:
-                    link.send(request, BOB)
-                while len(desk.heard) <= len(REQUESTS):
-                    desk.news.clear()
-                    await desk.news.wait()
-                assert desk.heard == [(resume, ANN), *((request, BOB) for request in REQUESTS)]
-                turn.add([delta(2)])
-                assert await anext(events) == [delta(2)]
-                await events.aclose()  # type: ignore[attr-defined]  # both are generators
-                await link.close()
-                while not desk.closed:
-                    desk.news.clear()
-                    await desk.news.wait()
-                assert (desk.transports, desk.closed, turn.followers) == (["websocket"], 1, 0)
-
-        run(main())
+    async def test_a_lane_speaks_and_hears_until_it_is_closed(
+        self, tmp_path: Path, across: bool
+    ) -> None:
+        desk = Desk()
+        turn = desk.turn("resp_1")
+        turn.add([delta(0), delta(1)])
+        resume = Resume(response_id="resp_1", after=0, stream_id="lane", event_id="e")
+        async with asked(desk, tmp_path, across=across) as home:
+            link = await home.resume(resume, ANN, transport="websocket")
+            events = aiter(link.events())
+            assert await anext(events) == [delta(1)]
+            for request in REQUESTS:
+                link.send(request, BOB)
+            while len(desk.heard) <= len(REQUESTS):
+                desk.news.clear()
+                await desk.news.wait()
+            assert desk.heard == [(resume, ANN), *((request, BOB) for request in REQUESTS)]
+            turn.add([delta(2)])
+            assert await anext(events) == [delta(2)]
+            await events.aclose()  # type: ignore[attr-defined]  # both are generators
+            await link.close()
+            while not desk.closed:
+                desk.news.clear()
+                await desk.news.wait()
+            assert (desk.transports, desk.closed, turn.followers) == (["websocket"], 1, 0)
 
 
 class TestSocket:
-    def test_a_slow_reader_leaves_events_where_the_turn_is(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            desk = Desk()
-            turn = desk.turn("resp_1")
-            turn.add([delta(number, "x" * 10_000) for number in range(2000)], over=True)
-            async with (
-                asked(desk, tmp_path) as home,
-                aclosing(home.follow("ann", "resp_1", after=None)) as batches,
-            ):
-                await anext(batches)
-                before = -1
-                while turn.taken != before:
-                    before = turn.taken
-                    for _ in range(100):
-                        await asyncio.sleep(0)
-                assert turn.taken < 200
-                rest = [event async for batch in batches for event in batch]
-                assert [event.sequence_number for event in rest] == list(range(1, 2000))
+    async def test_a_slow_reader_leaves_events_where_the_turn_is(self, tmp_path: Path) -> None:
+        desk = Desk()
+        turn = desk.turn("resp_1")
+        turn.add([delta(number, "x" * 10_000) for number in range(2000)], over=True)
+        async with (
+            asked(desk, tmp_path) as home,
+            aclosing(home.follow("ann", "resp_1", after=None)) as batches,
+        ):
+            await anext(batches)
+            before = -1
+            while turn.taken != before:
+                before = turn.taken
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            assert turn.taken < 200
+            rest = [event async for batch in batches for event in batch]
+            assert [event.sequence_number for event in rest] == list(range(1, 2000))
 
-        run(main())
+    async def test_a_large_event_crosses_alone(self, tmp_path: Path) -> None:
+        desk = Desk()
+        events = [delta(0), delta(1, "x" * 8_000_000), delta(2)]
+        desk.turn("resp_1").add(events, over=True)
+        async with asked(desk, tmp_path) as home:
+            assert await read(home, "resp_1") == events
 
-    def test_a_large_event_crosses_alone(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            desk = Desk()
-            events = [delta(0), delta(1, "x" * 8_000_000), delta(2)]
-            desk.turn("resp_1").add(events, over=True)
-            async with asked(desk, tmp_path) as home:
-                assert await read(home, "resp_1") == events
-
-        run(main())
-
-    def test_a_fault_over_there_says_nothing_here(
+    async def test_a_fault_over_there_says_nothing_here(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def main() -> None:
-            desk = Desk()
-            desk.broken = True
-            async with asked(desk, tmp_path) as home:
-                with pytest.raises(ApiError) as caught:
-                    await home.look("ann", "resp_1")
-                assert caught.value.code == "server_error"
-                assert "secret" not in str(caught.value)
-                desk.broken = False
-                assert await home.look("ann", "resp_1") is None
-
-        run(main())
+        desk = Desk()
+        desk.broken = True
+        async with asked(desk, tmp_path) as home:
+            with pytest.raises(ApiError) as caught:
+                await home.look("ann", "resp_1")
+            assert caught.value.code == "server_error"
+            assert "secret" not in str(caught.value)
+            desk.broken = False
+            assert await home.look("ann", "resp_1") is None
         assert "a secret" in caplog.text
 
-    def test_calls_side_by_side_each_get_their_own_answer(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            desk = Desk()
-            ids = [f"resp_{number}" for number in range(100)]
-            for each in ids:
-                desk.turn(each)
-            async with asked(desk, tmp_path) as home:
-                found = await asyncio.gather(*(home.look("ann", each) for each in ids))
-                assert [response and response.id for response in found] == ids
-
-        run(main())
+    async def test_calls_side_by_side_each_get_their_own_answer(self, tmp_path: Path) -> None:
+        desk = Desk()
+        ids = [f"resp_{number}" for number in range(100)]
+        for each in ids:
+            desk.turn(each)
+        async with asked(desk, tmp_path) as home:
+            found = await asyncio.gather(*(home.look("ann", each) for each in ids))
+            assert [response and response.id for response in found] == ids
 
 
 class TestGone:
-    def test_where_nobody_listens_nothing_runs(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            home = Neighbour(tmp_path / "none.sock")
-            assert await home.look("ann", "resp_1") is None
-            assert await home.cancel("ann", "resp_1") is None
-            await home.forget("ann", "resp_1")
-            unknown = ("response_not_found", 404, None)
-            assert await code_of(read(home, "resp_1")) == unknown
-            resume = home.resume(Resume(response_id="resp_1"), ANN, transport="grpc")
-            assert await code_of(resume) == unknown
-            assert (await code_of(home.metrics()))[0] == "server_error"
-
-        run(main())
+    async def test_where_nobody_listens_nothing_runs(self, tmp_path: Path) -> None:
+        home = Neighbour(tmp_path / "none.sock")
+        assert await home.look("ann", "resp_1") is None
+        assert await home.cancel("ann", "resp_1") is None
+        await home.forget("ann", "resp_1")
+        unknown = ("response_not_found", 404, None)
+        assert await code_of(read(home, "resp_1")) == unknown
+        resume = home.resume(Resume(response_id="resp_1"), ANN, transport="grpc")
+        assert await code_of(resume) == unknown
+        assert (await code_of(home.metrics()))[0] == "server_error"
 
     @pytest.mark.parametrize("how", ["follow", "resume"])
-    def test_a_stream_whose_other_side_ends_is_an_error_and_no_hang(
+    async def test_a_stream_whose_other_side_ends_is_an_error_and_no_hang(
         self, tmp_path: Path, how: str
     ) -> None:
-        async def main() -> None:
-            desk = Desk()
-            desk.turn("resp_1").add([delta(0)])
+        desk = Desk()
+        desk.turn("resp_1").add([delta(0)])
+        served = HomeSocket(desk, tmp_path / "s.sock")
+        await served.open()
+        home = Neighbour(tmp_path / "s.sock")
+        if how == "follow":
+            events = aiter(home.follow("ann", "resp_1", after=None))
+        else:
+            resume = Resume(response_id="resp_1")
+            link = await home.resume(resume, ANN, transport="grpc")
+            events = aiter(link.events())
+        assert await anext(events) == [delta(0)]
+        await served.close()
+        with pytest.raises(ApiError) as caught:
+            await anext(events)
+        assert caught.value.code == "server_error"
+        if how == "resume":
+            link.send(Cancel(response_id="resp_1"), ANN)
+            await link.close()
+            await link.close()
+        assert not (tmp_path / "s.sock").exists()
+
+    async def test_a_connection_that_waited_too_long_is_no_obstacle(self, tmp_path: Path) -> None:
+        desk = Desk()
+        home = Neighbour(tmp_path / "s.sock")
+        for _ in range(3):
             served = HomeSocket(desk, tmp_path / "s.sock")
             await served.open()
-            home = Neighbour(tmp_path / "s.sock")
-            if how == "follow":
-                events = aiter(home.follow("ann", "resp_1", after=None))
-            else:
-                resume = Resume(response_id="resp_1")
-                link = await home.resume(resume, ANN, transport="grpc")
-                events = aiter(link.events())
-            assert await anext(events) == [delta(0)]
+            assert await home.look("ann", "resp_1") is None
             await served.close()
-            with pytest.raises(ApiError) as caught:
-                await anext(events)
-            assert caught.value.code == "server_error"
-            if how == "resume":
-                link.send(Cancel(response_id="resp_1"), ANN)
-                await link.close()
-                await link.close()
-            assert not (tmp_path / "s.sock").exists()
+        home.close()
 
-        run(main())
+    async def test_one_that_hangs_is_given_up(self, tmp_path: Path) -> None:
+        forever = asyncio.Event()
 
-    def test_a_connection_that_waited_too_long_is_no_obstacle(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            desk = Desk()
-            home = Neighbour(tmp_path / "s.sock")
-            for _ in range(3):
-                served = HomeSocket(desk, tmp_path / "s.sock")
-                await served.open()
-                assert await home.look("ann", "resp_1") is None
-                await served.close()
-            home.close()
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await forever.wait()
+            writer.close()
 
-        run(main())
+        server = await asyncio.start_unix_server(silent, tmp_path / "s.sock")
+        home = Neighbour(tmp_path / "s.sock", patience=0.05, silence=0.05)
+        calls = [
+            home.look("ann", "resp_1"),
+            home.metrics(),
+            read(home, "resp_1"),
+            home.resume(Resume(response_id="resp_1"), ANN, transport="grpc"),
+        ]
+        for call in calls:
+            assert (await code_of(call))[0] == "server_error"
+        forever.set()
+        server.close()
 
-    def test_one_that_hangs_is_given_up(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            forever = asyncio.Event()
-
-            async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await forever.wait()
-                writer.close()
-
-            server = await asyncio.start_unix_server(silent, tmp_path / "s.sock")
-            home = Neighbour(tmp_path / "s.sock", patience=0.05, silence=0.05)
-            calls = [
-                home.look("ann", "resp_1"),
-                home.metrics(),
-                read(home, "resp_1"),
-                home.resume(Resume(response_id="resp_1"), ANN, transport="grpc"),
-            ]
-            for call in calls:
-                assert (await code_of(call))[0] == "server_error"
-            forever.set()
-            server.close()
-
-        run(main())
-
-    def test_a_stream_that_is_cut_at_any_byte_gives_what_came_and_an_error(
+    async def test_a_stream_that_is_cut_at_any_byte_gives_what_came_and_an_error(
         self, tmp_path: Path
     ) -> None:
-        async def main() -> None:
-            desk = Desk()
-            events = [delta(number) for number in range(3)]
-            desk.turn("resp_1").add(events, over=True)
-            whole: list[bytes] = []
-            async with (
-                asked(desk, tmp_path),
-                cutting(tmp_path, "s.sock", whole.append) as cut,
-            ):
-                home = Neighbour(tmp_path / "cut.sock")
-                cut(2**20)
-                assert await read(home, "resp_1") == events
-                size = sum(map(len, whole))
-                for place in range(size):
-                    cut(place)
-                    found: list[Event] = []
-                    assert (await code_of(read(home, "resp_1", into=found)))[0] == "server_error"
-                    assert found == events[: len(found)]
-                    cut(place)
-                    resume = home.resume(Resume(response_id="resp_2"), ANN, transport="grpc")
-                    assert (await code_of(resume))[0] in ("server_error", "response_not_found")
-
-        run(main())
+        desk = Desk()
+        events = [delta(number) for number in range(3)]
+        desk.turn("resp_1").add(events, over=True)
+        whole: list[bytes] = []
+        async with (
+            asked(desk, tmp_path),
+            cutting(tmp_path, "s.sock", whole.append) as cut,
+        ):
+            home = Neighbour(tmp_path / "cut.sock")
+            cut(2**20)
+            assert await read(home, "resp_1") == events
+            size = sum(map(len, whole))
+            for place in range(size):
+                cut(place)
+                found: list[Event] = []
+                assert (await code_of(read(home, "resp_1", into=found)))[0] == "server_error"
+                assert found == events[: len(found)]
+                cut(place)
+                resume = home.resume(Resume(response_id="resp_2"), ANN, transport="grpc")
+                assert (await code_of(resume))[0] in ("server_error", "response_not_found")
 
 
 @asynccontextmanager
@@ -367,29 +321,38 @@ async def cutting(
 ) -> AsyncIterator[Callable[[int], None]]:
     """A way to a socket, at ``cut.sock``, that ends after so many bytes of answer."""
     left = [0]
+    passing: set[asyncio.Task[None]] = set()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_unix_connection(folder / name)
         asking = asyncio.create_task(_ask(reader, back))
-        while data := await there.read(65536):
-            seen(data)
-            data = data[: left[0]]
-            left[0] -= len(data)
-            writer.write(data)
-            if not left[0]:
-                break
-        asking.cancel()
-        back.close()
-        writer.close()
+        try:
+            while data := await there.read(65536):
+                seen(data)
+                data = data[: left[0]]
+                left[0] -= len(data)
+                writer.write(data)
+                if not left[0]:
+                    break
+        finally:
+            asking.cancel()
+            back.close()
+            writer.close()
+
+    def pass_on_in_a_task(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passing.add(asyncio.create_task(pass_on(reader, writer)))
 
     def cut(place: int) -> None:
         left[0] = place
 
-    server = await asyncio.start_unix_server(pass_on, folder / "cut.sock")
+    server = await asyncio.start_unix_server(pass_on_in_a_task, folder / "cut.sock")
     try:
         yield cut
     finally:
         server.close()
+        for task in passing:
+            task.cancel()
+        await asyncio.wait(passing)
 
 
 async def _ask(reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:

@@ -25,36 +25,30 @@ SLOW = {
 
 
 class TestNeighbourhood:
-    def test_those_that_listen_are_found_and_those_that_have_gone_are_not(
+    async def test_those_that_listen_are_found_and_those_that_have_gone_are_not(
         self, tmp_path: Path
     ) -> None:
-        async def main() -> None:
-            homes = Neighbourhood(tmp_path, OWN)
-            named = IdSource(os.urandom, OTHER).new(RESPONSE)
-            assert homes.home_of(named) is None
-            served = HomeSocket(Desk(), socket_path(tmp_path, OTHER))
-            await served.open()
-            home = homes.home_of(named)
-            assert home is not None
-            assert await home.metrics() == b"turns 0\n"
-            assert list(homes.others()) == [home]
-            await served.close()
-            assert homes.home_of(named) is None
-            assert homes.others() == []
-            homes.close()
+        homes = Neighbourhood(tmp_path, OWN)
+        named = IdSource(os.urandom, OTHER).new(RESPONSE)
+        assert homes.home_of(named) is None
+        served = HomeSocket(Desk(), socket_path(tmp_path, OTHER))
+        await served.open()
+        home = homes.home_of(named)
+        assert home is not None
+        assert await home.metrics() == b"turns 0\n"
+        assert list(homes.others()) == [home]
+        await served.close()
+        assert homes.home_of(named) is None
+        assert homes.others() == []
+        homes.close()
 
-        asyncio.run(main())
-
-    def test_nobody_is_its_own_neighbour(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            served = HomeSocket(Desk(), socket_path(tmp_path, OWN))
-            await served.open()
-            homes = Neighbourhood(tmp_path, OWN)
-            assert homes.home_of(IdSource(os.urandom, OWN).new(RESPONSE)) is None
-            assert homes.others() == []
-            await served.close()
-
-        asyncio.run(main())
+    async def test_nobody_is_its_own_neighbour(self, tmp_path: Path) -> None:
+        served = HomeSocket(Desk(), socket_path(tmp_path, OWN))
+        await served.open()
+        homes = Neighbourhood(tmp_path, OWN)
+        assert homes.home_of(IdSource(os.urandom, OWN).new(RESPONSE)) is None
+        assert homes.others() == []
+        await served.close()
 
     def test_ids_that_name_no_process_have_no_home(self, tmp_path: Path) -> None:
         homes = Neighbourhood(tmp_path / "none", OWN)

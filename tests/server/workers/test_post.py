@@ -1,6 +1,5 @@
 """A process's place among those of its server: alone, and as one of several workers."""
 
-import asyncio
 import os
 import signal
 import socket
@@ -63,24 +62,21 @@ async def directed(folder: Path) -> AsyncIterator[tuple[Ending, socket.socket]]:
             yield ending, control
 
 
-def test_a_process_alone_has_nobody_to_ask_and_counts_by_itself() -> None:
-    async def main() -> None:
-        post, desk = Post(), Desk()
-        assert (post.signals, post.mark, post.shares_ports, post.seal_key) == (
-            ENDS,
-            b"",
-            False,
-            None,
-        )
-        assert post.places("calls", 3) is None
-        assert (post.homes.home_of("resp_1"), post.homes.others()) == (None, ())
-        async with post.reachable(desk), post.directed(Ending()):
-            post.ready()
-            await post.drain(0.0)
-            assert await post.metrics(desk) == b"turns 0\n"
-        assert post.recorded(lambda: b"x")() == b"x"
-
-    asyncio.run(main())
+async def test_a_process_alone_has_nobody_to_ask_and_counts_by_itself() -> None:
+    post, desk = Post(), Desk()
+    assert (post.signals, post.mark, post.shares_ports, post.seal_key) == (
+        ENDS,
+        b"",
+        False,
+        None,
+    )
+    assert post.places("calls", 3) is None
+    assert (post.homes.home_of("resp_1"), post.homes.others()) == (None, ())
+    async with post.reachable(desk), post.directed(Ending()):
+        post.ready()
+        await post.drain(0.0)
+        assert await post.metrics(desk) == b"turns 0\n"
+    assert post.recorded(lambda: b"x")() == b"x"
 
 
 def test_a_worker_is_what_its_order_says(tmp_path: Path) -> None:
@@ -106,30 +102,24 @@ def test_a_worker_that_listens_tells_its_supervisor_if_that_is_there(tmp_path: P
         other.ready()
 
 
-def test_a_worker_is_found_by_the_others_only_while_it_can_be_reached(tmp_path: Path) -> None:
-    async def main() -> None:
-        named = IdSource(os.urandom, MARKS[1]).new(RESPONSE)
-        with posts(tmp_path) as ((post, _), (other, _)):
-            assert post.homes.home_of(named) is None
-            async with other.reachable(Desk()):
-                home = post.homes.home_of(named)
-                assert home is not None
-                assert await home.metrics() == b"turns 0\n"
-                await other.drain(0.0)
-                assert post.homes.home_of(named) is None
-
-    asyncio.run(main())
-
-
-def test_a_worker_that_stops_is_gone_even_if_it_was_not_drained(tmp_path: Path) -> None:
-    async def main() -> None:
-        with posts(tmp_path) as (_, (other, _)):
+async def test_a_worker_is_found_by_the_others_only_while_it_can_be_reached(tmp_path: Path) -> None:
+    named = IdSource(os.urandom, MARKS[1]).new(RESPONSE)
+    with posts(tmp_path) as ((post, _), (other, _)):
+        assert post.homes.home_of(named) is None
+        async with other.reachable(Desk()):
+            home = post.homes.home_of(named)
+            assert home is not None
+            assert await home.metrics() == b"turns 0\n"
             await other.drain(0.0)
-            async with other.reachable(Desk()):
-                assert socket_path(tmp_path, MARKS[1]).exists()
-            assert not socket_path(tmp_path, MARKS[1]).exists()
+            assert post.homes.home_of(named) is None
 
-    asyncio.run(main())
+
+async def test_a_worker_that_stops_is_gone_even_if_it_was_not_drained(tmp_path: Path) -> None:
+    with posts(tmp_path) as (_, (other, _)):
+        await other.drain(0.0)
+        async with other.reachable(Desk()):
+            assert socket_path(tmp_path, MARKS[1]).exists()
+        assert not socket_path(tmp_path, MARKS[1]).exists()
 
 
 def counted(number: int) -> bytes:
@@ -150,51 +140,39 @@ class Counting(Desk):
         return self._told()
 
 
-def test_what_workers_have_counted_is_told_together_and_outlives_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        with posts(tmp_path) as ((post, _), (other, _)):
-            here, there = Counting(post, 2), Counting(other, 3)
-            async with post.reachable(here):
-                async with other.reachable(there):
-                    assert b"n_total 5\n" in await post.metrics(here)
-                    there.number = 4
-                assert b"n_total 6\n" in await post.metrics(here)
-
-    asyncio.run(main())
+async def test_what_workers_have_counted_is_told_together_and_outlives_one(tmp_path: Path) -> None:
+    with posts(tmp_path) as ((post, _), (other, _)):
+        here, there = Counting(post, 2), Counting(other, 3)
+        async with post.reachable(here):
+            async with other.reachable(there):
+                assert b"n_total 5\n" in await post.metrics(here)
+                there.number = 4
+            assert b"n_total 6\n" in await post.metrics(here)
 
 
-def test_a_worker_ends_when_it_is_told_to_drain_and_does_not_wait_when_that_is_urgent(
+async def test_a_worker_ends_when_it_is_told_to_drain_and_does_not_wait_when_that_is_urgent(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with directed(tmp_path) as (ending, control):
-            control.sendall(pack(Drain()))
-            await ending.news.until(lambda: ending.asked == 1)
-            assert ending.pressed == 0
-            control.sendall(pack(Drain(insist=True)))
-            await ending.news.until(lambda: ending.pressed == 1)
-
-    asyncio.run(main())
+    async with directed(tmp_path) as (ending, control):
+        control.sendall(pack(Drain()))
+        await ending.news.until(lambda: ending.asked == 1)
+        assert ending.pressed == 0
+        control.sendall(pack(Drain(insist=True)))
+        await ending.news.until(lambda: ending.pressed == 1)
 
 
-def test_a_worker_ends_when_its_supervisor_is_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with directed(tmp_path) as (ending, control):
-            control.close()
-            await ending.news.until(lambda: ending.asked == 1)
-            assert ending.pressed == 0
-
-    asyncio.run(main())
+async def test_a_worker_ends_when_its_supervisor_is_gone(tmp_path: Path) -> None:
+    async with directed(tmp_path) as (ending, control):
+        control.close()
+        await ending.news.until(lambda: ending.asked == 1)
+        assert ending.pressed == 0
 
 
-def test_signals_ask_a_worker_to_end_however_often_they_come(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with directed(tmp_path) as (ending, _):
-            for times in (1, 2):
-                os.kill(os.getpid(), signal.SIGTERM)
-                await ending.news.until(lambda times=times: ending.asked == times)  # type: ignore[misc]
-            assert ending.pressed == 0
-
+async def test_signals_ask_a_worker_to_end_however_often_they_come(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    asyncio.run(main())
+    async with directed(tmp_path) as (ending, _):
+        for times in (1, 2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await ending.news.until(lambda times=times: ending.asked == times)  # type: ignore[misc]
+        assert ending.pressed == 0
     signal.signal(signal.SIGTERM, before)

@@ -209,16 +209,13 @@ def test_a_warm_up_leaves_its_prompt_in_the_cache_for_the_turn_that_follows(
     assert size - opening <= turn.cached_tokens < size
 
 
-def test_a_warm_up_that_is_cancelled_stops_within_a_batch(
+async def test_a_warm_up_that_is_cancelled_stops_within_a_batch(
     engine: LlamaEngine, watched: Watched
 ) -> None:
-    async def main() -> None:
-        asked = ask("Nobody will read this. " * 120, generate=False)
-        async with aclosing(engine.sample(asked)) as steps:
-            await anext(steps)
-        assert watched.running == 0
-
-    asyncio.run(main())
+    asked = ask("Nobody will read this. " * 120, generate=False)
+    async with aclosing(engine.sample(asked)) as steps:
+        await anext(steps)
+    assert watched.running == 0
     done = [report.done for report in watched.reports if isinstance(report, Progress)]
     assert done[-1] <= 2 * 128
 
@@ -230,16 +227,18 @@ def four() -> Iterator[LlamaEngine]:
     asyncio.run(engine.close())
 
 
-def test_each_turn_of_up_to_four_lanes_computes_what_is_new_and_no_more(four: LlamaEngine) -> None:
-    async def main() -> list[list[tuple[int, int]]]:
-        lanes = [Chat(four, f"lane {at}") for at in range(4)]
-        return [
-            list(await asyncio.gather(*(lane.say(f"Say {at}.", max_output_tokens=6 + at)
-                                        for at, lane in enumerate(lanes))))
-            for _ in range(3)
-        ]  # fmt: skip
-
-    first, *others = asyncio.run(main())
+async def test_each_turn_of_up_to_four_lanes_computes_what_is_new_and_no_more(
+    four: LlamaEngine,
+) -> None:
+    lanes = [Chat(four, f"lane {at}") for at in range(4)]
+    first, *others = [
+        list(
+            await asyncio.gather(
+                *(lane.say(f"Say {at}.", max_output_tokens=6 + at) for at, lane in enumerate(lanes))
+            )
+        )
+        for _ in range(3)
+    ]
     template = ChatTemplate(gguf_metadata.read(find()))
     asked = [len(template.message("user", f"Say {at}.")) + len(template.opening) for at in range(4)]
     assert [new for _, new in first] == asked
@@ -251,48 +250,39 @@ def test_each_turn_of_up_to_four_lanes_computes_what_is_new_and_no_more(four: Ll
             assert new - size in (2, 3)
 
 
-def test_more_lanes_than_slots_are_all_answered_and_lose_only_what_they_had_kept(
+async def test_more_lanes_than_slots_are_all_answered_and_lose_only_what_they_had_kept(
     four: LlamaEngine,
 ) -> None:
-    async def main() -> list[tuple[int, int]]:
-        lanes = [Chat(four, f"of six {at}") for at in range(6)]
-        return [
-            each
-            for _ in range(2)
-            for each in await asyncio.gather(
-                *(lane.say(f"I am {at}.", max_output_tokens=4) for at, lane in enumerate(lanes))
-            )
-        ]
-
-    turns = asyncio.run(main())
+    lanes = [Chat(four, f"of six {at}") for at in range(6)]
+    turns = [
+        each
+        for _ in range(2)
+        for each in await asyncio.gather(
+            *(lane.say(f"I am {at}.", max_output_tokens=4) for at, lane in enumerate(lanes))
+        )
+    ]
     assert len(turns) == 12
     assert all(computed >= new for computed, new in turns[6:])
 
 
-def test_ids_of_what_was_sampled_are_kept_even_where_text_would_become_others(
+async def test_ids_of_what_was_sampled_are_kept_even_where_text_would_become_others(
     four: LlamaEngine,
 ) -> None:
-    async def main() -> tuple[int, int]:
-        chat = Chat(four, "odd")
-        # Sampled letter by letter, and with code points of several tokens.
-        odd = {"type": "json_schema", "name": "x", "schema": {"pattern": "^(u🦊n){3}$"}}
-        await chat.say("Go.", text={"format": odd}, max_output_tokens=40)
-        return await chat.say("And?", max_output_tokens=2)
-
-    computed, new = asyncio.run(main())
+    chat = Chat(four, "odd")
+    # Sampled letter by letter, and with code points of several tokens.
+    odd = {"type": "json_schema", "name": "x", "schema": {"pattern": "^(u🦊n){3}$"}}
+    await chat.say("Go.", text={"format": odd}, max_output_tokens=40)
+    computed, new = await chat.say("And?", max_output_tokens=2)
     assert computed == new
 
 
-def test_what_one_owner_said_is_not_in_the_cache_for_another(four: LlamaEngine) -> None:
-    async def main() -> list[tuple[int, int]]:
-        words = "The same words of everybody. " * 3
-        mine = [Chat(four, f"mine {at}") for at in range(4)]
-        for each in mine:
-            await each.say(words, max_output_tokens=2)
-        yours = Chat(four, "yours", owner="you")
-        return [await yours.say(words, max_output_tokens=2) for _ in range(2)]
-
-    (cold, first), (warm, second) = asyncio.run(main())
+async def test_what_one_owner_said_is_not_in_the_cache_for_another(four: LlamaEngine) -> None:
+    words = "The same words of everybody. " * 3
+    mine = [Chat(four, f"mine {at}") for at in range(4)]
+    for each in mine:
+        await each.say(words, max_output_tokens=2)
+    yours = Chat(four, "yours", owner="you")
+    (cold, first), (warm, second) = [await yours.say(words, max_output_tokens=2) for _ in range(2)]
     assert cold == first
     assert warm == second
 
@@ -423,89 +413,78 @@ def test_log_probabilities_come_with_their_tokens_when_asked_for(engine: LlamaEn
     )
 
 
-def test_closing_while_it_decodes_stops_the_thread(engine: LlamaEngine, watched: Watched) -> None:
-    async def main() -> None:
-        sampling = engine.sample(ask("Count.", **ENDLESS))
-        async for step in sampling:
-            if any(isinstance(delta, TextDelta) for delta in step):
-                break
-        assert watched.running == 1
-        await sampling.aclose()
-        assert watched.running == 0
-
-    asyncio.run(main())
+async def test_closing_while_it_decodes_stops_the_thread(
+    engine: LlamaEngine, watched: Watched
+) -> None:
+    sampling = engine.sample(ask("Count.", **ENDLESS))
+    async for step in sampling:
+        if any(isinstance(delta, TextDelta) for delta in step):
+            break
+    assert watched.running == 1
+    await sampling.aclose()
+    assert watched.running == 0
     assert len(watched.reports) < 100
 
 
-def test_closing_while_it_reads_the_prompt_stops_within_a_batch(
+async def test_closing_while_it_reads_the_prompt_stops_within_a_batch(
     engine: LlamaEngine, watched: Watched
 ) -> None:
-    async def main() -> list[Delta]:
-        sampling = engine.sample(long())
-        step = list(await anext(sampling))
-        assert watched.running == 1
-        await sampling.aclose()
-        assert watched.running == 0
-        return step
-
-    [accepted] = asyncio.run(main())
+    sampling = engine.sample(long())
+    step = list(await anext(sampling))
+    assert watched.running == 1
+    await sampling.aclose()
+    assert watched.running == 0
+    [accepted] = step
     assert isinstance(accepted, Accepted)
     assert accepted.input_tokens > 3 * 128
     assert all(isinstance(report, Progress) for report in watched.reports)
     assert len(watched.reports) <= 3
 
 
-def test_the_end_of_an_answer_is_told_when_its_slot_is_free(
+async def test_the_end_of_an_answer_is_told_when_its_slot_is_free(
     engine: LlamaEngine, watched: Watched
 ) -> None:
-    async def main() -> None:
-        async with aclosing(engine.sample(ask(max_output_tokens=3))) as sampling:
-            async for step in sampling:
-                if isinstance(step[-1], Finish):
-                    assert watched.running == 0
-                    assert all(slot.guest is None for slot in engine._slots._slots)
-
-    asyncio.run(main())
+    async with aclosing(engine.sample(ask(max_output_tokens=3))) as sampling:
+        async for step in sampling:
+            if isinstance(step[-1], Finish):
+                assert watched.running == 0
+                assert all(slot.guest is None for slot in engine._slots._slots)
 
 
-def test_a_lanes_next_turn_has_the_slot_that_its_cancelled_one_leaves(four: LlamaEngine) -> None:
-    async def main() -> tuple[int, int]:
-        lane = Chat(four, "cancelled")
-        await lane.say("One two three four.", max_output_tokens=4)
-        tip = link("Go on.", lane.tip)
-        sampling = four.sample(replace(ask(tip=tip, **ENDLESS), session=lane.lane))
-        await anext(sampling)
-        closing = asyncio.create_task(sampling.aclose())
-        await asyncio.sleep(0)
-        again = await lane.say("Go on!", max_output_tokens=2)
-        await closing
-        return again
-
-    computed, new = asyncio.run(main())
+async def test_a_lanes_next_turn_has_the_slot_that_its_cancelled_one_leaves(
+    four: LlamaEngine,
+) -> None:
+    lane = Chat(four, "cancelled")
+    await lane.say("One two three four.", max_output_tokens=4)
+    tip = link("Go on.", lane.tip)
+    sampling = four.sample(replace(ask(tip=tip, **ENDLESS), session=lane.lane))
+    await anext(sampling)
+    closing = asyncio.create_task(sampling.aclose())
+    await asyncio.sleep(0)
+    again = await lane.say("Go on!", max_output_tokens=2)
+    await closing
+    computed, new = again
     assert computed <= new
 
 
-def test_who_waits_for_a_slot_can_leave_and_who_stays_gets_it(
+async def test_who_waits_for_a_slot_can_leave_and_who_stays_gets_it(
     engine: LlamaEngine, watched: Watched
 ) -> None:
-    async def main() -> str:
-        busy = [engine.sample(ask("Count.", **ENDLESS)) for _ in range(SLOTS)]
-        for each in busy:
-            await anext(each)
-        leaves = asyncio.create_task(deltas_of(engine, ask()))
-        stays = asyncio.create_task(deltas_of(engine, ask()))
-        await until(lambda: len(engine._jobs) == SLOTS + 2)
-        leaves.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaves
-        assert watched.begun == SLOTS
-        await busy[0].aclose()
-        deltas = await asyncio.wait_for(stays, 120)
-        await busy[1].aclose()
-        assert (finish_of(deltas).phases or {})["queue"] > 0
-        return text_in(deltas)
-
-    assert asyncio.run(main())
+    busy = [engine.sample(ask("Count.", **ENDLESS)) for _ in range(SLOTS)]
+    for each in busy:
+        await anext(each)
+    leaves = asyncio.create_task(deltas_of(engine, ask()))
+    stays = asyncio.create_task(deltas_of(engine, ask()))
+    await until(lambda: len(engine._jobs) == SLOTS + 2)
+    leaves.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    assert watched.begun == SLOTS
+    await busy[0].aclose()
+    deltas = await asyncio.wait_for(stays, 120)
+    await busy[1].aclose()
+    assert (finish_of(deltas).phases or {})["queue"] > 0
+    assert text_in(deltas)
     assert watched.begun == SLOTS + 1
 
 
@@ -582,22 +561,19 @@ def test_answers_that_are_over_at_once_leave_their_slots(
     assert answer(engine, ask())
 
 
-def test_closing_the_engine_ends_what_runs_and_every_thread() -> None:
+async def test_closing_the_engine_ends_what_runs_and_every_thread() -> None:
     def threads() -> list[str]:
         return [each.name for each in threading.enumerate() if "tieline-" in each.name]
 
-    async def main() -> None:
-        before = threads()
-        engine = LlamaEngine(slots=1, context=512)
-        runs = asyncio.create_task(deltas_of(engine, ask(**ENDLESS)))
-        waits = asyncio.create_task(deltas_of(engine, ask()))
-        await until(lambda: len(engine._jobs) == 2)
-        await engine.close()
-        for task in (runs, waits):
-            with pytest.raises(EngineError, match="shutting down"):
-                await task
-        assert threads() == before
+    before = threads()
+    engine = LlamaEngine(slots=1, context=512)
+    runs = asyncio.create_task(deltas_of(engine, ask(**ENDLESS)))
+    waits = asyncio.create_task(deltas_of(engine, ask()))
+    await until(lambda: len(engine._jobs) == 2)
+    await engine.close()
+    for task in (runs, waits):
         with pytest.raises(EngineError, match="shutting down"):
-            await deltas_of(engine, ask())
-
-    asyncio.run(main())
+            await task
+    assert threads() == before
+    with pytest.raises(EngineError, match="shutting down"):
+        await deltas_of(engine, ask())

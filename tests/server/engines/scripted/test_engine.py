@@ -57,12 +57,9 @@ def test_the_script_names_the_models() -> None:
     assert [(model.id, model.steering) for model in engine.models()] == [("a", True), ("b", False)]
 
 
-def test_the_same_prompt_gets_the_same_answer() -> None:
-    async def main() -> tuple[list[Delta], list[Delta]]:
-        engine = scripted(says(LONG))
-        return await deltas_of(engine, prompt()), await deltas_of(engine, prompt())
-
-    one, two = asyncio.run(main())
+async def test_the_same_prompt_gets_the_same_answer() -> None:
+    engine = scripted(says(LONG))
+    one, two = await deltas_of(engine, prompt()), await deltas_of(engine, prompt())
     assert one == two
     assert text_in(one) == LONG
 
@@ -119,19 +116,16 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_tokens_come_when_they_are_due_and_a_late_wake_loses_none() -> None:
-    async def main() -> list[int]:
-        clock = Clock()
-        engine = paced(clock, says(LONG), ttft_ms=1000, tokens_per_second=10)
-        counts = []
-        async with aclosing(engine.sample(prompt())) as sampling:
-            await anext(sampling)
-            for now in (101.0, 101.1, 101.65, 101.7, 103.0):
-                clock.now = now
-                counts.append(tokens_in(await anext(sampling)))
-        return counts
-
-    assert asyncio.run(main()) == [1, 1, 5, 1, 13]
+async def test_tokens_come_when_they_are_due_and_a_late_wake_loses_none() -> None:
+    clock = Clock()
+    engine = paced(clock, says(LONG), ttft_ms=1000, tokens_per_second=10)
+    counts = []
+    async with aclosing(engine.sample(prompt())) as sampling:
+        await anext(sampling)
+        for now in (101.0, 101.1, 101.65, 101.7, 103.0):
+            clock.now = now
+            counts.append(tokens_in(await anext(sampling)))
+    assert counts == [1, 1, 5, 1, 13]
 
 
 def test_a_rule_has_its_own_pace() -> None:
@@ -160,7 +154,7 @@ def test_real_time_keeps_the_rate_without_drift() -> None:
     assert took >= 0.02 + 299 / 2000 - 1e-6
 
 
-def test_a_stall_pauses_the_answer_and_moves_what_follows() -> None:
+async def test_a_stall_pauses_the_answer_and_moves_what_follows() -> None:
     rule = {
         "emit": [
             {"type": "message", "text": "before"},
@@ -169,20 +163,17 @@ def test_a_stall_pauses_the_answer_and_moves_what_follows() -> None:
         ]
     }
 
-    async def main() -> tuple[list[str], bool]:
-        clock = Clock()
-        engine = paced(clock, rule, tokens_per_second=None, ttft_ms=0)
-        async with aclosing(engine.sample(prompt())) as sampling:
-            await anext(sampling)
-            texts = [text_in(await anext(sampling))]
-            following = asyncio.ensure_future(anext(sampling))
-            await settled()
-            waiting = not following.done()
-            clock.now += 0.005
-            texts.append(text_in(await following))
-        return texts, waiting
-
-    assert asyncio.run(main()) == (["before", "after"], True)
+    clock = Clock()
+    engine = paced(clock, rule, tokens_per_second=None, ttft_ms=0)
+    async with aclosing(engine.sample(prompt())) as sampling:
+        await anext(sampling)
+        texts = [text_in(await anext(sampling))]
+        following = asyncio.ensure_future(anext(sampling))
+        await settled()
+        waiting = not following.done()
+        clock.now += 0.005
+        texts.append(text_in(await following))
+    assert (texts, waiting) == (["before", "after"], True)
 
 
 # Limits and faults.
@@ -241,14 +232,11 @@ def test_a_budget_below_the_break_cuts_before_it() -> None:
     assert finish_of(deltas).reason == "length"
 
 
-def test_a_break_at_the_very_budget_breaks() -> None:
+async def test_a_break_at_the_very_budget_breaks() -> None:
     emit = [{"type": "message", "text": "1234567"}, {**ERROR, "after_tokens": 4}]
 
-    async def main() -> None:
-        await deltas_of(scripted({"emit": emit}), prompt(budget=4))
-
     with pytest.raises(EngineError):
-        asyncio.run(main())
+        await deltas_of(scripted({"emit": emit}), prompt(budget=4))
 
 
 def test_a_long_summary_comes_in_bounded_steps() -> None:
@@ -258,19 +246,16 @@ def test_a_long_summary_comes_in_bounded_steps() -> None:
     assert max(len(step) for step in steps) == 2 * STEP
 
 
-def test_a_stall_before_a_refusal_delays_it() -> None:
-    async def main() -> tuple[bool, str]:
-        clock = Clock()
-        engine = paced(clock, {"emit": [{"type": "stall", "seconds": 0.005}, ERROR]})
-        first = asyncio.ensure_future(anext(engine.sample(prompt())))
-        await settled()
-        waiting = not first.done()
-        clock.now += 0.005
-        with pytest.raises(EngineError) as caught:
-            await first
-        return waiting, caught.value.code
-
-    assert asyncio.run(main()) == (True, "slow_down")
+async def test_a_stall_before_a_refusal_delays_it() -> None:
+    clock = Clock()
+    engine = paced(clock, {"emit": [{"type": "stall", "seconds": 0.005}, ERROR]})
+    first = asyncio.ensure_future(anext(engine.sample(prompt())))
+    await settled()
+    waiting = not first.done()
+    clock.now += 0.005
+    with pytest.raises(EngineError) as caught:
+        await first
+    assert (waiting, caught.value.code) == (True, "slow_down")
 
 
 # Cancelling.
@@ -278,48 +263,39 @@ def test_a_stall_before_a_refusal_delays_it() -> None:
 SLOW = {"ttft_ms": 3_600_000, "tokens_per_second": 1}
 
 
-def test_cancelling_before_the_first_token_is_counted_once_and_frees_at_once() -> None:
-    async def main() -> tuple[int, int, list[str]]:
-        engine = scripted(says(LONG), pace=SLOW)
+async def test_cancelling_before_the_first_token_is_counted_once_and_frees_at_once() -> None:
+    engine = scripted(says(LONG), pace=SLOW)
 
-        async def read() -> None:
-            async with aclosing(engine.sample(prompt(response_id="resp_a"))) as sampling:
-                async for _ in sampling:
-                    pass
+    async def read() -> None:
+        async with aclosing(engine.sample(prompt(response_id="resp_a"))) as sampling:
+            async for _ in sampling:
+                pass
 
-        reader = asyncio.create_task(read())
-        await settled()
-        running = engine.running
-        reader.cancel()
-        await asyncio.wait({reader}, timeout=1)
-        return running, engine.running, list(engine.aborted)
-
-    assert asyncio.run(main()) == (1, 0, ["resp_a"])
+    reader = asyncio.create_task(read())
+    await settled()
+    running = engine.running
+    reader.cancel()
+    await asyncio.wait({reader}, timeout=1)
+    assert (running, engine.running, list(engine.aborted)) == (1, 0, ["resp_a"])
 
 
-def test_closing_between_steps_is_counted_once() -> None:
-    async def main() -> tuple[int, list[str]]:
-        engine = scripted(says(LONG))
-        sampling = engine.sample(prompt(response_id="resp_b"))
-        for _ in range(3):
-            await anext(sampling)
-        await sampling.aclose()
-        await sampling.aclose()
-        return engine.running, list(engine.aborted)
-
-    assert asyncio.run(main()) == (0, ["resp_b"])
+async def test_closing_between_steps_is_counted_once() -> None:
+    engine = scripted(says(LONG))
+    sampling = engine.sample(prompt(response_id="resp_b"))
+    for _ in range(3):
+        await anext(sampling)
+    await sampling.aclose()
+    await sampling.aclose()
+    assert (engine.running, list(engine.aborted)) == (0, ["resp_b"])
 
 
-def test_closing_after_the_end_counts_nothing() -> None:
-    async def main() -> tuple[int, int, int]:
-        engine = scripted(says("hi"))
-        async with aclosing(engine.sample(prompt())) as sampling:
-            async for step in sampling:
-                if isinstance(step[-1], Finish):
-                    break
-        return engine.started, engine.running, len(engine.aborted)
-
-    assert asyncio.run(main()) == (1, 0, 0)
+async def test_closing_after_the_end_counts_nothing() -> None:
+    engine = scripted(says("hi"))
+    async with aclosing(engine.sample(prompt())) as sampling:
+        async for step in sampling:
+            if isinstance(step[-1], Finish):
+                break
+    assert (engine.started, engine.running, len(engine.aborted)) == (1, 0, 0)
 
 
 def test_a_refusal_or_a_break_counts_as_no_abort() -> None:
@@ -328,20 +304,17 @@ def test_a_refusal_or_a_break_counts_as_no_abort() -> None:
     assert (engine.running, len(engine.aborted)) == (0, 0)
 
 
-def test_closing_the_engine_ends_what_runs_and_refuses_what_comes() -> None:
-    async def main() -> list[str]:
-        engine = scripted(says(LONG), pace=SLOW)
-        running = asyncio.create_task(deltas_of(engine, prompt()))
-        await settled()
-        await engine.close()
-        codes = []
-        for work in (running, deltas_of(engine, prompt())):
-            with pytest.raises(EngineError) as caught:
-                await asyncio.wait_for(work, 1)
-            codes.append(caught.value.code)
-        return codes
-
-    assert asyncio.run(main()) == ["engine_unavailable", "engine_unavailable"]
+async def test_closing_the_engine_ends_what_runs_and_refuses_what_comes() -> None:
+    engine = scripted(says(LONG), pace=SLOW)
+    running = asyncio.create_task(deltas_of(engine, prompt()))
+    await settled()
+    await engine.close()
+    codes = []
+    for work in (running, deltas_of(engine, prompt())):
+        with pytest.raises(EngineError) as caught:
+            await asyncio.wait_for(work, 1)
+        codes.append(caught.value.code)
+    assert codes == ["engine_unavailable", "engine_unavailable"]
 
 
 # Counting.
@@ -427,12 +400,9 @@ def test_without_a_stated_usage_the_deltas_are_what_counts() -> None:
     assert finish_of(deltas) == Finish(reason="stop")
 
 
-def test_generate_false_is_refused_where_its_rule_refuses() -> None:
-    async def main() -> None:
-        await deltas_of(scripted({"emit": ERROR}), prompt(generate=False))
-
+async def test_generate_false_is_refused_where_its_rule_refuses() -> None:
     with pytest.raises(EngineError):
-        asyncio.run(main())
+        await deltas_of(scripted({"emit": ERROR}), prompt(generate=False))
 
 
 def test_large_input_is_counted_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,94 +15,76 @@ class Clock:
         return self.now
 
 
-def test_nobody_is_woken_before_their_time() -> None:
-    async def main() -> list[bool]:
-        clock = Clock()
-        ticker = Ticker(clock)
-        soon = asyncio.ensure_future(ticker.until(50.001))
-        later = asyncio.ensure_future(ticker.until(50.003))
-        await asyncio.sleep(0)
-        clock.now = 50.002
-        await soon
-        done = [later.done()]
-        clock.now = 50.003
-        await later
-        return [*done, later.done()]
-
-    assert asyncio.run(main()) == [False, True]
+async def test_nobody_is_woken_before_their_time() -> None:
+    clock = Clock()
+    ticker = Ticker(clock)
+    soon = asyncio.ensure_future(ticker.until(50.001))
+    later = asyncio.ensure_future(ticker.until(50.003))
+    await asyncio.sleep(0)
+    clock.now = 50.002
+    await soon
+    done = [later.done()]
+    clock.now = 50.003
+    await later
+    assert [*done, later.done()] == [False, True]
 
 
-def test_who_waits_for_less_is_woken_first_whoever_came_first() -> None:
-    async def main() -> list[str]:
-        ticker, order = Ticker(time.monotonic), []
+async def test_who_waits_for_less_is_woken_first_whoever_came_first() -> None:
+    ticker, order = Ticker(time.monotonic), []
 
-        async def wait(name: str, seconds: float) -> None:
-            await ticker.until(time.monotonic() + seconds)
-            order.append(name)
+    async def wait(name: str, seconds: float) -> None:
+        await ticker.until(time.monotonic() + seconds)
+        order.append(name)
 
-        await asyncio.gather(wait("c", 0.03), wait("a", 0.001), wait("b", 0.015))
-        return order
-
-    assert asyncio.run(main()) == ["a", "b", "c"]
+    await asyncio.gather(wait("c", 0.03), wait("a", 0.001), wait("b", 0.015))
+    assert order == ["a", "b", "c"]
 
 
-def test_one_timer_serves_all_who_are_due() -> None:
-    async def main() -> int:
-        loop = asyncio.get_running_loop()
-        timers = 0
-        call_later = loop.call_later
+async def test_one_timer_serves_all_who_are_due() -> None:
+    loop = asyncio.get_running_loop()
+    timers = 0
+    call_later = loop.call_later
 
-        def counting(*args: object, **kwargs: object) -> asyncio.TimerHandle:
-            nonlocal timers
-            timers += 1
-            return call_later(*args, **kwargs)  # type: ignore[arg-type]
+    def counting(*args: object, **kwargs: object) -> asyncio.TimerHandle:
+        nonlocal timers
+        timers += 1
+        return call_later(*args, **kwargs)  # type: ignore[arg-type]
 
-        loop.call_later = counting  # type: ignore[method-assign]
-        clock = Clock()
-        ticker = Ticker(clock)
-        waiting = asyncio.gather(*(ticker.until(50.002) for _ in range(100)))
-        await asyncio.sleep(0)
-        clock.now = 50.002
-        await waiting
-        return timers
-
-    assert asyncio.run(main()) == 1
+    loop.call_later = counting  # type: ignore[method-assign]
+    clock = Clock()
+    ticker = Ticker(clock)
+    waiting = asyncio.gather(*(ticker.until(50.002) for _ in range(100)))
+    await asyncio.sleep(0)
+    clock.now = 50.002
+    await waiting
+    assert timers == 1
 
 
-def test_a_time_that_has_passed_lets_the_loop_run_once() -> None:
-    async def main() -> list[str]:
-        order: list[str] = []
-        asyncio.get_running_loop().call_soon(order.append, "loop")
-        await Ticker(time.monotonic).until(0)
-        return [*order, "waiter"]
-
-    assert asyncio.run(main()) == ["loop", "waiter"]
+async def test_a_time_that_has_passed_lets_the_loop_run_once() -> None:
+    order: list[str] = []
+    asyncio.get_running_loop().call_soon(order.append, "loop")
+    await Ticker(time.monotonic).until(0)
+    assert [*order, "waiter"] == ["loop", "waiter"]
 
 
-def test_who_gives_up_leaves_nothing_behind() -> None:
-    async def main() -> tuple[int, set[asyncio.Task[object]]]:
-        ticker = Ticker(time.monotonic)
-        tasks = [asyncio.ensure_future(ticker.until(time.monotonic() + 3600)) for _ in range(1000)]
-        await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        return len(ticker), asyncio.all_tasks() - {asyncio.current_task()}
-
-    assert asyncio.run(main()) == (0, set())
+async def test_who_gives_up_leaves_nothing_behind() -> None:
+    ticker = Ticker(time.monotonic)
+    tasks = [asyncio.ensure_future(ticker.until(time.monotonic() + 3600)) for _ in range(1000)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert (len(ticker), asyncio.all_tasks() - {asyncio.current_task()}) == (0, set())
 
 
-def test_giving_up_does_not_disturb_the_others() -> None:
-    async def main() -> str:
-        ticker = Ticker(time.monotonic)
-        gone = asyncio.ensure_future(ticker.until(time.monotonic() + 0.001))
-        stays = asyncio.ensure_future(ticker.until(time.monotonic() + 0.005))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.wait_for(stays, 5)
-        return "woken"
-
-    assert asyncio.run(main()) == "woken"
+async def test_giving_up_does_not_disturb_the_others() -> None:
+    ticker = Ticker(time.monotonic)
+    gone = asyncio.ensure_future(ticker.until(time.monotonic() + 0.001))
+    stays = asyncio.ensure_future(ticker.until(time.monotonic() + 0.005))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait_for(stays, 5)
+    assert "woken" == "woken"
 
 
 def test_a_ticker_serves_one_loop_after_another() -> None:
@@ -118,16 +100,13 @@ def test_a_ticker_serves_one_loop_after_another() -> None:
     asyncio.run(asyncio.wait_for(ticker.until(time.monotonic() + 0.001), 5))
 
 
-def test_all_can_be_woken_before_their_time() -> None:
-    async def main() -> str:
-        ticker = Ticker(time.monotonic)
-        waiting = asyncio.gather(*(ticker.until(time.monotonic() + 3600) for _ in range(3)))
-        await asyncio.sleep(0)
-        ticker.wake_all()
-        await asyncio.wait_for(waiting, 5)
-        return "woken"
-
-    assert asyncio.run(main()) == "woken"
+async def test_all_can_be_woken_before_their_time() -> None:
+    ticker = Ticker(time.monotonic)
+    waiting = asyncio.gather(*(ticker.until(time.monotonic() + 3600) for _ in range(3)))
+    await asyncio.sleep(0)
+    ticker.wake_all()
+    await asyncio.wait_for(waiting, 5)
+    assert "woken" == "woken"
 
 
 async def allowance(pacer: Pacer, ticker: Ticker, sent: int) -> int:
@@ -148,46 +127,37 @@ def test_an_unlimited_pace_waits_for_the_time_to_the_first_token() -> None:
     assert pacer.due(0) == 50.25
 
 
-def test_token_n_is_due_at_start_and_time_to_first_and_n_over_rate() -> None:
-    async def main() -> list[int]:
-        clock = Clock()
-        pace = Pace(ttft_ms=2000, tokens_per_second=4)
-        ticker = Ticker(clock)
-        pacer = Pacer(pace, ticker, start=clock.now)
-        allowed: list[int] = []
-        for now in (52.0, 52.25, 52.99, 54.0):
-            clock.now = now
-            allowed.append(await allowance(pacer, ticker, sum(allowed)))
-        return allowed
-
-    assert asyncio.run(main()) == [1, 1, 2, 5]
+async def test_token_n_is_due_at_start_and_time_to_first_and_n_over_rate() -> None:
+    clock = Clock()
+    pace = Pace(ttft_ms=2000, tokens_per_second=4)
+    ticker = Ticker(clock)
+    pacer = Pacer(pace, ticker, start=clock.now)
+    allowed: list[int] = []
+    for now in (52.0, 52.25, 52.99, 54.0):
+        clock.now = now
+        allowed.append(await allowance(pacer, ticker, sum(allowed)))
+    assert allowed == [1, 1, 2, 5]
 
 
-def test_a_backlog_is_handed_out_in_bounded_steps() -> None:
-    async def main() -> list[int]:
-        clock = Clock()
-        ticker = Ticker(clock)
-        pacer = Pacer(Pace(tokens_per_second=1000), ticker, start=clock.now)
-        clock.now += 0.0795
-        allowed: list[int] = []
-        while sum(allowed) < 80:
-            allowed.append(await allowance(pacer, ticker, sum(allowed)))
-        return allowed
-
-    assert asyncio.run(main()) == [STEP, STEP, 80 - 2 * STEP]
+async def test_a_backlog_is_handed_out_in_bounded_steps() -> None:
+    clock = Clock()
+    ticker = Ticker(clock)
+    pacer = Pacer(Pace(tokens_per_second=1000), ticker, start=clock.now)
+    clock.now += 0.0795
+    allowed: list[int] = []
+    while sum(allowed) < 80:
+        allowed.append(await allowance(pacer, ticker, sum(allowed)))
+    assert allowed == [STEP, STEP, 80 - 2 * STEP]
 
 
-def test_a_stall_moves_everything_after_it() -> None:
-    async def main() -> int:
-        clock = Clock()
-        ticker = Ticker(clock)
-        pacer = Pacer(Pace(tokens_per_second=1000), ticker, start=clock.now)
-        sent = await allowance(pacer, ticker, 0)
-        stalled = asyncio.ensure_future(pacer.stall(0.004))
-        await asyncio.sleep(0)
-        clock.now += 0.004
-        await stalled
-        clock.now += 0.002
-        return await allowance(pacer, ticker, sent)
-
-    assert asyncio.run(main()) == 2
+async def test_a_stall_moves_everything_after_it() -> None:
+    clock = Clock()
+    ticker = Ticker(clock)
+    pacer = Pacer(Pace(tokens_per_second=1000), ticker, start=clock.now)
+    sent = await allowance(pacer, ticker, 0)
+    stalled = asyncio.ensure_future(pacer.stall(0.004))
+    await asyncio.sleep(0)
+    clock.now += 0.004
+    await stalled
+    clock.now += 0.002
+    assert (await allowance(pacer, ticker, sent)) == 2

@@ -86,13 +86,10 @@ def test_where_it_has_none_the_first_that_was_tried_is_named() -> None:
     assert "/v1/chat/completions answers with" in refusal((), Wanted())
 
 
-def test_state_is_of_the_mode_responses_and_nothing_else_is_tried() -> None:
-    async def main() -> None:
-        async with upstream() as server:
-            with pytest.raises(UpstreamError, match="/v1/responses keeps no responses"):
-                await choose(server, Wanted(state=True), refusing(501))
-
-    run(main())
+async def test_state_is_of_the_mode_responses_and_nothing_else_is_tried() -> None:
+    async with upstream() as server:
+        with pytest.raises(UpstreamError, match="/v1/responses keeps no responses"):
+            await choose(server, Wanted(state=True), refusing(501))
 
 
 @pytest.mark.parametrize("mode", ["chat", "completions"])

@@ -186,69 +186,57 @@ async def scripted(plan: Any, **members: Any) -> AsyncIterator[tuple[UpstreamSer
             yield server, engine
 
 
-def test_a_turn_is_ids_and_asks_for_ids() -> None:
-    async def main() -> None:
-        async with scripted(Scripted("fine")) as (server, engine):
-            assert text_in(await deltas_of(engine, ask(engine))) == "fine"
-            (body,) = server.bodies
-            assert body["model"] == MODEL
-            assert body["return_token_ids"] is True
-            assert body["max_tokens"] == 16
-            assert body["stop_token_ids"] == [2]
-            assert body["prompt"][0] == 1
-            assert "messages" not in body
-
-    run(main())
+async def test_a_turn_is_ids_and_asks_for_ids() -> None:
+    async with scripted(Scripted("fine")) as (server, engine):
+        assert text_in(await deltas_of(engine, ask(engine))) == "fine"
+        (body,) = server.bodies
+        assert body["model"] == MODEL
+        assert body["return_token_ids"] is True
+        assert body["max_tokens"] == 16
+        assert body["stop_token_ids"] == [2]
+        assert body["prompt"][0] == 1
+        assert "messages" not in body
 
 
-def test_what_was_said_is_sent_as_the_ids_that_it_came_as() -> None:
+async def test_what_was_said_is_sent_as_the_ids_that_it_came_as() -> None:
     odd = (*"fi", "ne")
 
-    async def main() -> None:
-        async with scripted(Scripted(*odd)) as (server, engine):
-            first = ask(engine)
-            await deltas_of(engine, first)
-            answer = link([{"role": "assistant", "content": "fine"}], first.tip, output=True)
-            await deltas_of(engine, ask(engine, "on", after=answer))
-            sampled = [each for text in odd for each in COMPLETIONS.ids(text)]
-            before, after = (body["prompt"] for body in server.bodies)
-            assert after[: len(before) + len(sampled)] == before + sampled
-            assert COMPLETIONS.ids("fine") != sampled
-
-    run(main())
+    async with scripted(Scripted(*odd)) as (server, engine):
+        first = ask(engine)
+        await deltas_of(engine, first)
+        answer = link([{"role": "assistant", "content": "fine"}], first.tip, output=True)
+        await deltas_of(engine, ask(engine, "on", after=answer))
+        sampled = [each for text in odd for each in COMPLETIONS.ids(text)]
+        before, after = (body["prompt"] for body in server.bodies)
+        assert after[: len(before) + len(sampled)] == before + sampled
+        assert COMPLETIONS.ids("fine") != sampled
 
 
 @pytest.mark.parametrize("instructions", [None, "Be brief."])
-def test_the_ids_of_turns_and_forks_are_those_of_the_whole(instructions: str | None) -> None:
-    async def main() -> None:
-        async with scripted(Scripted("fine")) as (server, engine):
-            first = ask(engine, instructions=instructions)
-            said = [{"role": "assistant", "content": "fine"}]
-            answer = link(said, first.tip, output=True)
-            one, two = link("one", answer), link("two", answer)
-            further = link("more", link(said, one, output=True))
-            for tip in (first.tip, one, two, further):
-                given = ask(engine, tip=tip, instructions=instructions)
-                await deltas_of(engine, given)
-                whole = engine._mode._builder(given).build(given)
-                assert server.bodies[-1]["prompt"] == whole.ids
-
-    run(main())
+async def test_the_ids_of_turns_and_forks_are_those_of_the_whole(instructions: str | None) -> None:
+    async with scripted(Scripted("fine")) as (server, engine):
+        first = ask(engine, instructions=instructions)
+        said = [{"role": "assistant", "content": "fine"}]
+        answer = link(said, first.tip, output=True)
+        one, two = link("one", answer), link("two", answer)
+        further = link("more", link(said, one, output=True))
+        for tip in (first.tip, one, two, further):
+            given = ask(engine, tip=tip, instructions=instructions)
+            await deltas_of(engine, given)
+            whole = engine._mode._builder(given).build(given)
+            assert server.bodies[-1]["prompt"] == whole.ids
 
 
-def test_owners_are_kept_apart_by_salts_that_do_not_name_them() -> None:
-    async def main() -> None:
-        async with scripted(Scripted("fine")) as (server, engine):
-            for owner in ("alice", "bob", "alice"):
-                await deltas_of(engine, replace(ask(engine), owner=owner))
-            salts = [body["cache_salt"] for body in server.bodies]
-            assert salts[0] == salts[2] != salts[1]
-            assert not any(name in salt for salt in salts for name in ("alice", "bob"))
-        async with scripted(Scripted("fine")) as (server, engine):
-            await deltas_of(engine, replace(ask(engine), owner="alice"))
-            assert server.bodies[0]["cache_salt"] not in salts
-
-    run(main())
+async def test_owners_are_kept_apart_by_salts_that_do_not_name_them() -> None:
+    async with scripted(Scripted("fine")) as (server, engine):
+        for owner in ("alice", "bob", "alice"):
+            await deltas_of(engine, replace(ask(engine), owner=owner))
+        salts = [body["cache_salt"] for body in server.bodies]
+        assert salts[0] == salts[2] != salts[1]
+        assert not any(name in salt for salt in salts for name in ("alice", "bob"))
+    async with scripted(Scripted("fine")) as (server, engine):
+        await deltas_of(engine, replace(ask(engine), owner="alice"))
+        assert server.bodies[0]["cache_salt"] not in salts
 
 
 @pytest.mark.parametrize("obeys", ["grammar", "json", None])
@@ -260,31 +248,30 @@ def test_owners_are_kept_apart_by_salts_that_do_not_name_them() -> None:
     ],
     ids=["compact", "with white space"],
 )
-def test_a_forced_call_is_asked_for_as_the_upstream_keeps_to_it_and_read(
+async def test_a_forced_call_is_asked_for_as_the_upstream_keeps_to_it_and_read(
     obeys: str | None, call: str
 ) -> None:
     pieces = [call[at : at + 3] for at in range(0, len(call), 3)]
     if obeys == "grammar":
         pieces = [each for each in pieces if call[0] == "{"] or [call.replace("\n", "").strip()]
 
-    async def main() -> None:
-        async with scripted(Scripted(*pieces, obeys=obeys)) as (server, engine):
-            given = ask(engine, tools=[WEATHER], tool_choice="required", max_output_tokens=64)
-            if obeys == "grammar" and call[0] != "{":
-                with pytest.raises(EngineError):
-                    await deltas_of(engine, given)
-                return
-            deltas = await deltas_of(engine, given)
-            assert [type(each) for each in deltas if isinstance(each, CallStart)] == [CallStart]
-            assert arguments_in(deltas) == {"city": "Oslo", "unit": "celsius"}
-            (body,) = server.bodies
-            assert body.get("structured_outputs", {}).keys() == ({obeys} if obeys else set())
-
-    run(main())
+    async with scripted(Scripted(*pieces, obeys=obeys)) as (server, engine):
+        given = ask(engine, tools=[WEATHER], tool_choice="required", max_output_tokens=64)
+        if obeys == "grammar" and call[0] != "{":
+            with pytest.raises(EngineError):
+                await deltas_of(engine, given)
+            return
+        deltas = await deltas_of(engine, given)
+        assert [type(each) for each in deltas if isinstance(each, CallStart)] == [CallStart]
+        assert arguments_in(deltas) == {"city": "Oslo", "unit": "celsius"}
+        (body,) = server.bodies
+        assert body.get("structured_outputs", {}).keys() == ({obeys} if obeys else set())
 
 
 @pytest.mark.parametrize("obeys", ["grammar", "json", None])
-def test_only_one_that_samples_by_llguidance_is_sent_what_that_follows(obeys: str | None) -> None:
+async def test_only_one_that_samples_by_llguidance_is_sent_what_that_follows(
+    obeys: str | None,
+) -> None:
     """SC-11, SC-15: the rows hold for it; others are sent the client's schema as it is."""
     parameters = {
         "type": "object",
@@ -294,34 +281,31 @@ def test_only_one_that_samples_by_llguidance_is_sent_what_that_follows(obeys: st
     tool = {"type": "function", "name": "look", "parameters": parameters, "strict": True}
     form = {"type": "json_schema", "name": "x", "schema": parameters, "strict": True}
 
-    async def main() -> None:
-        said = '{"name":"get_weather","arguments":{}}'
-        async with scripted(Scripted(said, obeys=obeys)) as (server, engine):
-            forced = ask(engine, tools=[WEATHER, tool], tool_choice="required")
-            written = ask(engine, text={"format": form})
-            if obeys == "grammar":
-                for given, code, param in (
-                    (forced, "invalid_function_parameters", "tools[1].parameters"),
-                    (written, "invalid_json_schema", "text.format.schema"),
-                ):
-                    with pytest.raises(EngineError) as caught:
-                        await deltas_of(engine, given)
-                    assert (caught.value.code, caught.value.param) == (code, param)
-                assert not server.bodies
-                return
-            for given in (forced, written):
-                await deltas_of(engine, given)
-            bodies = [body.get("structured_outputs") for body in server.bodies]
-            if obeys is None:
-                assert bodies == [None, None]
-                return
-            calls, text = (body["json"] for body in bodies if body is not None)
-            arguments = calls["anyOf"][1]["properties"]["arguments"]
-            assert arguments["$defs"] == parameters["$defs"]
-            assert arguments["properties"]["unit"] == {"type": "STRING"}
-            assert text == parameters
-
-    run(main())
+    said = '{"name":"get_weather","arguments":{}}'
+    async with scripted(Scripted(said, obeys=obeys)) as (server, engine):
+        forced = ask(engine, tools=[WEATHER, tool], tool_choice="required")
+        written = ask(engine, text={"format": form})
+        if obeys == "grammar":
+            for given, code, param in (
+                (forced, "invalid_function_parameters", "tools[1].parameters"),
+                (written, "invalid_json_schema", "text.format.schema"),
+            ):
+                with pytest.raises(EngineError) as caught:
+                    await deltas_of(engine, given)
+                assert (caught.value.code, caught.value.param) == (code, param)
+            assert not server.bodies
+            return
+        for given in (forced, written):
+            await deltas_of(engine, given)
+        bodies = [body.get("structured_outputs") for body in server.bodies]
+        if obeys is None:
+            assert bodies == [None, None]
+            return
+        calls, text = (body["json"] for body in bodies if body is not None)
+        arguments = calls["anyOf"][1]["properties"]["arguments"]
+        assert arguments["$defs"] == parameters["$defs"]
+        assert arguments["properties"]["unit"] == {"type": "STRING"}
+        assert text == parameters
 
 
 @pytest.mark.parametrize(
@@ -333,63 +317,51 @@ def test_only_one_that_samples_by_llguidance_is_sent_what_that_follows(obeys: st
         ('{"na', TextDelta),
     ],
 )
-def test_where_the_model_may_choose_its_text_decides(said: str, kind: type) -> None:
-    async def main() -> None:
-        async with scripted(Scripted(*said)) as (_, engine):
-            deltas = await deltas_of(engine, ask(engine, tools=[WEATHER], max_output_tokens=64))
-            assert isinstance(deltas[1], kind)
-            if kind is TextDelta:
-                assert text_in(deltas) == said
-
-    run(main())
+async def test_where_the_model_may_choose_its_text_decides(said: str, kind: type) -> None:
+    async with scripted(Scripted(*said)) as (_, engine):
+        deltas = await deltas_of(engine, ask(engine, tools=[WEATHER], max_output_tokens=64))
+        assert isinstance(deltas[1], kind)
+        if kind is TextDelta:
+            assert text_in(deltas) == said
 
 
 @pytest.mark.parametrize(
     "said", ['{"name": "get_weather", "arguments": {"city"', '{"name":"get_weather","arguments":x']
 )
-def test_a_call_that_is_no_json_fails_typed(said: str) -> None:
-    async def main() -> None:
-        async with scripted(Scripted(*said)) as (_, engine):
-            given = ask(engine, tools=[WEATHER], tool_choice="required", max_output_tokens=64)
-            with pytest.raises(EngineError) as caught:
-                await deltas_of(engine, given)
-            assert caught.value.code == "server_error"
-
-    run(main())
+async def test_a_call_that_is_no_json_fails_typed(said: str) -> None:
+    async with scripted(Scripted(*said)) as (_, engine):
+        given = ask(engine, tools=[WEATHER], tool_choice="required", max_output_tokens=64)
+        with pytest.raises(EngineError) as caught:
+            await deltas_of(engine, given)
+        assert caught.value.code == "server_error"
 
 
-def test_what_does_not_fit_is_refused_or_cut_at_the_beginning_by_count() -> None:
-    async def main() -> None:
-        async with scripted(Scripted("fine")) as (server, engine):
-            tip = link("word " * 900)
-            for at in range(8):
-                said = [{"role": "assistant", "content": f"answer {at} " + "yes " * 200}]
-                tip = link("word " * 300, link(said, tip, output=True))
-            with pytest.raises(EngineError) as caught:
-                await deltas_of(engine, ask(engine, tip=tip))
-            assert caught.value.code == "context_length_exceeded"
-            await deltas_of(engine, ask(engine, tip=tip, truncation="auto"))
-            (body,) = server.bodies
-            assert 3500 < len(body["prompt"]) <= 4096 - 16
-
-    run(main())
+async def test_what_does_not_fit_is_refused_or_cut_at_the_beginning_by_count() -> None:
+    async with scripted(Scripted("fine")) as (server, engine):
+        tip = link("word " * 900)
+        for at in range(8):
+            said = [{"role": "assistant", "content": f"answer {at} " + "yes " * 200}]
+            tip = link("word " * 300, link(said, tip, output=True))
+        with pytest.raises(EngineError) as caught:
+            await deltas_of(engine, ask(engine, tip=tip))
+        assert caught.value.code == "context_length_exceeded"
+        await deltas_of(engine, ask(engine, tip=tip, truncation="auto"))
+        (body,) = server.bodies
+        assert 3500 < len(body["prompt"]) <= 4096 - 16
 
 
-def test_turn_200_renders_what_turn_5_does() -> None:
-    async def main() -> None:
-        async with scripted(Scripted("fine")) as (_, engine):
-            work, costs = Work(), []
-            tip: ChainNode | None = None
-            for at in range(200):
-                before = work.render
-                given = ask(engine, f"{at:04}", after=tip, work=work)
-                await deltas_of(engine, given)
-                costs.append(work.render - before)
-                said = [{"role": "assistant", "content": "fine"}]
-                tip = link(said, given.tip, output=True)
-            assert costs[199] / costs[4] <= 1.15
-
-    run(main())
+async def test_turn_200_renders_what_turn_5_does() -> None:
+    async with scripted(Scripted("fine")) as (_, engine):
+        work, costs = Work(), []
+        tip: ChainNode | None = None
+        for at in range(200):
+            before = work.render
+            given = ask(engine, f"{at:04}", after=tip, work=work)
+            await deltas_of(engine, given)
+            costs.append(work.render - before)
+            said = [{"role": "assistant", "content": "fine"}]
+            tip = link(said, given.tip, output=True)
+        assert costs[199] / costs[4] <= 1.15
 
 
 @pytest.mark.parametrize(
@@ -399,30 +371,24 @@ def test_turn_200_renders_what_turn_5_does() -> None:
         ({"paths": ("chat/completions",)}, {}, "/completions answers with status 404"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(members: Any, how: Any, says: str) -> None:
-    async def main() -> None:
-        async with upstream(paths=members.pop("paths", ("completions",))) as server:
-            for name, value in members.items():
-                setattr(server, name, value)
-            wanted = Wanted(**{"tokenizer": TOKENIZER, **how})
-            engine = UpstreamEngine([server.url], how=wanted)
-            with pytest.raises(UpstreamError, match=says):
-                await engine.probe()
-            await engine.close()
-
-    run(main())
+async def test_what_cannot_be_used_is_said_in_one_line(members: Any, how: Any, says: str) -> None:
+    async with upstream(paths=members.pop("paths", ("completions",))) as server:
+        for name, value in members.items():
+            setattr(server, name, value)
+        wanted = Wanted(**{"tokenizer": TOKENIZER, **how})
+        engine = UpstreamEngine([server.url], how=wanted)
+        with pytest.raises(UpstreamError, match=says):
+            await engine.probe()
+        await engine.close()
 
 
-def test_a_server_that_reads_ids_as_something_else_is_not_used() -> None:
+async def test_a_server_that_reads_ids_as_something_else_is_not_used() -> None:
     async def otherwise(_s: Any, _b: Any, _r: Any) -> web.Response:
         return web.json_response({"choices": [{"text": "x"}], "usage": {"prompt_tokens": 1}})
 
-    async def main() -> None:
-        async with upstream() as server:
-            server.otherwise = otherwise
-            engine = UpstreamEngine([server.url], how=Wanted(tokenizer=TOKENIZER))
-            with pytest.raises(UpstreamError, match="it is no completion of ids"):
-                await engine.probe()
-            await engine.close()
-
-    run(main())
+    async with upstream() as server:
+        server.otherwise = otherwise
+        engine = UpstreamEngine([server.url], how=Wanted(tokenizer=TOKENIZER))
+        with pytest.raises(UpstreamError, match="it is no completion of ids"):
+            await engine.probe()
+        await engine.close()

@@ -86,84 +86,69 @@ async def refusal(engine: UpstreamEngine, given: Prompt | None = None) -> Engine
     return caught.value
 
 
-def test_a_turn_is_one_chat_completion_with_usage_asked_for() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.plans.append(GOOD)
-            deltas = await deltas_of(engine, ask(instructions="Be brief.", max_output_tokens=9))
-            assert deltas[1:2] == [TextDelta("fine")]
-            end = finish_of(deltas)
-            assert (end.reason, end.input_tokens, end.output_tokens) == ("stop", 7, 1)
-            assert set(end.phases or ()) == {"render", "queue", "prefill", "decode"}
-            assert server.bodies == [
-                {
-                    "model": MODEL,
-                    "messages": [
-                        {"role": "system", "content": "Be brief."},
-                        {"role": "user", "content": "hello"},
-                    ],
-                    "max_tokens": 9,
-                    "stream": True,
-                    "stream_options": {"include_usage": True},
-                }
-            ]
-
-    run(main())
+async def test_a_turn_is_one_chat_completion_with_usage_asked_for() -> None:
+    async with upstream() as server, opened(server) as engine:
+        server.plans.append(GOOD)
+        deltas = await deltas_of(engine, ask(instructions="Be brief.", max_output_tokens=9))
+        assert deltas[1:2] == [TextDelta("fine")]
+        end = finish_of(deltas)
+        assert (end.reason, end.input_tokens, end.output_tokens) == ("stop", 7, 1)
+        assert set(end.phases or ()) == {"render", "queue", "prefill", "decode"}
+        assert server.bodies == [
+            {
+                "model": MODEL,
+                "messages": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "hello"},
+                ],
+                "max_tokens": 9,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        ]
 
 
-def test_turns_one_after_the_other_share_a_connection() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            for _ in range(5):
-                await deltas_of(engine, ask())
-                while engine._closing:
-                    await asyncio.wait(engine._closing)
-            assert len(server.connections) == 1
-
-    run(main())
+async def test_turns_one_after_the_other_share_a_connection() -> None:
+    async with upstream() as server, opened(server) as engine:
+        for _ in range(5):
+            await deltas_of(engine, ask())
+            while engine._closing:
+                await asyncio.wait(engine._closing)
+        assert len(server.connections) == 1
 
 
-def test_cancelling_it_before_the_head_of_the_answer_closes_the_request() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server, places=1) as engine:
-            server.plans.append(hanging())
-            asking = asyncio.create_task(deltas_of(engine, ask()))
-            await server.signal.until(lambda: server.running == 1)
-            asking.cancel()
-            await server.signal.until(lambda: server.gone == 1, seconds=1.0)
-            assert text_in(await deltas_of(engine, ask()))
-
-    run(main())
+async def test_cancelling_it_before_the_head_of_the_answer_closes_the_request() -> None:
+    async with upstream() as server, opened(server, places=1) as engine:
+        server.plans.append(hanging())
+        asking = asyncio.create_task(deltas_of(engine, ask()))
+        await server.signal.until(lambda: server.running == 1)
+        asking.cancel()
+        await server.signal.until(lambda: server.gone == 1, seconds=1.0)
+        assert text_in(await deltas_of(engine, ask()))
 
 
-def test_a_reader_that_takes_long_is_no_fault_of_the_upstream() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server, patience=SHORT) as engine:
-            gone = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            server.plans.append(streamed(chunk(content="a"), chunk(content="b"), chunk("stop")))
-            async with aclosing(engine.sample(ask())) as steps:
-                await anext(steps)
-                loop.call_later(3 * SHORT.between, gone.set)
-                await gone.wait()
-                rest = [each async for step in steps for each in step]
-            assert isinstance(rest[-1], Finish)
-
-    run(main())
+async def test_a_reader_that_takes_long_is_no_fault_of_the_upstream() -> None:
+    async with upstream() as server, opened(server, patience=SHORT) as engine:
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        server.plans.append(streamed(chunk(content="a"), chunk(content="b"), chunk("stop")))
+        async with aclosing(engine.sample(ask())) as steps:
+            await anext(steps)
+            loop.call_later(3 * SHORT.between, gone.set)
+            await gone.wait()
+            rest = [each async for step in steps for each in step]
+        assert isinstance(rest[-1], Finish)
 
 
-def test_an_upstream_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            says = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-            server.plans.append(refusing(400, {"message": says, "param": "max_tokens"}))
-            for _ in range(2):
-                assert text_in(await deltas_of(engine, ask(max_output_tokens=3)))
-            assert "max_tokens" in server.bodies[0]
-            assert [body["max_completion_tokens"] for body in server.bodies[1:]] == [3, 3]
-            assert all("max_tokens" not in body for body in server.bodies[1:])
-
-    run(main())
+async def test_an_upstream_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on() -> None:
+    async with upstream() as server, opened(server) as engine:
+        says = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+        server.plans.append(refusing(400, {"message": says, "param": "max_tokens"}))
+        for _ in range(2):
+            assert text_in(await deltas_of(engine, ask(max_output_tokens=3)))
+        assert "max_tokens" in server.bodies[0]
+        assert [body["max_completion_tokens"] for body in server.bodies[1:]] == [3, 3]
+        assert all("max_tokens" not in body for body in server.bodies[1:])
 
 
 def test_replicas_that_serve_other_models_are_said_in_the_log(
@@ -181,145 +166,120 @@ def test_replicas_that_serve_other_models_are_said_in_the_log(
     assert "do not serve the same models" in caplog.text
 
 
-def test_several_replicas_a_conversation_stays_at_one_and_all_are_used() -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            servers = [await stack.enter_async_context(upstream()) for _ in range(3)]
-            engine = await stack.enter_async_context(opened(*servers))
-            for key in range(24):
-                before = [len(server.bodies) for server in servers]
-                for _ in range(2):
-                    await deltas_of(engine, ask(prompt_cache_key=f"conversation {key}"))
-                after = [len(server.bodies) for server in servers]
-                assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 2]
-            assert all(server.bodies for server in servers)
-
-    run(main())
+async def test_several_replicas_a_conversation_stays_at_one_and_all_are_used() -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(upstream()) for _ in range(3)]
+        engine = await stack.enter_async_context(opened(*servers))
+        for key in range(24):
+            before = [len(server.bodies) for server in servers]
+            for _ in range(2):
+                await deltas_of(engine, ask(prompt_cache_key=f"conversation {key}"))
+            after = [len(server.bodies) for server in servers]
+            assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 2]
+        assert all(server.bodies for server in servers)
 
 
-def test_a_chain_stays_at_its_replica_whatever_line_it_goes_on_on() -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            servers = [await stack.enter_async_context(upstream()) for _ in range(4)]
-            engine = await stack.enter_async_context(opened(*servers))
-            for chain in range(8):
-                tip = None
-                before = [len(server.bodies) for server in servers]
-                for turn in range(4):
-                    given = replace(ask("go", after=tip), session=f"line {chain} {turn}/")
-                    await deltas_of(engine, given)
-                    tip = link([{"role": "assistant", "content": "a"}], given.tip, output=True)
-                after = [len(server.bodies) for server in servers]
-                assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 0, 4]
-            assert sum(1 for server in servers if server.bodies) > 1
-
-    run(main())
+async def test_a_chain_stays_at_its_replica_whatever_line_it_goes_on_on() -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(upstream()) for _ in range(4)]
+        engine = await stack.enter_async_context(opened(*servers))
+        for chain in range(8):
+            tip = None
+            before = [len(server.bodies) for server in servers]
+            for turn in range(4):
+                given = replace(ask("go", after=tip), session=f"line {chain} {turn}/")
+                await deltas_of(engine, given)
+                tip = link([{"role": "assistant", "content": "a"}], given.tip, output=True)
+            after = [len(server.bodies) for server in servers]
+            assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 0, 4]
+        assert sum(1 for server in servers if server.bodies) > 1
 
 
 BEGUN = streamed(chunk(content="half"), Hang(), whole=False)
 UNBEGUN = (hanging(), streamed(Hang(), whole=False))
 
 
-def test_a_replica_that_dies_under_load_loses_only_what_had_begun_to_stream() -> None:
-    async def main() -> None:
-        async with upstream() as dying, upstream() as other, opened(dying, other) as engine:
-            other.otherwise = GOOD
-            plans = itertools.cycle((BEGUN, *UNBEGUN))
-            dying.otherwise = lambda *call: next(plans)(*call)
-            texts: list[str] = []
+async def test_a_replica_that_dies_under_load_loses_only_what_had_begun_to_stream() -> None:
+    async with upstream() as dying, upstream() as other, opened(dying, other) as engine:
+        other.otherwise = GOOD
+        plans = itertools.cycle((BEGUN, *UNBEGUN))
+        dying.otherwise = lambda *call: next(plans)(*call)
+        texts: list[str] = []
 
-            async def turn(at: int) -> str:
-                steps = engine.sample(ask(prompt_cache_key=f"key {at}"))
-                said = ""
-                try:
-                    async for step in steps:
-                        if text := text_in(step):
-                            texts.append(text)
-                            said += text
-                            dying.signal.notify()
-                except EngineError as error:
-                    return f"{said}, then {error.code}"
-                return said
+        async def turn(at: int) -> str:
+            steps = engine.sample(ask(prompt_cache_key=f"key {at}"))
+            said = ""
+            try:
+                async for step in steps:
+                    if text := text_in(step):
+                        texts.append(text)
+                        said += text
+                        dying.signal.notify()
+            except EngineError as error:
+                return f"{said}, then {error.code}"
+            return said
 
-            turns = [asyncio.create_task(turn(at)) for at in range(60)]
-            await dying.signal.until(lambda: dying.running + len(other.bodies) == 60)
-            there = dying.running
-            begun = -(-there // 3)
-            await dying.signal.until(lambda: texts.count("half") == begun)
-            await dying.stop()
-            ends = Counter(await asyncio.gather(*turns))
-            assert begun >= 3
-            assert ends == {"half, then server_error": begun, "fine": 60 - begun}
-
-    run(main())
+        turns = [asyncio.create_task(turn(at)) for at in range(60)]
+        await dying.signal.until(lambda: dying.running + len(other.bodies) == 60)
+        there = dying.running
+        begun = -(-there // 3)
+        await dying.signal.until(lambda: texts.count("half") == begun)
+        await dying.stop()
+        ends = Counter(await asyncio.gather(*turns))
+        assert begun >= 3
+        assert ends == {"half, then server_error": begun, "fine": 60 - begun}
 
 
-def test_a_replica_that_fails_again_and_again_is_left_alone_and_then_tried_by_one() -> None:
+async def test_a_replica_that_fails_again_and_again_is_left_alone_and_then_tried_by_one() -> None:
     now = 0.0
 
-    async def main() -> None:
-        nonlocal now
-        async with upstream() as server, opened(server, clock=lambda: now) as engine:
-            server.otherwise = refusing(503)
+    async with upstream() as server, opened(server, clock=lambda: now) as engine:
+        server.otherwise = refusing(503)
+        await refusal(engine)
+        assert len(server.bodies) == 3
+        error = await refusal(engine)
+        assert len(server.bodies) == 3
+        assert error.code == "engine_unavailable"
+        assert error.retry_after == 1.0
+        now = 1.0
+        await refusal(engine)
+        assert len(server.bodies) == 4
+        now, server.otherwise = 10.0, GOOD
+        assert text_in(await deltas_of(engine, ask())) == "fine"
+        assert text_in(await deltas_of(engine, ask())) == "fine"
+
+
+async def test_bad_requests_of_one_client_shut_nobody_out() -> None:
+    async with upstream() as server, opened(server) as engine:
+        for status in (400, 422, 429, 500):
+            server.plans.extend([refusing(status)] * (3 if status == 500 else 1))
             await refusal(engine)
-            assert len(server.bodies) == 3
-            error = await refusal(engine)
-            assert len(server.bodies) == 3
-            assert error.code == "engine_unavailable"
-            assert error.retry_after == 1.0
-            now = 1.0
-            await refusal(engine)
-            assert len(server.bodies) == 4
-            now, server.otherwise = 10.0, GOOD
-            assert text_in(await deltas_of(engine, ask())) == "fine"
-            assert text_in(await deltas_of(engine, ask())) == "fine"
-
-    run(main())
+        assert text_in(await deltas_of(engine, ask()))
 
 
-def test_bad_requests_of_one_client_shut_nobody_out() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            for status in (400, 422, 429, 500):
-                server.plans.extend([refusing(status)] * (3 if status == 500 else 1))
-                await refusal(engine)
-            assert text_in(await deltas_of(engine, ask()))
-
-    run(main())
+async def test_an_end_without_an_answer_is_no_answer_and_is_tried_again() -> None:
+    async with upstream() as server, opened(server) as engine:
+        server.plans.extend([streamed(), GOOD])
+        assert text_in(await deltas_of(engine, ask())) == "fine"
+        assert len(server.bodies) == 2
 
 
-def test_an_end_without_an_answer_is_no_answer_and_is_tried_again() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.plans.extend([streamed(), GOOD])
-            assert text_in(await deltas_of(engine, ask())) == "fine"
-            assert len(server.bodies) == 2
-
-    run(main())
+async def test_no_more_requests_run_at_a_replica_than_it_has_places() -> None:
+    async with upstream() as server, opened(server, places=2) as engine:
+        answers = await asyncio.gather(*(deltas_of(engine, ask()) for _ in range(8)))
+        assert all(map(text_in, answers))
+        assert server.most <= 2
+        assert len(server.bodies) == 8
 
 
-def test_no_more_requests_run_at_a_replica_than_it_has_places() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server, places=2) as engine:
-            answers = await asyncio.gather(*(deltas_of(engine, ask()) for _ in range(8)))
-            assert all(map(text_in, answers))
-            assert server.most <= 2
-            assert len(server.bodies) == 8
-
-    run(main())
-
-
-def test_counting_asks_an_upstream_that_can_count_and_estimates_at_others() -> None:
-    async def main() -> list[int]:
-        counts = []
-        for tokenizes in (True, False):
-            async with upstream() as server:
-                server.tokenizes = tokenizes
-                async with opened(server) as engine:
-                    counts.append(await engine.count(ask("x" * 400)))
-        return counts
-
-    counted, estimated = run(main())
+async def test_counting_asks_an_upstream_that_can_count_and_estimates_at_others() -> None:
+    counts = []
+    for tokenizes in (True, False):
+        async with upstream() as server:
+            server.tokenizes = tokenizes
+            async with opened(server) as engine:
+                counts.append(await engine.count(ask("x" * 400)))
+    counted, estimated = counts
     assert counted == len(json.dumps([{"role": "user", "content": "x" * 400}]))
     assert 100 <= estimated <= 130
 
@@ -332,38 +292,31 @@ def test_counting_asks_an_upstream_that_can_count_and_estimates_at_others() -> N
         ({}, {"model": "other"}, f"serves no model 'other'; it has: {MODEL}"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(options: Any, engine: Any, says: str) -> None:
-    async def main() -> None:
-        async with upstream(**options) as server:
-            given = UpstreamEngine([server.url], **engine)
-            with pytest.raises(UpstreamError, match=says):
-                await given.probe()
-            await given.close()
-
-    run(main())
-
-
-def test_nobody_there_is_said_in_one_line() -> None:
-    async def main() -> None:
-        async with upstream() as server:
-            url = server.url
-        engine = UpstreamEngine([url])
-        with pytest.raises(UpstreamError, match=f"no upstream answers at {url}/models"):
-            await engine.probe()
-        await engine.close()
-
-    run(main())
+async def test_what_cannot_be_used_is_said_in_one_line(
+    options: Any, engine: Any, says: str
+) -> None:
+    async with upstream(**options) as server:
+        given = UpstreamEngine([server.url], **engine)
+        with pytest.raises(UpstreamError, match=says):
+            await given.probe()
+        await given.close()
 
 
-def test_one_replica_of_two_is_enough_to_start() -> None:
-    async def main() -> None:
-        async with upstream() as dead, upstream() as alive:
-            await dead.stop()
-            async with opened(dead, alive) as engine:
-                for at in range(8):
-                    assert text_in(await deltas_of(engine, ask(prompt_cache_key=f"key {at}")))
+async def test_nobody_there_is_said_in_one_line() -> None:
+    async with upstream() as server:
+        url = server.url
+    engine = UpstreamEngine([url])
+    with pytest.raises(UpstreamError, match=f"no upstream answers at {url}/models"):
+        await engine.probe()
+    await engine.close()
 
-    run(main())
+
+async def test_one_replica_of_two_is_enough_to_start() -> None:
+    async with upstream() as dead, upstream() as alive:
+        await dead.stop()
+        async with opened(dead, alive) as engine:
+            for at in range(8):
+                assert text_in(await deltas_of(engine, ask(prompt_cache_key=f"key {at}")))
 
 
 @pytest.mark.parametrize(
@@ -376,70 +329,55 @@ def test_one_replica_of_two_is_enough_to_start() -> None:
     ],
     ids=["refused", "busy", "no answer", "cut"],
 )
-def test_an_answer_that_fails_leaves_nothing_of_its_prompt(answer: Handler) -> None:
+async def test_an_answer_that_fails_leaves_nothing_of_its_prompt(answer: Handler) -> None:
     """A prompt holds its chain: garbage is looked for after 10,000 objects."""
 
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = answer
-            with none_left(Prompt, ChainNode, Exchange), suppress(EngineError):
-                await deltas_of(engine, ask())
-
-    run(main())
+    async with upstream() as server, opened(server) as engine:
+        server.otherwise = answer
+        with none_left(Prompt, ChainNode, Exchange), suppress(EngineError):
+            await deltas_of(engine, ask())
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_refusal_whose_body_never_ends_is_told_by_its_status(cut: bool) -> None:
-    async def main() -> None:
-        patience = Patience(first=60.0)
-        async with upstream() as server, opened(server, patience=patience) as engine:
-            server.otherwise = trailing_off(429, cut=cut, Retry_After="7")
-            error = await refusal(engine)
-            assert (error.code, error.retry_after) == ("rate_limit_exceeded", 7.0)
-
-    run(main())
+async def test_a_refusal_whose_body_never_ends_is_told_by_its_status(cut: bool) -> None:
+    patience = Patience(first=60.0)
+    async with upstream() as server, opened(server, patience=patience) as engine:
+        server.otherwise = trailing_off(429, cut=cut, Retry_After="7")
+        error = await refusal(engine)
+        assert (error.code, error.retry_after) == ("rate_limit_exceeded", 7.0)
 
 
 @pytest.mark.parametrize(("status", "logged"), [(400, False), (422, False), (401, True)])
-def test_what_an_upstream_says_of_a_request_is_for_its_client_and_not_for_the_log(
+async def test_what_an_upstream_says_of_a_request_is_for_its_client_and_not_for_the_log(
     caplog: pytest.LogCaptureFixture, status: int, logged: bool
 ) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = refusing(status, {"message": "no such thing as 'my secret'"})
-            with pytest.raises(EngineError) as caught:
-                await deltas_of(engine, ask("my secret"))
-            assert ("my secret" in caught.value.message) is not logged
-
-    run(main())
+    async with upstream() as server, opened(server) as engine:
+        server.otherwise = refusing(status, {"message": "no such thing as 'my secret'"})
+        with pytest.raises(EngineError) as caught:
+            await deltas_of(engine, ask("my secret"))
+        assert ("my secret" in caught.value.message) is not logged
     assert "upstream refused" in caplog.text
     assert ("my secret" in caplog.text) is logged
 
 
-def test_the_key_is_sent_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_the_key_is_sent_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
         async with upstream(key="s3cret") as server, opened(server, key="s3cret") as engine:
             server.plans.append(refusing(400, {"message": "no"}))
             await refusal(engine)
-
-    with caplog.at_level(logging.DEBUG):
-        run(main())
     assert "upstream refused" in caplog.text
     assert "s3cret" not in caplog.text
 
 
-def test_a_turn_of_a_long_history_renders_only_what_is_new() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = GOOD
-            tip = link("x" * 1_000_000)
-            given = ask(tip=tip)
-            await deltas_of(engine, given)
-            first = given.work.render
-            following = prompt(model=MODEL, work=given.work, tip=link("again", tip))
-            await deltas_of(engine, following)
-            assert first >= 1_000_000
-            assert following.work.render - first < 200
-            assert len(server.bodies[1]["messages"]) == 2
-
-    run(main())
+async def test_a_turn_of_a_long_history_renders_only_what_is_new() -> None:
+    async with upstream() as server, opened(server) as engine:
+        server.otherwise = GOOD
+        tip = link("x" * 1_000_000)
+        given = ask(tip=tip)
+        await deltas_of(engine, given)
+        first = given.work.render
+        following = prompt(model=MODEL, work=given.work, tip=link("again", tip))
+        await deltas_of(engine, following)
+        assert first >= 1_000_000
+        assert following.work.render - first < 200
+        assert len(server.bodies[1]["messages"]) == 2

@@ -136,38 +136,34 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     ids=["chunked", "sized", "until-close", "continued", "empty"],
 )
 @pytest.mark.parametrize("size", [1, 7, 4096])
-def test_an_answer_is_the_same_however_it_is_cut(
+async def test_an_answer_is_the_same_however_it_is_cut(
     answer: bytes, status: int, body: bytes, size: int
 ) -> None:
-    async def main() -> None:
-        pieces = [answer[at : at + size] for at in range(0, len(answer), size)]
-        async with serving(*pieces, closes=answer is CLOSED) as upstream:
-            pool = pooled()
-            connection = await pool.post(upstream.url, b"{}")
-            assert connection.status == status
-            assert await body_of(connection) == body
-            assert connection.ended
-            if status == 429:
-                assert connection.headers == {"content-length": "13", "retry-after": "7"}
-            pool.close()
-
-    run(main)
+    pieces = [answer[at : at + size] for at in range(0, len(answer), size)]
+    async with serving(*pieces, closes=answer is CLOSED) as upstream:
+        pool = pooled()
+        connection = await pool.post(upstream.url, b"{}")
+        assert connection.status == status
+        assert await body_of(connection) == body
+        assert connection.ended
+        if status == 429:
+            assert connection.headers == {"content-length": "13", "retry-after": "7"}
+        pool.close()
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.data())
-def test_chunks_cut_anywhere_are_their_bytes(chunks: list[bytes], data: st.DataObject) -> None:
+async def test_chunks_cut_anywhere_are_their_bytes(
+    chunks: list[bytes], data: st.DataObject
+) -> None:
     coded = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"
     answer = BEGUN + coded
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=8)))
 
-    async def main() -> None:
-        connection = fed()
-        for begin, end in zip([0, *cuts], [*cuts, len(answer)], strict=True):
-            connection.data_received(answer[begin:end])
-        assert await body_of(connection) == b"".join(chunks)
-        assert connection.ended
-
-    run(main)
+    connection = fed()
+    for begin, end in zip([0, *cuts], [*cuts, len(answer)], strict=True):
+        connection.data_received(answer[begin:end])
+    assert await body_of(connection) == b"".join(chunks)
+    assert connection.ended
 
 
 class Still(asyncio.Transport):
@@ -193,21 +189,18 @@ def fed() -> Connection:
     return connection
 
 
-def test_the_next_request_goes_over_the_same_connection_and_says_what_it_must() -> None:
-    async def main() -> None:
-        async with serving(CHUNKED) as upstream:
-            pool = pooled()
-            for _ in range(3):
-                assert await asked(pool, upstream) == b"hello, world!"
-            assert upstream.connections == 1
-            assert upstream.requests[2] == (
-                b"POST /v1/chat HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: */*\r\n"
-                b"Content-Type: application/json\r\nUser-Agent: tests\r\n"
-                b"Content-Length: 2\r\n\r\n{}" % upstream.port
-            )
-            pool.close()
-
-    run(main)
+async def test_the_next_request_goes_over_the_same_connection_and_says_what_it_must() -> None:
+    async with serving(CHUNKED) as upstream:
+        pool = pooled()
+        for _ in range(3):
+            assert await asked(pool, upstream) == b"hello, world!"
+        assert upstream.connections == 1
+        assert upstream.requests[2] == (
+            b"POST /v1/chat HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: */*\r\n"
+            b"Content-Type: application/json\r\nUser-Agent: tests\r\n"
+            b"Content-Length: 2\r\n\r\n{}" % upstream.port
+        )
+        pool.close()
 
 
 @pytest.mark.parametrize(
@@ -219,71 +212,56 @@ def test_the_next_request_goes_over_the_same_connection_and_says_what_it_must() 
     ],
     ids=["close", "1.0", "more"],
 )
-def test_a_connection_that_cannot_serve_again_does_not(answer: bytes) -> None:
-    async def main() -> None:
-        async with serving(answer) as upstream:
-            pool = pooled()
-            for _ in range(2):
-                assert await asked(pool, upstream) == b"hello, world!"
-            assert upstream.connections == 2
-            pool.close()
-
-    run(main)
-
-
-def test_one_that_the_upstream_closed_meanwhile_is_not_used() -> None:
-    async def main() -> None:
-        async with serving(SIZED, closes=True) as upstream:
-            pool = pooled()
-            for _ in range(3):
-                connection = await pool.post(upstream.url, b"{}")
-                assert await body_of(connection) == b"hello, world!"
-                connection.release()
-                await until(partial(closed, connection))
-            assert upstream.connections == 3
-            pool.close()
-
-    run(main)
-
-
-def test_one_that_nobody_uses_is_closed_in_time() -> None:
-    async def main() -> None:
-        async with serving(SIZED) as upstream:
-            pool = pooled(keep=0.01)
-            await asked(pool, upstream)
-            await upstream.lost.wait()
-            pool.close()
-
-    run(main)
-
-
-def test_one_that_is_used_again_is_not_closed_for_having_waited() -> None:
-    async def main() -> None:
-        async with serving(SIZED) as upstream:
-            pool = pooled(keep=0.01)
-            await asked(pool, upstream)
-            connection = await pool.post(upstream.url, b"{}")
-            await asyncio.sleep(0.03)
-            assert connection.usable
-            assert upstream.connections == 1
-            pool.close()
-
-    run(main)
-
-
-def test_one_that_speaks_unasked_is_not_used() -> None:
-    async def main() -> None:
+async def test_a_connection_that_cannot_serve_again_does_not(answer: bytes) -> None:
+    async with serving(answer) as upstream:
         pool = pooled()
-        async with serving(SIZED, b"HTTP/1.1 408 Too Late\r\n\r\n") as upstream:
-            for _ in range(3):
-                connection = await pool.post(upstream.url, b"{}")
-                assert await body_of(connection) == b"hello, world!"
-                connection.release()
-                await until(partial(closed, connection))
-            assert upstream.connections == 3
-            pool.close()
+        for _ in range(2):
+            assert await asked(pool, upstream) == b"hello, world!"
+        assert upstream.connections == 2
+        pool.close()
 
-    run(main)
+
+async def test_one_that_the_upstream_closed_meanwhile_is_not_used() -> None:
+    async with serving(SIZED, closes=True) as upstream:
+        pool = pooled()
+        for _ in range(3):
+            connection = await pool.post(upstream.url, b"{}")
+            assert await body_of(connection) == b"hello, world!"
+            connection.release()
+            await until(partial(closed, connection))
+        assert upstream.connections == 3
+        pool.close()
+
+
+async def test_one_that_nobody_uses_is_closed_in_time() -> None:
+    async with serving(SIZED) as upstream:
+        pool = pooled(keep=0.01)
+        await asked(pool, upstream)
+        await upstream.lost.wait()
+        pool.close()
+
+
+async def test_one_that_is_used_again_is_not_closed_for_having_waited() -> None:
+    async with serving(SIZED) as upstream:
+        pool = pooled(keep=0.01)
+        await asked(pool, upstream)
+        connection = await pool.post(upstream.url, b"{}")
+        await asyncio.sleep(0.03)
+        assert connection.usable
+        assert upstream.connections == 1
+        pool.close()
+
+
+async def test_one_that_speaks_unasked_is_not_used() -> None:
+    pool = pooled()
+    async with serving(SIZED, b"HTTP/1.1 408 Too Late\r\n\r\n") as upstream:
+        for _ in range(3):
+            connection = await pool.post(upstream.url, b"{}")
+            assert await body_of(connection) == b"hello, world!"
+            connection.release()
+            await until(partial(closed, connection))
+        assert upstream.connections == 3
+        pool.close()
 
 
 def test_one_that_is_gone_needs_no_collector() -> None:
@@ -309,95 +287,74 @@ def test_one_that_is_gone_needs_no_collector() -> None:
         gc.enable()
 
 
-def test_closing_an_answer_that_still_comes_ends_the_request() -> None:
-    async def main() -> None:
-        async with serving(CHUNKED[:90]) as upstream:
-            pool = pooled()
-            connection = await pool.post(upstream.url, b"{}")
-            connection.close()
-            await upstream.lost.wait()
-            # It is as if the upstream had closed it.
-            with pytest.raises(ConnectionError):
-                await body_of(connection)
-
-    run(main)
+async def test_closing_an_answer_that_still_comes_ends_the_request() -> None:
+    async with serving(CHUNKED[:90]) as upstream:
+        pool = pooled()
+        connection = await pool.post(upstream.url, b"{}")
+        connection.close()
+        await upstream.lost.wait()
+        # It is as if the upstream had closed it.
+        with pytest.raises(ConnectionError):
+            await body_of(connection)
 
 
-def test_who_gives_up_before_the_head_ends_the_request() -> None:
-    async def main() -> None:
-        async with serving(b"HTTP/1.1 ") as upstream:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await pooled().post(upstream.url, b"{}")
-            await upstream.lost.wait()
-
-    run(main)
+async def test_who_gives_up_before_the_head_ends_the_request() -> None:
+    async with serving(b"HTTP/1.1 ") as upstream:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await pooled().post(upstream.url, b"{}")
+        await upstream.lost.wait()
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 ", b"HTTP/1.1 103 Early\r\n\r\n"])
-def test_an_answer_that_does_not_begin_in_time_ends_the_request(begun: bytes) -> None:
-    async def main() -> None:
-        async with serving(begun) as upstream:
-            with pytest.raises(Late):
-                await pooled().post(upstream.url, b"{}", within=0.05)
-            await upstream.lost.wait()
-
-    run(main)
+async def test_an_answer_that_does_not_begin_in_time_ends_the_request(begun: bytes) -> None:
+    async with serving(begun) as upstream:
+        with pytest.raises(Late):
+            await pooled().post(upstream.url, b"{}", within=0.05)
+        await upstream.lost.wait()
 
 
 @pytest.mark.parametrize("keep", [0.01, 60.0])
-def test_who_waits_longer_than_to_the_deadline_hears_so_behind_what_came(keep: float) -> None:
-    async def main() -> None:
-        async with serving(CHUNKED[:-9]) as upstream:
-            connection = await pooled(keep).post(upstream.url, b"{}", within=60)
-            assert await connection.read()
-            connection.deadline = connection.time() + 0.05
-            with pytest.raises(Late):
-                await body_of(connection)
-            assert connection.time() >= connection.deadline
-            await upstream.lost.wait()
-
-    run(main)
+async def test_who_waits_longer_than_to_the_deadline_hears_so_behind_what_came(keep: float) -> None:
+    async with serving(CHUNKED[:-9]) as upstream:
+        connection = await pooled(keep).post(upstream.url, b"{}", within=60)
+        assert await connection.read()
+        connection.deadline = connection.time() + 0.05
+        with pytest.raises(Late):
+            await body_of(connection)
+        assert connection.time() >= connection.deadline
+        await upstream.lost.wait()
 
 
-def test_a_deadline_is_for_who_waits() -> None:
-    async def main() -> None:
-        async with serving(CHUNKED) as upstream:
-            connection = await pooled(keep=0.01).post(upstream.url, b"{}")
-            connection.deadline = connection.time()
-            await asyncio.sleep(0.03)
-            assert await body_of(connection) == b"hello, world!"
-            assert connection.usable
-            connection.close()
-            await upstream.lost.wait()
-
-    run(main)
+async def test_a_deadline_is_for_who_waits() -> None:
+    async with serving(CHUNKED) as upstream:
+        connection = await pooled(keep=0.01).post(upstream.url, b"{}")
+        connection.deadline = connection.time()
+        await asyncio.sleep(0.03)
+        assert await body_of(connection) == b"hello, world!"
+        assert connection.usable
+        connection.close()
+        await upstream.lost.wait()
 
 
-def test_closing_the_pool_breaks_what_is_read_and_what_is_asked() -> None:
-    async def main() -> None:
-        async with serving(CHUNKED[:-9]) as upstream:
-            pool = pooled()
-            connection = await pool.post(upstream.url, b"{}")
-            pool.close()
-            with pytest.raises(ConnectionError):
-                await body_of(connection)
-            await upstream.lost.wait()
-            with pytest.raises(ConnectionError):
-                await pool.post(upstream.url, b"{}")
-
-    run(main)
+async def test_closing_the_pool_breaks_what_is_read_and_what_is_asked() -> None:
+    async with serving(CHUNKED[:-9]) as upstream:
+        pool = pooled()
+        connection = await pool.post(upstream.url, b"{}")
+        pool.close()
+        with pytest.raises(ConnectionError):
+            await body_of(connection)
+        await upstream.lost.wait()
+        with pytest.raises(ConnectionError):
+            await pool.post(upstream.url, b"{}")
 
 
 @pytest.mark.parametrize("cut", [CHUNKED[:-1], CHUNKED[:-30], SIZED[:-1], SIZED[:20], b""])
-def test_an_answer_that_ends_too_early_is_an_error_behind_what_came(cut: bytes) -> None:
-    async def main() -> None:
-        async with serving(cut, closes=True) as upstream:
-            pool = pooled()
-            with pytest.raises(ConnectionResetError):
-                await body_of(await pool.post(upstream.url, b"{}"))
-
-    run(main)
+async def test_an_answer_that_ends_too_early_is_an_error_behind_what_came(cut: bytes) -> None:
+    async with serving(cut, closes=True) as upstream:
+        pool = pooled()
+        with pytest.raises(ConnectionResetError):
+            await body_of(await pool.post(upstream.url, b"{}"))
 
 
 @pytest.mark.parametrize(
@@ -429,113 +386,92 @@ def test_an_answer_that_ends_too_early_is_an_error_behind_what_came(cut: bytes) 
         BEGUN + b"0\r\nX: " + b"x" * MOST_HEAD,
     ],
 )
-def test_what_is_no_http_is_an_error_and_ends_the_connection(answer: bytes) -> None:
-    async def main() -> None:
-        async with serving(answer) as upstream:
-            with pytest.raises(HttpError):
-                await body_of(await pooled().post(upstream.url, b"{}"))
-            await upstream.lost.wait()
-
-    run(main)
+async def test_what_is_no_http_is_an_error_and_ends_the_connection(answer: bytes) -> None:
+    async with serving(answer) as upstream:
+        with pytest.raises(HttpError):
+            await body_of(await pooled().post(upstream.url, b"{}"))
+        await upstream.lost.wait()
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"5;x=", b"0\r\nTrailer: "], ids=["head", "chunk", "trailer"]
 )
 @pytest.mark.parametrize("size", [7, 100])
-def test_a_line_without_an_end_is_an_error_however_it_is_cut(line: bytes, size: int) -> None:
-    async def main() -> None:
-        connection = fed()
-        connection.data_received(BEGUN + b"2\r\nhi\r\n" + line if line else BEGUN[:-2])
-        assert connection.take() == (b"hi" if line else None)
-        for _ in range((MOST_HEAD - len(BEGUN)) // size):
-            connection.data_received(b"x" * size if line else b"x:" + b"y" * (size - 4) + b"\r\n")
-        assert connection.take() is None
-        connection.data_received(b"x" * (len(BEGUN) + size))
-        with pytest.raises(HttpError):
-            connection.take()
-
-    run(main)
+async def test_a_line_without_an_end_is_an_error_however_it_is_cut(line: bytes, size: int) -> None:
+    connection = fed()
+    connection.data_received(BEGUN + b"2\r\nhi\r\n" + line if line else BEGUN[:-2])
+    assert connection.take() == (b"hi" if line else None)
+    for _ in range((MOST_HEAD - len(BEGUN)) // size):
+        connection.data_received(b"x" * size if line else b"x:" + b"y" * (size - 4) + b"\r\n")
+    assert connection.take() is None
+    connection.data_received(b"x" * (len(BEGUN) + size))
+    with pytest.raises(HttpError):
+        connection.take()
 
 
-def test_chunks_of_a_byte_are_no_line_without_an_end() -> None:
-    async def main() -> None:
-        connection = fed()
-        connection.data_received(BEGUN)
-        for _ in range(MOST_HEAD // 2):
-            connection.data_received(b"1\r\n")
-            connection.data_received(b"x\r\n")
-            assert connection.take() == b"x"
-        assert connection.take() is None
-
-    run(main)
+async def test_chunks_of_a_byte_are_no_line_without_an_end() -> None:
+    connection = fed()
+    connection.data_received(BEGUN)
+    for _ in range(MOST_HEAD // 2):
+        connection.data_received(b"1\r\n")
+        connection.data_received(b"x\r\n")
+        assert connection.take() == b"x"
+    assert connection.take() is None
 
 
 @pytest.mark.parametrize("garbage", [b"x", b"\r\n", SIZED])
 @pytest.mark.parametrize("answer", [CHUNKED, SIZED, EMPTY], ids=["chunked", "sized", "empty"])
 @pytest.mark.parametrize("apart", [False, True])
-def test_what_follows_an_answer_is_no_part_of_it_and_ends_the_connection(
+async def test_what_follows_an_answer_is_no_part_of_it_and_ends_the_connection(
     garbage: bytes, answer: bytes, apart: bool
 ) -> None:
-    async def main() -> None:
-        connection = fed()
-        for piece in (answer, garbage) if apart else (answer + garbage,):
-            connection.data_received(piece)
-        assert await body_of(connection) == (b"" if answer is EMPTY else b"hello, world!")
-        assert "trailer" not in connection.headers
-        assert connection.ended
-        # The parser lets an empty line pass.
-        assert connection.usable == (garbage == b"\r\n")
-
-    run(main)
+    connection = fed()
+    for piece in (answer, garbage) if apart else (answer + garbage,):
+        connection.data_received(piece)
+    assert await body_of(connection) == (b"" if answer is EMPTY else b"hello, world!")
+    assert "trailer" not in connection.headers
+    assert connection.ended
+    # The parser lets an empty line pass.
+    assert connection.usable == (garbage == b"\r\n")
 
 
-def test_an_upstream_that_says_more_than_is_read_has_to_wait() -> None:
-    async def main() -> None:
-        large = b"x" * (64 * 1024 * 1024)
-        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(large)
-        async with serving(head, large) as upstream:
-            pool = pooled()
-            connection = await pool.post(upstream.url, b"{}")
-            await until(lambda: connection.paused)
-            first = await connection.read()
-            assert len(first) <= MOST_UNREAD + 256 * 1024
-            assert first + await body_of(connection) == large
-            pool.close()
-
-    run(main)
+async def test_an_upstream_that_says_more_than_is_read_has_to_wait() -> None:
+    large = b"x" * (64 * 1024 * 1024)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(large)
+    async with serving(head, large) as upstream:
+        pool = pooled()
+        connection = await pool.post(upstream.url, b"{}")
+        await until(lambda: connection.paused)
+        first = await connection.read()
+        assert len(first) <= MOST_UNREAD + 256 * 1024
+        assert first + await body_of(connection) == large
+        pool.close()
 
 
-def test_a_large_body_is_sent_whole() -> None:
-    async def main() -> None:
-        async with serving(EMPTY) as upstream:
-            body = bytes(range(256)) * 40_000
-            pool = pooled()
-            await pool.post(upstream.url, body)
-            assert upstream.requests[0].endswith(b"\r\n\r\n" + body)
-            pool.close()
-
-    run(main)
+async def test_a_large_body_is_sent_whole() -> None:
+    async with serving(EMPTY) as upstream:
+        body = bytes(range(256)) * 40_000
+        pool = pooled()
+        await pool.post(upstream.url, body)
+        assert upstream.requests[0].endswith(b"\r\n\r\n" + body)
+        pool.close()
 
 
-def test_who_is_not_reached_is_so_in_time_whether_connecting_or_answering_has_less() -> None:
-    async def main() -> None:
-        async with serving() as upstream:
-            pass
-        with pytest.raises(OSError, match="refused"):
-            await pooled().post(upstream.url, b"{}")
-        async with serving() as upstream:
-            # The connection is there, the handshake is not: this one speaks no TLS.
-            url = upstream.url.replace("http:", "https:")
-            with pytest.raises(Unreachable):
-                await pooled(connect=0.05).post(url, b"{}", within=60)
-            with pytest.raises(Unreachable):
-                await pooled(connect=60).post(url, b"{}", within=0.05)
-
-    run(main)
+async def test_who_is_not_reached_is_so_in_time_whether_connecting_or_answering_has_less() -> None:
+    async with serving() as upstream:
+        pass
+    with pytest.raises(OSError, match="refused"):
+        await pooled().post(upstream.url, b"{}")
+    async with serving() as upstream:
+        # The connection is there, the handshake is not: this one speaks no TLS.
+        url = upstream.url.replace("http:", "https:")
+        with pytest.raises(Unreachable):
+            await pooled(connect=0.05).post(url, b"{}", within=60)
+        with pytest.raises(Unreachable):
+            await pooled(connect=60).post(url, b"{}", within=0.05)
 
 
-def test_over_tls_the_name_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_over_tls_the_name_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -546,22 +482,19 @@ def test_over_tls_the_name_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         authority.configure_trust(trusted)
         return trusted
 
-    async def main() -> None:
-        async with serving(CHUNKED, tls=context) as upstream:
-            url = upstream.url.replace("http:", "https:")
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await pooled().post(url, b"{}")
-            monkeypatch.setattr(ssl, "create_default_context", trusting)
-            pool = pooled()
-            for _ in range(2):
-                connection = await pool.post(url, b"{}")
-                assert await body_of(connection) == b"hello, world!"
-                connection.release()
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await pool.post(url.replace("127.0.0.1", "localhost"), b"{}")
-            pool.close()
-
-    run(main)
+    async with serving(CHUNKED, tls=context) as upstream:
+        url = upstream.url.replace("http:", "https:")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await pooled().post(url, b"{}")
+        monkeypatch.setattr(ssl, "create_default_context", trusting)
+        pool = pooled()
+        for _ in range(2):
+            connection = await pool.post(url, b"{}")
+            assert await body_of(connection) == b"hello, world!"
+            connection.release()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await pool.post(url.replace("127.0.0.1", "localhost"), b"{}")
+        pool.close()
 
 
 @pytest.mark.parametrize(
@@ -572,13 +505,10 @@ def test_over_tls_the_name_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://localhost:{}", ["POST / HTTP/1.1", "Host: localhost:{}"]),
     ],
 )
-def test_a_url_says_where_and_who_asks(url: str, lines: Sequence[str]) -> None:
-    async def main() -> None:
-        async with serving(EMPTY) as upstream:
-            pool = pooled()
-            await pool.post(url.format(upstream.port), b"{}")
-            sent = upstream.requests[0].decode().split("\r\n")
-            assert {line.format(upstream.port) for line in lines} <= set(sent)
-            pool.close()
-
-    run(main)
+async def test_a_url_says_where_and_who_asks(url: str, lines: Sequence[str]) -> None:
+    async with serving(EMPTY) as upstream:
+        pool = pooled()
+        await pool.post(url.format(upstream.port), b"{}")
+        sent = upstream.requests[0].decode().split("\r\n")
+        assert {line.format(upstream.port) for line in lines} <= set(sent)
+        pool.close()

@@ -92,43 +92,39 @@ TRANSIENT = [*CUT_BEFORE, refusing(500), refusing(502), refusing(503)]
 
 @in_each_mode
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_what_fails_before_the_first_token_is_tried_again(shape: Shape, fault: Handler) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            server.plans.extend([fault, shape.good])
-            deltas = await deltas_of(engine, ask())
-            assert text_in(deltas) == "fine"
-            assert [type(each) for each in deltas if type(each) in (Accepted, Finish)] == [
-                Accepted,
-                Finish,
-            ]
-            assert len(server.bodies) == 2
-
-    run(main())
+async def test_what_fails_before_the_first_token_is_tried_again(
+    shape: Shape, fault: Handler
+) -> None:
+    async with upstream() as server, opened(shape, server) as engine:
+        server.plans.extend([fault, shape.good])
+        deltas = await deltas_of(engine, ask())
+        assert text_in(deltas) == "fine"
+        assert [type(each) for each in deltas if type(each) in (Accepted, Finish)] == [
+            Accepted,
+            Finish,
+        ]
+        assert len(server.bodies) == 2
 
 
 @in_each_mode
 @pytest.mark.parametrize("aborted", [True, False], ids=["aborted", "ended"])
-def test_what_is_cut_after_the_first_token_fails_and_is_not_asked_again(
+async def test_what_is_cut_after_the_first_token_fails_and_is_not_asked_again(
     shape: Shape, aborted: bool
 ) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            parts: list[Part] = [shape.text("half"), *([Cut()] if aborted else [])]
-            server.plans.append(streamed(*parts, whole=False))
-            seen: list[Delta] = []
+    async with upstream() as server, opened(shape, server) as engine:
+        parts: list[Part] = [shape.text("half"), *([Cut()] if aborted else [])]
+        server.plans.append(streamed(*parts, whole=False))
+        seen: list[Delta] = []
 
-            async def read() -> None:
-                async for step in engine.sample(ask()):
-                    seen.extend(step)
+        async def read() -> None:
+            async for step in engine.sample(ask()):
+                seen.extend(step)
 
-            with pytest.raises(EngineError) as caught:
-                await read()
-            assert caught.value.code == "server_error"
-            assert text_in(seen) == "half"
-            assert len(server.bodies) == 1
-
-    run(main())
+        with pytest.raises(EngineError) as caught:
+            await read()
+        assert caught.value.code == "server_error"
+        assert text_in(seen) == "half"
+        assert len(server.bodies) == 1
 
 
 WRONG: dict[str, Callable[[Shape], bytes]] = {
@@ -141,28 +137,22 @@ WRONG: dict[str, Callable[[Shape], bytes]] = {
 
 @in_each_mode
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_what_is_no_answer_fails_typed_and_the_engine_goes_on(
+async def test_what_is_no_answer_fails_typed_and_the_engine_goes_on(
     shape: Shape, wrong: Callable[[Shape], bytes]
 ) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            server.plans.append(streamed(wrong(shape), whole=False))
-            error = await refusal(engine)
-            assert (error.code, error.status) == ("server_error", 500)
-            assert text_in(await deltas_of(engine, ask()))
-            assert len(server.bodies) == 2
-
-    run(main())
+    async with upstream() as server, opened(shape, server) as engine:
+        server.plans.append(streamed(wrong(shape), whole=False))
+        error = await refusal(engine)
+        assert (error.code, error.status) == ("server_error", 500)
+        assert text_in(await deltas_of(engine, ask()))
+        assert len(server.bodies) == 2
 
 
 @in_each_mode
-def test_an_answer_that_is_no_event_stream_fails_typed(shape: Shape) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            server.plans.append(refusing(200, {"choices": []}))
-            assert (await refusal(engine)).code == "server_error"
-
-    run(main())
+async def test_an_answer_that_is_no_event_stream_fails_typed(shape: Shape) -> None:
+    async with upstream() as server, opened(shape, server) as engine:
+        server.plans.append(refusing(200, {"choices": []}))
+        assert (await refusal(engine)).code == "server_error"
 
 
 @in_each_mode
@@ -186,20 +176,17 @@ def test_an_answer_that_is_no_event_stream_fails_typed(shape: Shape) -> None:
         (streamed(event({"error": "secret"})), "server_error", 3),
     ],
 )
-def test_errors_of_the_upstream_become_ours(
+async def test_errors_of_the_upstream_become_ours(
     shape: Shape, plan: Handler, code: str, asked: int
 ) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            server.otherwise = plan
-            error = await refusal(engine)
-            assert error.code == code
-            assert "secret" not in error.message
-            assert len(server.bodies) == asked
-            if code in ("rate_limit_exceeded", "engine_unavailable"):
-                assert error.retry_after == 7.0
-
-    run(main())
+    async with upstream() as server, opened(shape, server) as engine:
+        server.otherwise = plan
+        error = await refusal(engine)
+        assert error.code == code
+        assert "secret" not in error.message
+        assert len(server.bodies) == asked
+        if code in ("rate_limit_exceeded", "engine_unavailable"):
+            assert error.retry_after == 7.0
 
 
 HANGING: dict[str, Callable[[Shape], Handler]] = {
@@ -211,20 +198,17 @@ HANGING: dict[str, Callable[[Shape], Handler]] = {
 
 @in_each_mode
 @pytest.mark.parametrize("plan", HANGING.values(), ids=HANGING)
-def test_an_upstream_that_hangs_is_given_up_and_left(
+async def test_an_upstream_that_hangs_is_given_up_and_left(
     shape: Shape, plan: Callable[[Shape], Handler]
 ) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server, patience=SHORT) as engine:
-            server.otherwise = plan(shape)
-            error = await refusal(engine)
-            assert (error.code, error.message) == (
-                "engine_unavailable",
-                "The upstream did not answer in time.",
-            )
-            await server.signal.until(lambda: server.running == 0)
-
-    run(main())
+    async with upstream() as server, opened(shape, server, patience=SHORT) as engine:
+        server.otherwise = plan(shape)
+        error = await refusal(engine)
+        assert (error.code, error.message) == (
+            "engine_unavailable",
+            "The upstream did not answer in time.",
+        )
+        await server.signal.until(lambda: server.running == 0)
 
 
 LIVES = {
@@ -236,34 +220,28 @@ LIVES = {
 @in_each_mode
 @pytest.mark.parametrize("piece", LIVES.values(), ids=LIVES)
 @pytest.mark.parametrize("said", [[], ["one"]], ids=["before the first token", "after it"])
-def test_an_upstream_that_only_shows_that_it_lives_is_given_up(
+async def test_an_upstream_that_only_shows_that_it_lives_is_given_up(
     shape: Shape, piece: bytes, said: list[str]
 ) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server, patience=SHORT) as engine:
-            server.otherwise = streamed(*map(shape.text, said), Repeated(piece))
-            error = await refusal(engine)
-            assert error.message == "The upstream did not answer in time."
-            await server.signal.until(lambda: server.running == 0)
-
-    run(main())
+    async with upstream() as server, opened(shape, server, patience=SHORT) as engine:
+        server.otherwise = streamed(*map(shape.text, said), Repeated(piece))
+        error = await refusal(engine)
+        assert error.message == "The upstream did not answer in time."
+        await server.signal.until(lambda: server.running == 0)
 
 
 @in_each_mode
 @pytest.mark.parametrize("piece", LIVES.values(), ids=LIVES)
-def test_one_that_does_so_while_it_works_has_the_patience_for_a_first_token(
+async def test_one_that_does_so_while_it_works_has_the_patience_for_a_first_token(
     shape: Shape, piece: bytes
 ) -> None:
     patient = Patience(connect=1.0, first=20.0, between=0.2)
 
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server, patience=patient) as engine:
-            lives = Repeated(piece)
-            server.plans.append(streamed(shape.text("one"), lives, shape.text("two"), *shape.stop))
-            asyncio.get_running_loop().call_later(3 * patient.between, lives.go.set)
-            assert text_in(await deltas_of(engine, ask())) == "onetwo"
-
-    run(main())
+    async with upstream() as server, opened(shape, server, patience=patient) as engine:
+        lives = Repeated(piece)
+        server.plans.append(streamed(shape.text("one"), lives, shape.text("two"), *shape.stop))
+        asyncio.get_running_loop().call_later(3 * patient.between, lives.go.set)
+        assert text_in(await deltas_of(engine, ask())) == "onetwo"
 
 
 def test_a_call_that_is_held_back_while_it_grows_is_no_silence() -> None:
@@ -283,48 +261,39 @@ def test_a_call_that_is_held_back_while_it_grows_is_no_silence() -> None:
 
 @in_each_mode
 @pytest.mark.parametrize("after", [Accepted, TextDelta])
-def test_closing_it_closes_the_request_upstream_at_once(shape: Shape, after: type) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            parts = [shape.text("one")] if after is TextDelta else []
-            server.plans.append(streamed(*parts, Hang()))
-            steps = engine.sample(ask())
-            while not any(type(delta) is after for delta in await anext(steps)):
-                pass
-            await steps.aclose()
-            await server.signal.until(lambda: server.gone == 1, seconds=1.0)
-            assert server.running == 0
-
-    run(main())
+async def test_closing_it_closes_the_request_upstream_at_once(shape: Shape, after: type) -> None:
+    async with upstream() as server, opened(shape, server) as engine:
+        parts = [shape.text("one")] if after is TextDelta else []
+        server.plans.append(streamed(*parts, Hang()))
+        steps = engine.sample(ask())
+        while not any(type(delta) is after for delta in await anext(steps)):
+            pass
+        await steps.aclose()
+        await server.signal.until(lambda: server.gone == 1, seconds=1.0)
+        assert server.running == 0
 
 
 @in_each_mode
-def test_it_accepts_at_the_head_of_the_answer_before_any_token(shape: Shape) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            hang = Hang()
-            server.plans.append(streamed(hang, shape.text("late"), *shape.stop))
-            async with aclosing(engine.sample(ask())) as steps:
-                assert [type(each) for each in await anext(steps)] == [Accepted]
-                hang.go.set()
-                said = await anext(steps)
-                assert isinstance(said[0], TextDelta)
-
-    run(main())
+async def test_it_accepts_at_the_head_of_the_answer_before_any_token(shape: Shape) -> None:
+    async with upstream() as server, opened(shape, server) as engine:
+        hang = Hang()
+        server.plans.append(streamed(hang, shape.text("late"), *shape.stop))
+        async with aclosing(engine.sample(ask())) as steps:
+            assert [type(each) for each in await anext(steps)] == [Accepted]
+            hang.go.set()
+            said = await anext(steps)
+            assert isinstance(said[0], TextDelta)
 
 
 @in_each_mode
 @pytest.mark.parametrize("broken", ['{"city":"O', '{"city":"O"]', "{city}"])
-def test_a_call_that_is_no_json_when_it_ends_fails_typed(shape: Shape, broken: str) -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(shape, server) as engine:
-            server.plans.append(streamed(*shape.call("get_weather", broken), *shape.stop))
-            given = ask(tools=[WEATHER], tool_choice="required")
-            error = await refusal(engine, given)
-            assert error.code in ("server_error", "invalid_function_parameters")
-            assert text_in(await deltas_of(engine, ask()))
-
-    run(main())
+async def test_a_call_that_is_no_json_when_it_ends_fails_typed(shape: Shape, broken: str) -> None:
+    async with upstream() as server, opened(shape, server) as engine:
+        server.plans.append(streamed(*shape.call("get_weather", broken), *shape.stop))
+        given = ask(tools=[WEATHER], tool_choice="required")
+        error = await refusal(engine, given)
+        assert error.code in ("server_error", "invalid_function_parameters")
+        assert text_in(await deltas_of(engine, ask()))
 
 
 @in_each_mode
@@ -362,11 +331,8 @@ def test_a_chain_of_200_turns_is_rendered_once(shape: Shape) -> None:
     assert 0 < costs[199] <= 1.15 * costs[4]
 
 
-def test_one_replica_that_answers_is_enough_to_choose() -> None:
-    async def main() -> None:
-        async with upstream() as dead, upstream() as alive:
-            await dead.stop()
-            async with opened(RESPONSES, dead, alive) as engine:
-                assert text_in(await deltas_of(engine, ask()))
-
-    run(main())
+async def test_one_replica_that_answers_is_enough_to_choose() -> None:
+    async with upstream() as dead, upstream() as alive:
+        await dead.stop()
+        async with opened(RESPONSES, dead, alive) as engine:
+            assert text_in(await deltas_of(engine, ask()))

@@ -107,23 +107,20 @@ def test_a_list_that_is_none_is_said_in_one_line(answer: Any) -> None:
         probed({"/v1/models": answer})
 
 
-def test_a_replica_that_takes_connections_and_stands_still_is_not_back(
+async def test_a_replica_that_takes_connections_and_stands_still_is_not_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "PROMPT", 0.01)
 
-    async def main() -> None:
-        never = asyncio.Event()
+    never = asyncio.Event()
 
-        async def still(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await never.wait()
-            writer.close()
+    async def still(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
 
-        async with await asyncio.start_server(still, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            replica = Replica(f"http://127.0.0.1:{port}/v1", places=1)
-            async with aiohttp.ClientSession() as session:
-                assert not await probe.answers(session, replica)
-            never.set()
-
-    asyncio.run(main())
+    async with await asyncio.start_server(still, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        replica = Replica(f"http://127.0.0.1:{port}/v1", places=1)
+        async with aiohttp.ClientSession() as session:
+            assert not await probe.answers(session, replica)
+        never.set()

@@ -1,8 +1,7 @@
 """Which links are sent where not all fit, and what of that a turn pays for."""
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -50,14 +49,6 @@ async def opened(server: UpstreamServer) -> AsyncIterator[UpstreamEngine]:
         yield engine
     finally:
         await engine.close()
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await main
-
-    asyncio.run(bounded())
 
 
 @pytest.mark.parametrize(
@@ -114,57 +105,45 @@ def test_the_newest_question_is_sent_even_where_it_does_not_fit() -> None:
     assert start_of(ask(tip), 100) is tip
 
 
-def test_a_long_chat_leaves_its_beginning_out_only_where_the_client_says_so() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = GOOD
-            tip = turns(100)
-            await deltas_of(engine, ask(tip))
-            await deltas_of(engine, ask(tip, truncation="disabled"))
-            cut, whole = (body["messages"] for body in server.bodies)
-            assert len(whole) == 201
-            assert cut == whole[-len(cut) :]
-            assert cut[0]["role"] == "user"
-            assert 10 < len(cut) < 40
-
-    run(main())
+async def test_a_long_chat_leaves_its_beginning_out_only_where_the_client_says_so() -> None:
+    async with upstream() as server, opened(server) as engine:
+        server.otherwise = GOOD
+        tip = turns(100)
+        await deltas_of(engine, ask(tip))
+        await deltas_of(engine, ask(tip, truncation="disabled"))
+        cut, whole = (body["messages"] for body in server.bodies)
+        assert len(whole) == 201
+        assert cut == whole[-len(cut) :]
+        assert cut[0]["role"] == "user"
+        assert 10 < len(cut) < 40
 
 
-def test_a_prompt_that_is_too_long_all_the_same_is_tried_with_less() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            long = refusing(400, {"message": "This model's maximum context length is 5."})
-            server.plans.extend([long, long, GOOD])
-            assert text_in(await deltas_of(engine, ask(turns(100)))) == "fine"
-            sizes = [len(body["messages"]) for body in server.bodies]
-            assert sizes[0] > sizes[1] > sizes[2] > 1
-
-    run(main())
+async def test_a_prompt_that_is_too_long_all_the_same_is_tried_with_less() -> None:
+    async with upstream() as server, opened(server) as engine:
+        long = refusing(400, {"message": "This model's maximum context length is 5."})
+        server.plans.extend([long, long, GOOD])
+        assert text_in(await deltas_of(engine, ask(turns(100)))) == "fine"
+        sizes = [len(body["messages"]) for body in server.bodies]
+        assert sizes[0] > sizes[1] > sizes[2] > 1
 
 
-def test_what_cannot_be_made_shorter_is_refused_once_and_typed() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = refusing(400, {"code": "context_length_exceeded"})
-            with pytest.raises(EngineError) as caught:
-                await deltas_of(engine, ask(link("hello")))
-            assert caught.value.code == "context_length_exceeded"
-            assert len(server.bodies) == 1
-
-    run(main())
+async def test_what_cannot_be_made_shorter_is_refused_once_and_typed() -> None:
+    async with upstream() as server, opened(server) as engine:
+        server.otherwise = refusing(400, {"code": "context_length_exceeded"})
+        with pytest.raises(EngineError) as caught:
+            await deltas_of(engine, ask(link("hello")))
+        assert caught.value.code == "context_length_exceeded"
+        assert len(server.bodies) == 1
 
 
-def test_a_turn_of_a_history_that_is_cut_renders_what_is_new() -> None:
-    async def main() -> None:
-        async with upstream() as server, opened(server) as engine:
-            server.otherwise = GOOD
-            tip, work, costs = turns(100), Work(), []
-            for at in range(60):
-                before = work.render
-                await deltas_of(engine, ask(tip, work=work))
-                costs.append(work.render - before)
-                said = [{"role": "assistant", "content": f"answer {at} {'y' * 400}"}]
-                tip = link(f"question {at} {'x' * 400}", link(said, tip, output=True))
-            assert sorted(costs)[len(costs) // 2] < 2000
-
-    run(main())
+async def test_a_turn_of_a_history_that_is_cut_renders_what_is_new() -> None:
+    async with upstream() as server, opened(server) as engine:
+        server.otherwise = GOOD
+        tip, work, costs = turns(100), Work(), []
+        for at in range(60):
+            before = work.render
+            await deltas_of(engine, ask(tip, work=work))
+            costs.append(work.render - before)
+            said = [{"role": "assistant", "content": f"answer {at} {'y' * 400}"}]
+            tip = link(f"question {at} {'x' * 400}", link(said, tip, output=True))
+        assert sorted(costs)[len(costs) // 2] < 2000

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.grpc_client import create, status_error
 from tests.support.grpc_engine import gated
-from tests.support.grpc_harness import responses, run, serve
+from tests.support.grpc_harness import responses, serve
 from tieline.errors import ApiError
 from tieline.v1 import line_pb2, requests_pb2
 from tieline_server.transports.grpc.admission import KEYLESS_OF_ADDRESS
@@ -62,149 +62,128 @@ def keys(folder: Path, **owners: str) -> Path:
 
 
 @pytest.mark.parametrize("method", [*ONE_MESSAGE, "Connect"])
-def test_cn_21_a_wrong_key_is_refused_by_the_headers(method: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            serve(api_keys=keys(tmp_path, good="a")) as served,
-            served.channel() as channel,
-        ):
-            code, error = await ended(begun(channel, f"{SERVICE}/{method}", key="bad"))
-            assert code is grpc.StatusCode.UNAUTHENTICATED
-            assert error is not None
-            assert error.code == "invalid_api_key"
-
-    run(main())
+async def test_cn_21_a_wrong_key_is_refused_by_the_headers(method: str, tmp_path: Path) -> None:
+    async with (
+        serve(api_keys=keys(tmp_path, good="a")) as served,
+        served.channel() as channel,
+    ):
+        code, error = await ended(begun(channel, f"{SERVICE}/{method}", key="bad"))
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert error is not None
+        assert error.code == "invalid_api_key"
 
 
 @pytest.mark.parametrize("method", [*ONE_MESSAGE, "Connect"])
-def test_cn_21_a_first_message_is_due_in_time(method: str) -> None:
-    async def main() -> None:
-        async with serve(first_message_timeout=0.05) as served, served.channel() as channel:
-            code, error = await ended(begun(channel, f"{SERVICE}/{method}"))
-            assert code is grpc.StatusCode.ABORTED
-            assert error is not None
-            assert error.code == "idle_timeout"
-            assert "within 0.05 seconds" in error.message
-            await served.door.live.empty()
-            assert len(served.door.live) == 0
-            # A second message need not come in time.
-            async with served.line() as line:
-                await line.turn(create("x"))
-                await asyncio.sleep(0.1)
-                await line.turn(create("x"))
-
-    run(main())
+async def test_cn_21_a_first_message_is_due_in_time(method: str) -> None:
+    async with serve(first_message_timeout=0.05) as served, served.channel() as channel:
+        code, error = await ended(begun(channel, f"{SERVICE}/{method}"))
+        assert code is grpc.StatusCode.ABORTED
+        assert error is not None
+        assert error.code == "idle_timeout"
+        assert "within 0.05 seconds" in error.message
+        await served.door.live.empty()
+        assert len(served.door.live) == 0
+        # A second message need not come in time.
+        async with served.line() as line:
+            await line.turn(create("x"))
+            await asyncio.sleep(0.1)
+            await line.turn(create("x"))
 
 
 @pytest.mark.parametrize("method", ["CreateResponse", "Connect", "GetResponse"])
-def test_cn_21_calls_of_one_owner_have_a_bound_and_others_are_served(
+async def test_cn_21_calls_of_one_owner_have_a_bound_and_others_are_served(
     method: str, tmp_path: Path
 ) -> None:
     path = keys(tmp_path, one="a", two="a", other="b")
 
-    async def main() -> None:
-        async with (
-            serve(api_keys=path, max_owner_calls=2, max_calls=3) as served,
-            served.channel() as channel,
-        ):
-            held = [begun(channel, f"{SERVICE}/{method}", key=key) for key in ("one", "two")]
-            while len(served.door.live) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            for refused, said in (("one", "owner already has 2"), ("other", "")):
-                held.append(begun(channel, f"{SERVICE}/{method}", key=refused))
-                if said:
-                    code, error = await ended(held[-1])
-                    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-                    assert error is not None
-                    assert (error.code, error.retry_after) == ("too_many_connections", 1.0)
-                    assert said in error.message
-            while len(served.door.live) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            code, error = await ended(begun(channel, f"{SERVICE}/{method}", key="other"))
-            assert error is not None
-            assert "server already has 3 calls" in error.message
-            for call in held:
-                call.cancel()
-            while len(served.door.live):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-    run(main())
+    async with (
+        serve(api_keys=path, max_owner_calls=2, max_calls=3) as served,
+        served.channel() as channel,
+    ):
+        held = [begun(channel, f"{SERVICE}/{method}", key=key) for key in ("one", "two")]
+        while len(served.door.live) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for refused, said in (("one", "owner already has 2"), ("other", "")):
+            held.append(begun(channel, f"{SERVICE}/{method}", key=refused))
+            if said:
+                code, error = await ended(held[-1])
+                assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert error is not None
+                assert (error.code, error.retry_after) == ("too_many_connections", 1.0)
+                assert said in error.message
+        while len(served.door.live) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        code, error = await ended(begun(channel, f"{SERVICE}/{method}", key="other"))
+        assert error is not None
+        assert "server already has 3 calls" in error.message
+        for call in held:
+            call.cancel()
+        while len(served.door.live):  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("method", ONE_MESSAGE)
-def test_a_call_that_ends_without_a_message_says_so(method: str) -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            silent: Any = channel.stream_stream(f"{SERVICE}/{method}")
-            code, error = await ended(silent(iter(())))
-            assert code is grpc.StatusCode.INVALID_ARGUMENT
-            assert error is not None
-            assert error.code == "invalid_request"
-
-    run(main())
+async def test_a_call_that_ends_without_a_message_says_so(method: str) -> None:
+    async with serve() as served, served.channel() as channel:
+        silent: Any = channel.stream_stream(f"{SERVICE}/{method}")
+        code, error = await ended(silent(iter(())))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert error is not None
+        assert error.code == "invalid_request"
 
 
-def test_a_server_that_drains_still_tells_of_what_it_has() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate)) as served, served.channel() as channel:
-            stub = responses(channel)
-            body = requests_pb2.ResponseCreate(input_text="hi", store=True)
-            asked = line_pb2.CreateResponseRequest(response_create=body)
-            running = asyncio.ensure_future(stub.CreateResponse(asked))
-            while not served.engine.started:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            draining = asyncio.create_task(served.door.live.drain(30.0))
+async def test_a_server_that_drains_still_tells_of_what_it_has() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate)) as served, served.channel() as channel:
+        stub = responses(channel)
+        body = requests_pb2.ResponseCreate(input_text="hi", store=True)
+        asked = line_pb2.CreateResponseRequest(response_create=body)
+        running = asyncio.ensure_future(stub.CreateResponse(asked))
+        while not served.engine.started:  # noqa: ASYNC110
             await asyncio.sleep(0)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.CreateResponse(asked)
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-            with pytest.raises(grpc.aio.AioRpcError) as unknown:
-                await stub.GetResponse(line_pb2.GetResponseRequest(response_id="resp_1"))
-            assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-            gate.set()
-            await draining
-            assert (await running).response.status == "completed"
+        draining = asyncio.create_task(served.door.live.drain(30.0))
+        await asyncio.sleep(0)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.CreateResponse(asked)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await stub.GetResponse(line_pb2.GetResponseRequest(response_id="resp_1"))
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        gate.set()
+        await draining
+        assert (await running).response.status == "completed"
 
-    run(main())
 
-
-def test_cn_21_health_without_a_message_has_few_places_and_a_time() -> None:
+async def test_cn_21_health_without_a_message_has_few_places_and_a_time() -> None:
     """And those that wait are bounded by address; who has asked and watches is not counted."""
 
-    async def main() -> None:
-        async with serve(first_message_timeout=0.3) as served, served.channel() as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)
-            watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(20)]
-            for watch in watches:
-                assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-            waiting = [begun(channel, f"{HEALTH}Check") for _ in range(KEYLESS_OF_ADDRESS)]
-            waiting += [begun(channel, f"{HEALTH}Watch") for _ in range(3)]
-            codes = Counter([await call.code() for call in waiting])
-            assert codes == {
-                grpc.StatusCode.ABORTED: KEYLESS_OF_ADDRESS,
-                grpc.StatusCode.RESOURCE_EXHAUSTED: 3,
-            }
-            answer = await stub.Check(health_pb2.HealthCheckRequest())
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            for watch in watches:
-                watch.cancel()
-
-    run(main())
+    async with serve(first_message_timeout=0.3) as served, served.channel() as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(20)]
+        for watch in watches:
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        waiting = [begun(channel, f"{HEALTH}Check") for _ in range(KEYLESS_OF_ADDRESS)]
+        waiting += [begun(channel, f"{HEALTH}Watch") for _ in range(3)]
+        codes = Counter([await call.code() for call in waiting])
+        assert codes == {
+            grpc.StatusCode.ABORTED: KEYLESS_OF_ADDRESS,
+            grpc.StatusCode.RESOURCE_EXHAUSTED: 3,
+        }
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        for watch in watches:
+            watch.cancel()
 
 
-def test_cn_21_connections_without_calls_have_a_bound_too() -> None:
-    async def main() -> None:
-        async with serve(max_connections=2) as served:
-            held = [served.channel() for _ in range(2)]
-            for channel in held:
-                async with asyncio.timeout(10.0):
-                    await channel.channel_ready()
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+async def test_cn_21_connections_without_calls_have_a_bound_too() -> None:
+    async with serve(max_connections=2) as served:
+        held = [served.channel() for _ in range(2)]
+        for channel in held:
             async with asyncio.timeout(10.0):
-                assert await reader.read() == b""
-            writer.close()
-            for channel in held:
-                await channel.close()
-
-    run(main())
+                await channel.channel_ready()
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        async with asyncio.timeout(10.0):
+            assert await reader.read() == b""
+        writer.close()
+        for channel in held:
+            await channel.close()

@@ -162,9 +162,7 @@ def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> No
     run(main())
 
 
-def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_more_is_cut() -> (
-    None
-):
+async def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_more_often_is_cut() -> None:
     """The library's own client pings once a second, however short a keepalive it is given."""
     strikes = 2
     every_second = [*PINGING, ("grpc.keepalive_time_ms", 1_000)]
@@ -192,36 +190,30 @@ def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_one_that_does_
             assert await line.call.details() == "Too many pings"
             assert proxy.from_server[GOAWAY] == 1
 
-    async def main() -> None:
-        await asyncio.gather(at_the_floor(), below_it())
-
-    run(main())
+    await asyncio.gather(at_the_floor(), below_it())
 
 
-def test_gr_01_the_misspelt_option_of_other_servers_would_end_the_same_stream() -> None:
+async def test_gr_01_the_misspelt_option_of_other_servers_would_end_the_same_stream() -> None:
     async def hold(request: Any, context: Any) -> None:
         await context.send_initial_metadata(())
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        right = "grpc.http2.min_ping_interval_without_data_ms"
-        wrong = "grpc.http2.min_recv_ping_interval_without_data_ms"
-        options = [
-            (wrong if name == right else name, value)
-            for name, value in GrpcConfig(ping_interval=0.1).options(message_bytes=2048)
-        ]
-        server = grpc.aio.server(options=options)
-        _, service, method = CONNECT.split("/")
-        handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(hold)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with FrameProxy(port) as proxy, RawConnection(proxy.port, options=PINGING) as line:
-            code, _ = await line.status()
-            assert code is grpc.StatusCode.UNAVAILABLE
-            assert proxy.from_server[GOAWAY] == 1
-        await server.stop(None)
-
-    run(main())
+    right = "grpc.http2.min_ping_interval_without_data_ms"
+    wrong = "grpc.http2.min_recv_ping_interval_without_data_ms"
+    options = [
+        (wrong if name == right else name, value)
+        for name, value in GrpcConfig(ping_interval=0.1).options(message_bytes=2048)
+    ]
+    server = grpc.aio.server(options=options)
+    _, service, method = CONNECT.split("/")
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(hold)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with FrameProxy(port) as proxy, RawConnection(proxy.port, options=PINGING) as line:
+        code, _ = await line.status()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert proxy.from_server[GOAWAY] == 1
+    await server.stop(None)

@@ -35,163 +35,130 @@ async def breaks(prompt: Prompt) -> AsyncGenerator[Step, None]:
     raise ValueError("secret")
 
 
-def test_create_response_answers_with_the_whole_response() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            request = line_pb2.CreateResponseRequest(response_create=body())
-            call = responses(channel).CreateResponse(request)
-            response = (await call).response
-            assert response.status == "completed"
-            assert response.output[0].message.parts.parts[0].text.text == "Hello, world."
-            assert response.usage.input_tokens == INPUT_TOKENS
-            assert str(dict(await call.trailing_metadata())["x-request-id"]).startswith("req_")
-            assert [record.outcome for record in served.records] == ["completed"]
-
-    run(main())
+async def test_create_response_answers_with_the_whole_response() -> None:
+    async with serve() as served, served.channel() as channel:
+        request = line_pb2.CreateResponseRequest(response_create=body())
+        call = responses(channel).CreateResponse(request)
+        response = (await call).response
+        assert response.status == "completed"
+        assert response.output[0].message.parts.parts[0].text.text == "Hello, world."
+        assert response.usage.input_tokens == INPUT_TOKENS
+        assert str(dict(await call.trailing_metadata())["x-request-id"]).startswith("req_")
+        assert [record.outcome for record in served.records] == ["completed"]
 
 
-def test_a_response_that_fails_is_the_status_of_create_response() -> None:
-    async def main() -> None:
-        async with serve(breaks) as served, served.channel() as channel:
-            request = line_pb2.CreateResponseRequest(response_create=body())
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(request)
-            assert caught.value.code() is grpc.StatusCode.INTERNAL
-            assert "secret" not in str(caught.value)
-
-    run(main())
+async def test_a_response_that_fails_is_the_status_of_create_response() -> None:
+    async with serve(breaks) as served, served.channel() as channel:
+        request = line_pb2.CreateResponseRequest(response_create=body())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(request)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert "secret" not in str(caught.value)
 
 
-def test_a_caller_that_leaves_create_response_stops_its_engine() -> None:
-    async def main() -> None:
-        async with serve(gated(asyncio.Event())) as served, served.channel() as channel:
-            request = line_pb2.CreateResponseRequest(response_create=body())
-            call = responses(channel).CreateResponse(request)
-            await served.until(lambda: served.engine.started == 1)
-            call.cancel()
-            await served.until(lambda: len(served.records) == 1, seconds=1.0)
-            assert served.records[0].outcome == "disconnected"
-            assert served.engine.cancelled == 1
-
-    run(main())
+async def test_a_caller_that_leaves_create_response_stops_its_engine() -> None:
+    async with serve(gated(asyncio.Event())) as served, served.channel() as channel:
+        request = line_pb2.CreateResponseRequest(response_create=body())
+        call = responses(channel).CreateResponse(request)
+        await served.until(lambda: served.engine.started == 1)
+        call.cancel()
+        await served.until(lambda: len(served.records) == 1, seconds=1.0)
+        assert served.records[0].outcome == "disconnected"
+        assert served.engine.cancelled == 1
 
 
-def test_stream_response_sends_the_events_of_one_turn() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            request = line_pb2.StreamResponseRequest(response_create=body())
-            call = responses(channel).StreamResponse(request)
-            events = [event async for message in call for event in message.events]
-            assert [event.sequence_number for event in events] == list(range(len(events)))
-            assert kind(events[0]) == "response_created"
-            assert kind(events[-1]) == "response_completed"
-            assert await call.code() is grpc.StatusCode.OK
-
-    run(main())
+async def test_stream_response_sends_the_events_of_one_turn() -> None:
+    async with serve() as served, served.channel() as channel:
+        request = line_pb2.StreamResponseRequest(response_create=body())
+        call = responses(channel).StreamResponse(request)
+        events = [event async for message in call for event in message.events]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert kind(events[0]) == "response_created"
+        assert kind(events[-1]) == "response_completed"
+        assert await call.code() is grpc.StatusCode.OK
 
 
-def test_what_refuses_a_stream_response_is_its_status() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            request = line_pb2.StreamResponseRequest(response_create=body(model="nobody"))
-            call = responses(channel).StreamResponse(request)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-            error = status_error(caught.value.trailing_metadata())
-            assert error is not None
-            assert error.code == "model_not_found"
-
-    run(main())
+async def test_what_refuses_a_stream_response_is_its_status() -> None:
+    async with serve() as served, served.channel() as channel:
+        request = line_pb2.StreamResponseRequest(response_create=body(model="nobody"))
+        call = responses(channel).StreamResponse(request)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        error = status_error(caught.value.trailing_metadata())
+        assert error is not None
+        assert error.code == "model_not_found"
 
 
-def test_a_failure_after_created_is_the_last_event_of_stream_response() -> None:
-    async def main() -> None:
-        async with serve(breaks) as served, served.channel() as channel:
-            request = line_pb2.StreamResponseRequest(response_create=body())
-            call = responses(channel).StreamResponse(request)
-            events = [event async for message in call for event in message.events]
-            assert kind(events[-1]) == "response_failed"
-            assert await call.code() is grpc.StatusCode.OK
-
-    run(main())
+async def test_a_failure_after_created_is_the_last_event_of_stream_response() -> None:
+    async with serve(breaks) as served, served.channel() as channel:
+        request = line_pb2.StreamResponseRequest(response_create=body())
+        call = responses(channel).StreamResponse(request)
+        events = [event async for message in call for event in message.events]
+        assert kind(events[-1]) == "response_failed"
+        assert await call.code() is grpc.StatusCode.OK
 
 
-def test_a_silent_stream_response_says_that_it_lives() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate), heartbeat=0.05) as served, served.channel() as channel:
-            request = line_pb2.StreamResponseRequest(response_create=body())
-            seen = []
-            async for message in responses(channel).StreamResponse(request):
-                for event in message.events:
-                    seen.append(kind(event))
-                    if kind(event) == "heartbeat":
-                        assert event.heartbeat.phase == "prefill"
-                        gate.set()
-            assert "heartbeat" in seen
-            assert seen[-1] == "response_completed"
-
-    run(main())
+async def test_a_silent_stream_response_says_that_it_lives() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate), heartbeat=0.05) as served, served.channel() as channel:
+        request = line_pb2.StreamResponseRequest(response_create=body())
+        seen = []
+        async for message in responses(channel).StreamResponse(request):
+            for event in message.events:
+                seen.append(kind(event))
+                if kind(event) == "heartbeat":
+                    assert event.heartbeat.phase == "prefill"
+                    gate.set()
+        assert "heartbeat" in seen
+        assert seen[-1] == "response_completed"
 
 
-def test_append_shape_is_refused_where_nothing_can_be_appended() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            request = line_pb2.CreateResponseRequest(response_create=body(append=True))
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(request)
-            error = status_error(caught.value.trailing_metadata())
-            assert error is not None
-            assert (error.code, error.param) == ("unsupported_parameter", "append")
-
-    run(main())
+async def test_append_shape_is_refused_where_nothing_can_be_appended() -> None:
+    async with serve() as served, served.channel() as channel:
+        request = line_pb2.CreateResponseRequest(response_create=body(append=True))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(request)
+        error = status_error(caught.value.trailing_metadata())
+        assert error is not None
+        assert (error.code, error.param) == ("unsupported_parameter", "append")
 
 
-def test_a_call_continues_what_was_stored() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            stub = responses(channel)
-            first = await stub.CreateResponse(
-                line_pb2.CreateResponseRequest(response_create=body(store=True))
+async def test_a_call_continues_what_was_stored() -> None:
+    async with serve() as served, served.channel() as channel:
+        stub = responses(channel)
+        first = await stub.CreateResponse(
+            line_pb2.CreateResponseRequest(response_create=body(store=True))
+        )
+        second = await stub.CreateResponse(
+            line_pb2.CreateResponseRequest(
+                response_create=body(previous_response_id=first.response.id)
             )
-            second = await stub.CreateResponse(
-                line_pb2.CreateResponseRequest(
-                    response_create=body(previous_response_id=first.response.id)
-                )
-            )
-            assert second.response.previous_response_id == first.response.id
-
-    run(main())
+        )
+        assert second.response.previous_response_id == first.response.id
 
 
-def test_a_call_belongs_to_the_trace_of_its_metadata() -> None:
+async def test_a_call_belongs_to_the_trace_of_its_metadata() -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            request = line_pb2.CreateResponseRequest(response_create=body())
-            metadata = (("traceparent", parent), ("tracestate", "a=b"))
-            await responses(channel).CreateResponse(request, metadata=metadata)
-            trace = {"traceparent": parent, "tracestate": "a=b"}
-            assert served.records[0].trace_context == trace
-
-    run(main())
+    async with serve() as served, served.channel() as channel:
+        request = line_pb2.CreateResponseRequest(response_create=body())
+        metadata = (("traceparent", parent), ("tracestate", "a=b"))
+        await responses(channel).CreateResponse(request, metadata=metadata)
+        trace = {"traceparent": parent, "tracestate": "a=b"}
+        assert served.records[0].trace_context == trace
 
 
-def test_a_request_past_the_message_limit_is_refused() -> None:
-    async def main() -> None:
-        limits = Limits(message_bytes=1024)
-        async with serve(limits=limits) as served, served.channel() as channel:
-            request = line_pb2.CreateResponseRequest(response_create=body(input_text="x" * 2048))
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(request)
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            error = status_error(caught.value.trailing_metadata())
-            assert error is not None
-            assert error.code == "request_too_large"
-
-    run(main())
+async def test_a_request_past_the_message_limit_is_refused() -> None:
+    limits = Limits(message_bytes=1024)
+    async with serve(limits=limits) as served, served.channel() as channel:
+        request = line_pb2.CreateResponseRequest(response_create=body(input_text="x" * 2048))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(request)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        error = status_error(caught.value.trailing_metadata())
+        assert error is not None
+        assert error.code == "request_too_large"
 
 
 @pytest.mark.parametrize("patience", [0.2, 30.0], ids=["is thrown out", "leaves"])
@@ -231,69 +198,64 @@ def roomy(served: Served) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"127.0.0.1:{served.port}", options=ROOMY)
 
 
-def test_cn_17_an_answer_past_a_stubs_limit_arrives_without_the_echo_of_its_settings() -> None:
+async def test_cn_17_an_answer_past_a_stubs_limit_arrives_without_the_echo_of_its_settings() -> (
+    None
+):
     """The turn is made and booked: what it said must be heard, and the client has its settings."""
 
-    async def main() -> None:
-        async with serve(max_message_bytes=8 * MIB) as served, served.channel() as channel:
-            stub = responses(channel)
-            large = body(instructions="i" * (4 * MIB), store=True)
-            request = line_pb2.CreateResponseRequest(response_create=large)
-            made = await stub.CreateResponse(request)
-            name = made.response.id
-            answers = (
-                made,
-                await stub.GetResponse(line_pb2.GetResponseRequest(response_id=name)),
-                await stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=name)),
-            )
-            for answer in answers:
-                assert (answer.settings_omitted, answer.output_omitted) == (True, False)
-                assert answer.response.id == name
-                assert answer.response.usage.output_tokens == 2
-                assert len(answer.response.output) == 1
-                assert not answer.response.HasField("instructions")
-            async with roomy(served) as wide:
-                got = line_pb2.GetResponseRequest(response_id=name, max_receive_bytes=64 * MIB)
-                answer = await responses(wide).GetResponse(got)
-                assert not answer.settings_omitted
-                assert len(answer.response.instructions) == 4 * MIB
-
-    run(main())
+    async with serve(max_message_bytes=8 * MIB) as served, served.channel() as channel:
+        stub = responses(channel)
+        large = body(instructions="i" * (4 * MIB), store=True)
+        request = line_pb2.CreateResponseRequest(response_create=large)
+        made = await stub.CreateResponse(request)
+        name = made.response.id
+        answers = (
+            made,
+            await stub.GetResponse(line_pb2.GetResponseRequest(response_id=name)),
+            await stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=name)),
+        )
+        for answer in answers:
+            assert (answer.settings_omitted, answer.output_omitted) == (True, False)
+            assert answer.response.id == name
+            assert answer.response.usage.output_tokens == 2
+            assert len(answer.response.output) == 1
+            assert not answer.response.HasField("instructions")
+        async with roomy(served) as wide:
+            got = line_pb2.GetResponseRequest(response_id=name, max_receive_bytes=64 * MIB)
+            answer = await responses(wide).GetResponse(got)
+            assert not answer.settings_omitted
+            assert len(answer.response.instructions) == 4 * MIB
 
 
-def test_cn_17_an_output_past_the_limit_is_left_out_and_got_again_under_the_same_key() -> None:
-    async def main() -> None:
-        async with serve(text(["x" * MIB] * 5)) as served, served.channel() as channel:
-            asked = body(store=False, idempotency_key="k")
-            request = line_pb2.CreateResponseRequest(response_create=asked)
-            answer = await responses(channel).CreateResponse(request)
-            assert (answer.settings_omitted, answer.output_omitted) == (True, True)
-            assert answer.response.status == "completed"
-            assert answer.response.usage.output_tokens == 5
-            async with roomy(served) as wide:
-                request.max_receive_bytes = 64 * MIB
-                again = await responses(wide).CreateResponse(request)
-            assert again.response.id == answer.response.id
-            assert not again.output_omitted
-            assert len(again.response.output[0].message.parts.parts[0].text.text) == 5 * MIB
-            assert served.engine.started == 1
+async def test_cn_17_an_output_past_the_limit_is_left_out_and_got_again_under_the_same_key() -> (
+    None
+):
+    async with serve(text(["x" * MIB] * 5)) as served, served.channel() as channel:
+        asked = body(store=False, idempotency_key="k")
+        request = line_pb2.CreateResponseRequest(response_create=asked)
+        answer = await responses(channel).CreateResponse(request)
+        assert (answer.settings_omitted, answer.output_omitted) == (True, True)
+        assert answer.response.status == "completed"
+        assert answer.response.usage.output_tokens == 5
+        async with roomy(served) as wide:
+            request.max_receive_bytes = 64 * MIB
+            again = await responses(wide).CreateResponse(request)
+        assert again.response.id == answer.response.id
+        assert not again.output_omitted
+        assert len(again.response.output[0].message.parts.parts[0].text.text) == 5 * MIB
+        assert served.engine.started == 1
 
-    run(main())
 
-
-def test_cn_17_a_stream_of_one_turn_states_its_limit_with_its_request() -> None:
-    async def main() -> None:
-        async with serve(text(["x" * MIB] * 5)) as served, roomy(served) as channel:
-            request = line_pb2.StreamResponseRequest(response_create=body(store=False))
-            for limit in (0, 64 * MIB):
-                request.max_receive_bytes = limit
-                call = responses(channel).StreamResponse(request)
-                events = [event async for message in call for event in message.events]
-                assert events[-1].response_completed.output_omitted is not bool(limit)
-                too_large = [event for event in events if kind(event) == "error"]
-                assert bool(too_large) is not bool(limit)
-
-    run(main())
+async def test_cn_17_a_stream_of_one_turn_states_its_limit_with_its_request() -> None:
+    async with serve(text(["x" * MIB] * 5)) as served, roomy(served) as channel:
+        request = line_pb2.StreamResponseRequest(response_create=body(store=False))
+        for limit in (0, 64 * MIB):
+            request.max_receive_bytes = limit
+            call = responses(channel).StreamResponse(request)
+            events = [event async for message in call for event in message.events]
+            assert events[-1].response_completed.output_omitted is not bool(limit)
+            too_large = [event for event in events if kind(event) == "error"]
+            assert bool(too_large) is not bool(limit)
 
 
 def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits() -> None:
@@ -314,40 +276,32 @@ def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits
     assert receives(line_pb2.GetResponseRequest(max_receive_bytes=1)) == LEAST_BYTES
 
 
-def test_in_07_what_is_ignored_is_typed_in_the_answer_and_in_the_event() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel, served.line() as line:
-            hosted = items_pb2.Tool(opaque=items_pb2.OpaqueTool(type="mcp", json='{"type":"mcp"}'))
-            odd = body(tools=[hosted], extra_json='{"tempratur":1}')
-            stub = responses(channel)
-            answer = await stub.CreateResponse(line_pb2.CreateResponseRequest(response_create=odd))
-            await line.send(line_pb2.ConnectRequest(response_create=odd, event_id="e"))
-            created = (await line.until("response_created"))[-1].response_created
-            assert created.event_id == "e"
-            for warnings in (answer.warnings, created.warnings):
-                assert [(each.code, each.param) for each in warnings] == [
-                    ("unknown_parameter", "tempratur"),
-                    ("unsupported_tool", "tools[0].type"),
-                ]
-            plain = await stub.CreateResponse(
-                line_pb2.CreateResponseRequest(response_create=body())
+async def test_in_07_what_is_ignored_is_typed_in_the_answer_and_in_the_event() -> None:
+    async with serve() as served, served.channel() as channel, served.line() as line:
+        hosted = items_pb2.Tool(opaque=items_pb2.OpaqueTool(type="mcp", json='{"type":"mcp"}'))
+        odd = body(tools=[hosted], extra_json='{"tempratur":1}')
+        stub = responses(channel)
+        answer = await stub.CreateResponse(line_pb2.CreateResponseRequest(response_create=odd))
+        await line.send(line_pb2.ConnectRequest(response_create=odd, event_id="e"))
+        created = (await line.until("response_created"))[-1].response_created
+        assert created.event_id == "e"
+        for warnings in (answer.warnings, created.warnings):
+            assert [(each.code, each.param) for each in warnings] == [
+                ("unknown_parameter", "tempratur"),
+                ("unsupported_tool", "tools[0].type"),
+            ]
+        plain = await stub.CreateResponse(line_pb2.CreateResponseRequest(response_create=body()))
+        assert not plain.warnings
+
+
+async def test_in_07_where_nothing_may_be_ignored_it_is_the_status() -> None:
+    async with serve(limits=Limits(ignores=False)) as served, served.channel() as channel:
+        odd = body(extra_json='{"tempratur":1}')
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(
+                line_pb2.CreateResponseRequest(response_create=odd)
             )
-            assert not plain.warnings
-
-    run(main())
-
-
-def test_in_07_where_nothing_may_be_ignored_it_is_the_status() -> None:
-    async def main() -> None:
-        async with serve(limits=Limits(ignores=False)) as served, served.channel() as channel:
-            odd = body(extra_json='{"tempratur":1}')
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(
-                    line_pb2.CreateResponseRequest(response_create=odd)
-                )
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            error = status_error(caught.value.trailing_metadata())
-            assert error is not None
-            assert (error.code, error.param) == ("unknown_parameter", "tempratur")
-
-    run(main())
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        error = status_error(caught.value.trailing_metadata())
+        assert error is not None
+        assert (error.code, error.param) == ("unknown_parameter", "tempratur")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.grpc_client import kind, status_error
 from tests.support.grpc_engine import INPUT_TOKENS, gated
-from tests.support.grpc_harness import Served, responses, run, serve
+from tests.support.grpc_harness import Served, responses, serve
 from tieline.v1 import events_pb2, line_pb2, requests_pb2, responses_pb2
 
 
@@ -38,29 +38,26 @@ async def standing(channel: grpc.aio.Channel, response_id: str) -> responses_pb2
     return (await responses(channel).GetResponse(request)).response
 
 
-def test_rc_09_a_reader_gets_the_events_behind_one_with_the_same_numbers() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate)) as served, served.channel() as channel:
-            made = await begun(channel)
-            reading = asyncio.create_task(read(channel, made, 3))
-            await served.until(lambda: served.engine.started == 1)
-            gate.set()
-            rest = await reading
-            whole = await read(channel, made)
-            assert [event.sequence_number for event in whole] == list(range(len(whole)))
-            assert whole[4:] == rest
-            assert [kind(event) for event in whole[:3]] == [
-                "response_created",
-                "response_queued",
-                "response_in_progress",
-            ]
-            assert kind(whole[-1]) == "response_completed"
-            for beyond in (len(whole), 2**64 - 1):
-                assert await read(channel, made, beyond) == whole[-1:]
-            assert served.engine.started == 1
-
-    run(main())
+async def test_rc_09_a_reader_gets_the_events_behind_one_with_the_same_numbers() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate)) as served, served.channel() as channel:
+        made = await begun(channel)
+        reading = asyncio.create_task(read(channel, made, 3))
+        await served.until(lambda: served.engine.started == 1)
+        gate.set()
+        rest = await reading
+        whole = await read(channel, made)
+        assert [event.sequence_number for event in whole] == list(range(len(whole)))
+        assert whole[4:] == rest
+        assert [kind(event) for event in whole[:3]] == [
+            "response_created",
+            "response_queued",
+            "response_in_progress",
+        ]
+        assert kind(whole[-1]) == "response_completed"
+        for beyond in (len(whole), 2**64 - 1):
+            assert await read(channel, made, beyond) == whole[-1:]
+        assert served.engine.started == 1
 
 
 @pytest.mark.parametrize(
@@ -70,60 +67,51 @@ def test_rc_09_a_reader_gets_the_events_behind_one_with_the_same_numbers() -> No
         (False, grpc.StatusCode.NOT_FOUND, "response_not_found"),
     ],
 )
-def test_what_cannot_be_read_is_the_calls_status(
+async def test_what_cannot_be_read_is_the_calls_status(
     plain: bool, code: grpc.StatusCode, name: str
 ) -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            made = "resp_no"
-            if plain:
-                request = line_pb2.CreateResponseRequest(response_create=body())
-                made = (await responses(channel).CreateResponse(request)).response.id
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await read(channel, made)
-            assert caught.value.code() is code
-            error = status_error(caught.value.trailing_metadata())
-            assert error is not None
-            assert error.code == name
-
-    run(main())
+    async with serve() as served, served.channel() as channel:
+        made = "resp_no"
+        if plain:
+            request = line_pb2.CreateResponseRequest(response_create=body())
+            made = (await responses(channel).CreateResponse(request)).response.id
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read(channel, made)
+        assert caught.value.code() is code
+        error = status_error(caught.value.trailing_metadata())
+        assert error is not None
+        assert error.code == name
 
 
-def test_a_background_response_is_polled_and_cancelled_by_its_id() -> None:
-    async def main() -> None:
-        async with serve(gated(asyncio.Event())) as served:
-            async with served.channel() as channel:
-                made = await begun(channel)
-            async with served.channel() as channel:
-                await served.until(lambda: served.engine.started == 1)
-                now = await standing(channel, made)
-                assert (now.status, now.usage.input_tokens) == ("in_progress", INPUT_TOKENS)
-                request = line_pb2.CancelResponseRequest(response_id=made)
-                cut = (await responses(channel).CancelResponse(request)).response
-                assert cut.status == "cancelled"
-                assert await standing(channel, made) == cut
-                assert (await responses(channel).CancelResponse(request)).response == cut
-            assert [record.outcome for record in served.records] == ["cancelled"]
-
-    run(main())
+async def test_a_background_response_is_polled_and_cancelled_by_its_id() -> None:
+    async with serve(gated(asyncio.Event())) as served:
+        async with served.channel() as channel:
+            made = await begun(channel)
+        async with served.channel() as channel:
+            await served.until(lambda: served.engine.started == 1)
+            now = await standing(channel, made)
+            assert (now.status, now.usage.input_tokens) == ("in_progress", INPUT_TOKENS)
+            request = line_pb2.CancelResponseRequest(response_id=made)
+            cut = (await responses(channel).CancelResponse(request)).response
+            assert cut.status == "cancelled"
+            assert await standing(channel, made) == cut
+            assert (await responses(channel).CancelResponse(request)).response == cut
+        assert [record.outcome for record in served.records] == ["cancelled"]
 
 
-def test_leaving_the_stream_of_a_background_response_does_not_end_it() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate)) as served, served.channel() as channel:
-            request = line_pb2.StreamResponseRequest(response_create=body(background=True))
-            call = responses(channel).StreamResponse(request)
-            message = await call.read()
-            assert isinstance(message, line_pb2.StreamResponseResponse)
-            made = message.events[0].response_created.response.id
-            call.cancel()
-            await left(served)
-            gate.set()
-            await served.until(lambda: len(served.records) == 1)
-            assert (await standing(channel, made)).status == "completed"
-
-    run(main())
+async def test_leaving_the_stream_of_a_background_response_does_not_end_it() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate)) as served, served.channel() as channel:
+        request = line_pb2.StreamResponseRequest(response_create=body(background=True))
+        call = responses(channel).StreamResponse(request)
+        message = await call.read()
+        assert isinstance(message, line_pb2.StreamResponseResponse)
+        made = message.events[0].response_created.response.id
+        call.cancel()
+        await left(served)
+        gate.set()
+        await served.until(lambda: len(served.records) == 1)
+        assert (await standing(channel, made)).status == "completed"
 
 
 async def left(served: Served) -> None:
@@ -131,40 +119,34 @@ async def left(served: Served) -> None:
     await served.door.live.empty()
 
 
-def test_a_line_and_what_is_not_stored_cannot_be_in_the_background() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel, served.line() as line:
-            await line.send(line_pb2.ConnectRequest(response_create=body(background=True)))
-            refused = await line.next()
-            assert refused is not None
-            assert refused.error.error.code == "unsupported_parameter"
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await begun(channel, store=False)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert served.engine.started == 0
-
-    run(main())
+async def test_a_line_and_what_is_not_stored_cannot_be_in_the_background() -> None:
+    async with serve() as served, served.channel() as channel, served.line() as line:
+        await line.send(line_pb2.ConnectRequest(response_create=body(background=True)))
+        refused = await line.next()
+        assert refused is not None
+        assert refused.error.error.code == "unsupported_parameter"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await begun(channel, store=False)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert served.engine.started == 0
 
 
-def test_a_key_replays_the_response_of_whichever_call_made_it() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            create = body(idempotency_key="k")
-            stream = line_pb2.StreamResponseRequest(response_create=create)
-            call = responses(channel).StreamResponse(stream)
-            first = [event async for message in call for event in message.events]
-            call = responses(channel).StreamResponse(stream)
-            again = [event async for message in call for event in message.events]
-            assert first == again
-            whole = line_pb2.CreateResponseRequest(response_create=create)
-            response = (await responses(channel).CreateResponse(whole)).response
-            assert response == first[-1].response_completed.response
-            other = line_pb2.CreateResponseRequest(
-                response_create=body(idempotency_key="k", input_text="other")
-            )
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(other)
-            assert caught.value.code() is grpc.StatusCode.ABORTED
-            assert served.engine.started == 1
-
-    run(main())
+async def test_a_key_replays_the_response_of_whichever_call_made_it() -> None:
+    async with serve() as served, served.channel() as channel:
+        create = body(idempotency_key="k")
+        stream = line_pb2.StreamResponseRequest(response_create=create)
+        call = responses(channel).StreamResponse(stream)
+        first = [event async for message in call for event in message.events]
+        call = responses(channel).StreamResponse(stream)
+        again = [event async for message in call for event in message.events]
+        assert first == again
+        whole = line_pb2.CreateResponseRequest(response_create=create)
+        response = (await responses(channel).CreateResponse(whole)).response
+        assert response == first[-1].response_completed.response
+        other = line_pb2.CreateResponseRequest(
+            response_create=body(idempotency_key="k", input_text="other")
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(other)
+        assert caught.value.code() is grpc.StatusCode.ABORTED
+        assert served.engine.started == 1

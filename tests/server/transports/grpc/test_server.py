@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tests.support.grpc_certificates import Authority
 from tests.support.grpc_client import RawConnection, create, kind
 from tests.support.grpc_engine import tool_call
-from tests.support.grpc_harness import run, serve
+from tests.support.grpc_harness import serve
 from tests.support.signal import PATIENCE
 from tieline_server.transports import DOORS
 from tieline_server.transports.grpc.config import GrpcConfig, Tls
@@ -35,108 +35,87 @@ def test_the_table_of_doors_names_this_one() -> None:
     assert getattr(import_module(module), name) is GrpcServer
 
 
-def test_port_0_binds_a_free_port_and_the_address_says_which() -> None:
-    async def main() -> None:
-        async with serve() as served:
-            assert served.port > 0
-            async with served.line() as line:
-                await line.turn(create("x"))
-
-    run(main())
-
-
-def test_every_address_is_served() -> None:
-    async def main() -> None:
-        async with serve() as served:
-            config = GrpcConfig(addresses=("127.0.0.1:0", "127.0.0.1:0"), stop_grace=0.05)
-            door = GrpcServer(served.services, config)
-            bound = await door.start()
-            assert len(set(bound)) == 2
-            for address in bound:
-                async with RawConnection(int(address.rpartition(":")[2])) as line:
-                    await line.turn(create("x"))
-            await door.stop()
-
-    run(main())
-
-
-def test_an_address_in_use_is_an_os_error_that_names_it() -> None:
-    async def main() -> None:
-        async with serve() as served:
-            taken = f"127.0.0.1:{served.port}"
-            door = GrpcServer(served.services, GrpcConfig(addresses=(taken,)))
-            with pytest.raises(OSError, match=taken):
-                await door.start()
-            await door.stop()
-
-    run(main())
-
-
-def test_stop_is_idempotent_and_needs_no_start() -> None:
-    async def main() -> None:
-        async with serve() as served:
-            await served.door.stop()
-            await served.door.stop()
-            await GrpcServer(served.services, GrpcConfig()).stop()
-
-    run(main())
-
-
-def test_stop_ends_lines_that_are_open() -> None:
-    async def main() -> None:
-        async with serve() as served, served.line() as line:
+async def test_port_0_binds_a_free_port_and_the_address_says_which() -> None:
+    async with serve() as served:
+        assert served.port > 0
+        async with served.line() as line:
             await line.turn(create("x"))
-            await served.door.stop()
-            code, _ = await line.status()
-            assert code is grpc.StatusCode.UNAVAILABLE
-            assert not served.door.creates.readers
-
-    run(main())
 
 
-def test_tls_serves_a_client_that_trusts_the_authority(tmp_path: Path) -> None:
+async def test_every_address_is_served() -> None:
+    async with serve() as served:
+        config = GrpcConfig(addresses=("127.0.0.1:0", "127.0.0.1:0"), stop_grace=0.05)
+        door = GrpcServer(served.services, config)
+        bound = await door.start()
+        assert len(set(bound)) == 2
+        for address in bound:
+            async with RawConnection(int(address.rpartition(":")[2])) as line:
+                await line.turn(create("x"))
+        await door.stop()
+
+
+async def test_an_address_in_use_is_an_os_error_that_names_it() -> None:
+    async with serve() as served:
+        taken = f"127.0.0.1:{served.port}"
+        door = GrpcServer(served.services, GrpcConfig(addresses=(taken,)))
+        with pytest.raises(OSError, match=taken):
+            await door.start()
+        await door.stop()
+
+
+async def test_stop_is_idempotent_and_needs_no_start() -> None:
+    async with serve() as served:
+        await served.door.stop()
+        await served.door.stop()
+        await GrpcServer(served.services, GrpcConfig()).stop()
+
+
+async def test_stop_ends_lines_that_are_open() -> None:
+    async with serve() as served, served.line() as line:
+        await line.turn(create("x"))
+        await served.door.stop()
+        code, _ = await line.status()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert not served.door.creates.readers
+
+
+async def test_tls_serves_a_client_that_trusts_the_authority(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     server = authority.sign("server")
     roots = authority.pem.certificate.read_bytes()
 
-    async def main() -> None:
-        tls = Tls.read(server.certificate, server.key)
-        async with serve(tls=tls) as served:
-            trusting = grpc.ssl_channel_credentials(roots)
-            async with served.line(credentials=trusting, host="localhost") as line:
-                assert kind((await line.turn(create("x")))[-1]) == "response_completed"
-            async with served.line() as clear:
-                code, _ = await clear.status()
-                assert code is grpc.StatusCode.UNAVAILABLE
-
-    run(main())
+    tls = Tls.read(server.certificate, server.key)
+    async with serve(tls=tls) as served:
+        trusting = grpc.ssl_channel_credentials(roots)
+        async with served.line(credentials=trusting, host="localhost") as line:
+            assert kind((await line.turn(create("x")))[-1]) == "response_completed"
+        async with served.line() as clear:
+            code, _ = await clear.status()
+            assert code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_mtls_serves_only_clients_with_a_certificate_of_its_authority(tmp_path: Path) -> None:
+async def test_mtls_serves_only_clients_with_a_certificate_of_its_authority(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     stranger = Authority(tmp_path, "stranger")
     server, client, foreign = authority.sign("server"), authority.sign("client"), stranger.sign("x")
     roots = authority.pem.certificate.read_bytes()
 
-    async def main() -> None:
-        tls = Tls.read(server.certificate, server.key, authority.pem.certificate)
-        async with serve(tls=tls) as served:
-            known = grpc.ssl_channel_credentials(
-                roots, client.key.read_bytes(), client.certificate.read_bytes()
-            )
-            async with served.line(credentials=known, host="localhost") as line:
-                assert kind((await line.turn(create("x")))[-1]) == "response_completed"
-            for refused in (
-                grpc.ssl_channel_credentials(roots),
-                grpc.ssl_channel_credentials(
-                    roots, foreign.key.read_bytes(), foreign.certificate.read_bytes()
-                ),
-            ):
-                async with served.line(credentials=refused, host="localhost") as line:
-                    code, _ = await line.status()
-                    assert code is grpc.StatusCode.UNAVAILABLE
-
-    run(main())
+    tls = Tls.read(server.certificate, server.key, authority.pem.certificate)
+    async with serve(tls=tls) as served:
+        known = grpc.ssl_channel_credentials(
+            roots, client.key.read_bytes(), client.certificate.read_bytes()
+        )
+        async with served.line(credentials=known, host="localhost") as line:
+            assert kind((await line.turn(create("x")))[-1]) == "response_completed"
+        for refused in (
+            grpc.ssl_channel_credentials(roots),
+            grpc.ssl_channel_credentials(
+                roots, foreign.key.read_bytes(), foreign.certificate.read_bytes()
+            ),
+        ):
+            async with served.line(credentials=refused, host="localhost") as line:
+                code, _ = await line.status()
+                assert code is grpc.StatusCode.UNAVAILABLE
 
 
 STALLED = {
@@ -151,7 +130,7 @@ STALLED = {
 
 
 @pytest.mark.parametrize("said", STALLED)
-def test_cn_22_a_connection_that_stalls_before_it_speaks_http2_is_ended(
+async def test_cn_22_a_connection_that_stalls_before_it_speaks_http2_is_ended(
     said: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path, "authority")
@@ -162,24 +141,21 @@ def test_cn_22_a_connection_that_stalls_before_it_speaks_http2_is_ended(
     context = ssl.create_default_context(cafile=roots)
     context.set_alpn_protocols(["h2"])
 
-    async def main() -> None:
-        async with (
-            serve(tls=tls, handshake_timeout=0.5) as served,
-            served.line(credentials=trusting, host="localhost") as line,
-        ):
-            await line.turn(create("x"))
-            begun = STALLED[said]
-            reader, writer = await asyncio.open_connection(
-                "localhost", served.port, ssl=context if begun is None else None
-            )
-            writer.write(begun or b"")
-            # What it is told is of HTTP/2; that it ends is what counts.
-            await asyncio.wait_for(reader.read(), PATIENCE)
-            writer.transport.abort()
-            # The time is that of the handshake: one that speaks is not ended by it.
-            await line.turn(create("y"))
-
-    run(main())
+    async with (
+        serve(tls=tls, handshake_timeout=0.5) as served,
+        served.line(credentials=trusting, host="localhost") as line,
+    ):
+        await line.turn(create("x"))
+        begun = STALLED[said]
+        reader, writer = await asyncio.open_connection(
+            "localhost", served.port, ssl=context if begun is None else None
+        )
+        writer.write(begun or b"")
+        # What it is told is of HTTP/2; that it ends is what counts.
+        await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.transport.abort()
+        # The time is that of the handshake: one that speaks is not ended by it.
+        await line.turn(create("y"))
 
 
 def write_key(path: Path, key: str) -> None:
@@ -187,158 +163,134 @@ def write_key(path: Path, key: str) -> None:
     path.write_text(f'[[keys]]\nhash = "sha256:{digest}"\nowner = "ann"\n')
 
 
-def test_a_line_without_a_known_key_ends_before_any_event(tmp_path: Path) -> None:
+async def test_a_line_without_a_known_key_ends_before_any_event(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     write_key(keys, "right")
 
-    async def main() -> None:
-        async with serve(api_keys=keys) as served:
-            for metadata in ([], [("authorization", "Bearer wrong")]):
-                async with served.line(metadata=metadata) as line:
-                    code, error = await line.status()
-                    assert code is grpc.StatusCode.UNAUTHENTICATED
-                    assert error is not None
-                    assert error.code == "invalid_api_key"
-            async with served.line(metadata=[("authorization", "Bearer right")]) as line:
-                await line.turn(create("x"))
-
-    run(main())
+    async with serve(api_keys=keys) as served:
+        for metadata in ([], [("authorization", "Bearer wrong")]):
+            async with served.line(metadata=metadata) as line:
+                code, error = await line.status()
+                assert code is grpc.StatusCode.UNAUTHENTICATED
+                assert error is not None
+                assert error.code == "invalid_api_key"
+        async with served.line(metadata=[("authorization", "Bearer right")]) as line:
+            await line.turn(create("x"))
 
 
-def test_a_key_that_is_revoked_ends_its_line_at_the_next_create(tmp_path: Path) -> None:
+async def test_a_key_that_is_revoked_ends_its_line_at_the_next_create(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     write_key(keys, "right")
     now = [0.0]
 
-    async def main() -> None:
-        async with (
-            serve(api_keys=keys, clock=lambda: now[0]) as served,
-            served.line(metadata=[("authorization", "Bearer right")]) as line,
-        ):
-            await line.turn(create("x"))
-            write_key(keys, "another one")
-            now[0] += 2.0
-            await line.send(create("y"))
-            (event,) = await line.until("error")
-            assert (event.error.error.code, event.error.status) == ("invalid_api_key", 401)
-            code, error = await line.status()
-            assert code is grpc.StatusCode.UNAUTHENTICATED
-            assert error is not None
-            assert error.code == "invalid_api_key"
-
-    run(main())
+    async with (
+        serve(api_keys=keys, clock=lambda: now[0]) as served,
+        served.line(metadata=[("authorization", "Bearer right")]) as line,
+    ):
+        await line.turn(create("x"))
+        write_key(keys, "another one")
+        now[0] += 2.0
+        await line.send(create("y"))
+        (event,) = await line.until("error")
+        assert (event.error.error.code, event.error.status) == ("invalid_api_key", 401)
+        code, error = await line.status()
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert error is not None
+        assert error.code == "invalid_api_key"
 
 
-def test_health_answers_for_the_server_and_each_service() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)
-            for name in ("", RESPONSES, MODELS):
-                answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
-                assert answer.status == SERVING
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
+async def test_health_answers_for_the_server_and_each_service() -> None:
     assert (RESPONSES, MODELS) == ("tieline.v1.ResponsesService", "tieline.v1.ModelsService")
-    run(main())
+    async with serve() as served, served.channel() as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        for name in ("", RESPONSES, MODELS):
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+            assert answer.status == SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_health_watch_stays_open_and_sees_the_drain_begin() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel, served.line() as line:
-            await line.call.initial_metadata()
-            stub: Any = health_pb2_grpc.HealthStub(channel)
-            watch = stub.Watch(health_pb2.HealthCheckRequest(service=RESPONSES))
-            assert (await watch.read()).status == SERVING
-            draining = asyncio.create_task(served.door.drain(30.0))
-            assert (await watch.read()).status == NOT_SERVING
-            await draining
-
-    run(main())
+async def test_a_health_watch_stays_open_and_sees_the_drain_begin() -> None:
+    async with serve() as served, served.channel() as channel, served.line() as line:
+        await line.call.initial_metadata()
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=RESPONSES))
+        assert (await watch.read()).status == SERVING
+        draining = asyncio.create_task(served.door.drain(30.0))
+        assert (await watch.read()).status == NOT_SERVING
+        await draining
 
 
 ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
-def test_op_02_the_health_of_the_services_follows_the_readiness() -> None:
+async def test_op_02_the_health_of_the_services_follows_the_readiness() -> None:
     """That of the server as a whole does not: it lives."""
 
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)
-            readiness = served.services.readiness
-            watch = stub.Watch(health_pb2.HealthCheckRequest(service=RESPONSES))
-            assert (await watch.read()).status == SERVING
-            readiness.lack("database", "it is away")
-            assert (await watch.read()).status == NOT_SERVING
-            told = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in NAMES]
-            assert [answer.status for answer in told] == [SERVING, NOT_SERVING, NOT_SERVING]
-            readiness.have("database")
-            assert (await watch.read()).status == SERVING
-            told = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in NAMES]
-            assert [answer.status for answer in told] == [SERVING] * 3
-
-    run(main())
+    async with serve() as served, served.channel() as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        readiness = served.services.readiness
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=RESPONSES))
+        assert (await watch.read()).status == SERVING
+        readiness.lack("database", "it is away")
+        assert (await watch.read()).status == NOT_SERVING
+        told = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in NAMES]
+        assert [answer.status for answer in told] == [SERVING, NOT_SERVING, NOT_SERVING]
+        readiness.have("database")
+        assert (await watch.read()).status == SERVING
+        told = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in NAMES]
+        assert [answer.status for answer in told] == [SERVING] * 3
 
 
 @pytest.mark.parametrize("name", [REFLECTION, ALPHA])
-def test_cn_18_reflection_answers_under_both_of_its_names(name: str) -> None:
+async def test_cn_18_reflection_answers_under_both_of_its_names(name: str) -> None:
     """Each lists the services, and has the schema of each that it lists."""
 
-    async def main() -> None:
-        async with serve(reflection=True) as served, served.channel() as channel:
-            asked: Any = channel.stream_stream(
-                f"/{name}/ServerReflectionInfo",
-                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-            )()
-            await asked.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-            services = [each.name for each in (await asked.read()).list_services_response.service]
-            assert services == sorted((RESPONSES, MODELS, HEALTH, REFLECTION, ALPHA))
-            for service in services:
-                await asked.write(
-                    reflection_pb2.ServerReflectionRequest(file_containing_symbol=service)
-                )
-                answer = await asked.read()
-                assert answer.file_descriptor_response.file_descriptor_proto, service
-            await asked.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="no"))
-            missing = (await asked.read()).error_response.error_code
-            assert missing == grpc.StatusCode.NOT_FOUND.value[0]
-            await asked.done_writing()
-            assert await asked.code() is grpc.StatusCode.OK
-
-    run(main())
+    async with serve(reflection=True) as served, served.channel() as channel:
+        asked: Any = channel.stream_stream(
+            f"/{name}/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )()
+        await asked.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        services = [each.name for each in (await asked.read()).list_services_response.service]
+        assert services == sorted((RESPONSES, MODELS, HEALTH, REFLECTION, ALPHA))
+        for service in services:
+            await asked.write(
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol=service)
+            )
+            answer = await asked.read()
+            assert answer.file_descriptor_response.file_descriptor_proto, service
+        await asked.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="no"))
+        missing = (await asked.read()).error_response.error_code
+        assert missing == grpc.StatusCode.NOT_FOUND.value[0]
+        await asked.done_writing()
+        assert await asked.code() is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("protocol", ["grpc-v1", "grpc-v1alpha"])
-def test_cn_18_buf_lists_every_method_by_either_protocol(protocol: str) -> None:
-    async def main() -> None:
-        async with serve(reflection=True) as served:
-            process = await asyncio.create_subprocess_exec(
-                Path(sys.executable).with_name("buf"), "curl", "--http2-prior-knowledge",
-                "--protocol", "grpc", "--reflect-protocol", protocol, "--list-methods",
-                f"http://127.0.0.1:{served.port}",
-                stdout=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"},
-            )  # fmt: skip
-            said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-            assert process.returncode == 0
-            assert {f"{RESPONSES}/Connect", f"{REFLECTION}/ServerReflectionInfo"} <= {
-                *said.decode().split()
-            }
-
-    run(main())
+async def test_cn_18_buf_lists_every_method_by_either_protocol(protocol: str) -> None:
+    async with serve(reflection=True) as served:
+        process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("buf"), "curl", "--http2-prior-knowledge",
+            "--protocol", "grpc", "--reflect-protocol", protocol, "--list-methods",
+            f"http://127.0.0.1:{served.port}",
+            stdout=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"},
+        )  # fmt: skip
+        said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert process.returncode == 0
+        assert {f"{RESPONSES}/Connect", f"{REFLECTION}/ServerReflectionInfo"} <= {
+            *said.decode().split()
+        }
 
 
-def test_reflection_is_unknown_where_it_is_off() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            for name in (REFLECTION, ALPHA):
-                # Nothing is written: a write that meets the refusal would be an error of its own.
-                asked: Any = channel.stream_stream(f"/{name}/ServerReflectionInfo")()
-                assert await asked.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    run(main())
+async def test_reflection_is_unknown_where_it_is_off() -> None:
+    async with serve() as served, served.channel() as channel:
+        for name in (REFLECTION, ALPHA):
+            # Nothing is written: a write that meets the refusal would be an error of its own.
+            asked: Any = channel.stream_stream(f"/{name}/ServerReflectionInfo")()
+            assert await asked.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 class Buf:
@@ -392,42 +344,36 @@ class Buf:
         return await asyncio.wait_for(self._process.wait(), PATIENCE)
 
 
-def test_buf_curl_with_reflection_drives_a_turn_in_create_shape() -> None:
-    async def main() -> None:
-        async with serve(tool_call, reflection=True) as served:
-            buf = await Buf.connect(served.port)
-            await buf.send({"responseCreate": {"inputText": "look"}})
-            first = (await buf.until("responseCompleted"))["response"]
-            call_id = first["output"][0]["functionCall"]["callId"]
-            result = {"functionCallOutput": {"callId": call_id, "text": "a cat"}}
-            await buf.send(
-                {
-                    "responseCreate": {
-                        "previousResponseId": first["id"],
-                        "inputItems": {"items": [result]},
-                    }
+async def test_buf_curl_with_reflection_drives_a_turn_in_create_shape() -> None:
+    async with serve(tool_call, reflection=True) as served:
+        buf = await Buf.connect(served.port)
+        await buf.send({"responseCreate": {"inputText": "look"}})
+        first = (await buf.until("responseCompleted"))["response"]
+        call_id = first["output"][0]["functionCall"]["callId"]
+        result = {"functionCallOutput": {"callId": call_id, "text": "a cat"}}
+        await buf.send(
+            {
+                "responseCreate": {
+                    "previousResponseId": first["id"],
+                    "inputItems": {"items": [result]},
                 }
-            )
-            second = (await buf.until("responseCompleted"))["response"]
-            assert second["previousResponseId"] == first["id"]
-            assert second["output"][0]["message"]["parts"]["parts"][0]["text"]["text"] == "seen"
-            assert await buf.close() == 0
+            }
+        )
+        second = (await buf.until("responseCompleted"))["response"]
+        assert second["previousResponseId"] == first["id"]
+        assert second["output"][0]["message"]["parts"]["parts"][0]["text"]["text"] == "seen"
+        assert await buf.close() == 0
 
-    run(main())
 
-
-def test_buf_curl_with_reflection_drives_a_turn_in_append_shape() -> None:
-    async def main() -> None:
-        async with serve(tool_call, reflection=True) as served:
-            buf = await Buf.connect(served.port)
-            await buf.send({"responseCreate": {"inputText": "look", "append": True}})
-            held = (await buf.until("responseDone"))["response"]
-            call_id = held["output"][0]["functionCall"]["callId"]
-            result = {"functionCallOutput": {"callId": call_id, "text": "a cat"}}
-            await buf.send({"responseAppend": {"inputItems": {"items": [result]}}})
-            done = (await buf.until("responseCompleted"))["response"]
-            assert done["id"] == held["id"]
-            assert len(done["output"]) == 2
-            assert await buf.close() == 0
-
-    run(main())
+async def test_buf_curl_with_reflection_drives_a_turn_in_append_shape() -> None:
+    async with serve(tool_call, reflection=True) as served:
+        buf = await Buf.connect(served.port)
+        await buf.send({"responseCreate": {"inputText": "look", "append": True}})
+        held = (await buf.until("responseDone"))["response"]
+        call_id = held["output"][0]["functionCall"]["callId"]
+        result = {"functionCallOutput": {"callId": call_id, "text": "a cat"}}
+        await buf.send({"responseAppend": {"inputItems": {"items": [result]}}})
+        done = (await buf.until("responseCompleted"))["response"]
+        assert done["id"] == held["id"]
+        assert len(done["output"]) == 2
+        assert await buf.close() == 0

@@ -68,91 +68,76 @@ def details(error: grpc.aio.AioRpcError) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("code", "status", "wanted"), CODES, ids=[code for code, *_ in CODES])
-def test_gr_07_an_error_is_an_event_on_a_line_and_a_status_of_a_call(
+async def test_gr_07_an_error_is_an_event_on_a_line_and_a_status_of_a_call(
     code: str, status: int, wanted: grpc.StatusCode
 ) -> None:
-    async def main() -> None:
-        failure = EngineError(code, "no", retry_after=2.0 if status == 429 else None)
-        async with serve(refuses(failure)) as served:
-            async with served.line() as line:
-                await line.send(create("x"))
-                (event,) = await line.until("error")
-                assert event.error.error.code == code
-                assert event.error.status == status
-                assert event.error.grpc_status.code == wanted.value[0]
-                # The stream lives.
-                await line.half_close()
-                assert await line.rest() == []
-            async with served.channel() as channel:
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await responses(channel).CreateResponse(asking())
-            assert caught.value.code() is wanted
-            info = details(caught.value)["ErrorInfo"]
-            assert (info.domain, info.reason) == ("tieline", code.upper())
-            error = status_error(caught.value.trailing_metadata())
-            assert type(error) is type(ApiError.of(code, "no"))
-            assert error is not None
-            assert (error.code, error.status, error.message) == (code, status, "no")
-
-    run(main())
-
-
-def test_a_wait_that_helps_travels_as_retry_info() -> None:
-    async def main() -> None:
-        busy = EngineError("rate_limit_exceeded", "later", retry_after=1.5)
-        async with serve(refuses(busy)) as served, served.channel() as channel:
+    failure = EngineError(code, "no", retry_after=2.0 if status == 429 else None)
+    async with serve(refuses(failure)) as served:
+        async with served.line() as line:
+            await line.send(create("x"))
+            (event,) = await line.until("error")
+            assert event.error.error.code == code
+            assert event.error.status == status
+            assert event.error.grpc_status.code == wanted.value[0]
+            # The stream lives.
+            await line.half_close()
+            assert await line.rest() == []
+        async with served.channel() as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await responses(channel).CreateResponse(asking())
-            assert details(caught.value)["RetryInfo"].retry_delay.ToMilliseconds() == 1500
-
-    run(main())
-
-
-def test_a_member_that_is_to_blame_travels_as_bad_request() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            request = asking()
-            request.response_create.top_p = 7.0
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(request)
-            (violation,) = details(caught.value)["BadRequest"].field_violations
-            assert violation.field == "top_p"
-
-    run(main())
+        assert caught.value.code() is wanted
+        info = details(caught.value)["ErrorInfo"]
+        assert (info.domain, info.reason) == ("tieline", code.upper())
+        error = status_error(caught.value.trailing_metadata())
+        assert type(error) is type(ApiError.of(code, "no"))
+        assert error is not None
+        assert (error.code, error.status, error.message) == (code, status, "no")
 
 
-def test_every_status_carries_the_request_id() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            call = responses(channel).GetResponse(line_pb2.GetResponseRequest(response_id="r"))
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            request_id = dict(await call.trailing_metadata())["x-request-id"]
-            info = details(caught.value)["ErrorInfo"]
-            assert info.metadata["request_id"] == request_id
+async def test_a_wait_that_helps_travels_as_retry_info() -> None:
+    busy = EngineError("rate_limit_exceeded", "later", retry_after=1.5)
+    async with serve(refuses(busy)) as served, served.channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(asking())
+        assert details(caught.value)["RetryInfo"].retry_delay.ToMilliseconds() == 1500
 
-    run(main())
+
+async def test_a_member_that_is_to_blame_travels_as_bad_request() -> None:
+    async with serve() as served, served.channel() as channel:
+        request = asking()
+        request.response_create.top_p = 7.0
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(request)
+        (violation,) = details(caught.value)["BadRequest"].field_violations
+        assert violation.field == "top_p"
+
+
+async def test_every_status_carries_the_request_id() -> None:
+    async with serve() as served, served.channel() as channel:
+        call = responses(channel).GetResponse(line_pb2.GetResponseRequest(response_id="r"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        request_id = dict(await call.trailing_metadata())["x-request-id"]
+        info = details(caught.value)["ErrorInfo"]
+        assert info.metadata["request_id"] == request_id
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "\N{SNOWMAN}" * 50_000])
-def test_a_long_message_is_cut_so_that_the_status_arrives(text: str) -> None:
-    async def main() -> None:
-        failure = EngineError("invalid_prompt", text, param="p" * 50_000)
-        async with serve(refuses(failure)) as served, served.channel() as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(asking())
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            message = caught.value.details() or ""
-            assert len(message.encode()) <= MESSAGE_BYTES + len("...")
-            assert message.startswith(text[:10])
-
-    run(main())
+async def test_a_long_message_is_cut_so_that_the_status_arrives(text: str) -> None:
+    failure = EngineError("invalid_prompt", text, param="p" * 50_000)
+    async with serve(refuses(failure)) as served, served.channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(asking())
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        message = caught.value.details() or ""
+        assert len(message.encode()) <= MESSAGE_BYTES + len("...")
+        assert message.startswith(text[:10])
 
 
-def test_a_fault_of_ours_is_logged_and_the_caller_sees_a_fixed_text(
+async def test_a_fault_of_ours_is_logged_and_the_caller_sees_a_fixed_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR):
         async with serve() as served, served.channel() as channel:
 
             async def broken(owner: str, response_id: str) -> None:
@@ -171,37 +156,28 @@ def test_a_fault_of_ours_is_logged_and_the_caller_sees_a_fixed_text(
             assert request_id in caplog.text
             assert "/etc/secret" in caplog.text
 
-    with caplog.at_level(logging.ERROR):
-        run(main())
+
+async def test_a_malformed_request_of_a_call_is_invalid_argument() -> None:
+    async with serve() as served, served.channel() as channel:
+        method: Any = channel.unary_unary("/tieline.v1.ResponsesService/CreateResponse")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(b"\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        error = status_error(caught.value.trailing_metadata())
+        assert error is not None
+        assert error.code == "invalid_proto"
 
 
-def test_a_malformed_request_of_a_call_is_invalid_argument() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            method: Any = channel.unary_unary("/tieline.v1.ResponsesService/CreateResponse")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await method(b"\xff\xff")
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            error = status_error(caught.value.trailing_metadata())
-            assert error is not None
-            assert error.code == "invalid_proto"
+async def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
+    async def never(prompt: Prompt) -> AsyncGenerator[Step, None]:
+        await asyncio.Event().wait()
+        yield []
 
-    run(main())
-
-
-def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
-    async def main() -> None:
-        async def never(prompt: Prompt) -> AsyncGenerator[Step, None]:
-            await asyncio.Event().wait()
-            yield []
-
-        async with serve(never) as served, served.channel() as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(asking(), timeout=0.2)
-            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await served.until(lambda: served.engine.ended == 1, seconds=1.0)
-
-    run(main())
+    async with serve(never) as served, served.channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CreateResponse(asking(), timeout=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await served.until(lambda: served.engine.ended == 1, seconds=1.0)
 
 
 def test_a_deadline_of_the_callers_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:

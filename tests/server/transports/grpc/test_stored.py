@@ -11,7 +11,7 @@ import pytest
 from tests.support.core import word
 from tests.support.grpc_client import create, status_error
 from tests.support.grpc_engine import INPUT_TOKENS, gated, tool_call
-from tests.support.grpc_harness import Served, models, responses, run, serve
+from tests.support.grpc_harness import Served, models, responses, serve
 from tieline import items
 from tieline.codecs.proto import from_item
 from tieline.errors import ApiError
@@ -50,95 +50,81 @@ def bearer(key: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {key}"),)
 
 
-def test_a_stored_response_is_got_and_deleted() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            stub = responses(channel)
-            response_id = await stored(served, channel)
-            got = await stub.GetResponse(line_pb2.GetResponseRequest(response_id=response_id))
-            assert got.response.id == response_id
-            assert got.response.output[0].message.parts.parts[0].text.text == "Hello, world."
-            gone = await stub.DeleteResponse(
-                line_pb2.DeleteResponseRequest(response_id=response_id)
-            )
-            assert (gone.id, gone.deleted) == (response_id, True)
-            for call in (
-                stub.GetResponse(line_pb2.GetResponseRequest(response_id=response_id)),
-                stub.DeleteResponse(line_pb2.DeleteResponseRequest(response_id=response_id)),
-                stub.ListInputItems(line_pb2.ListInputItemsRequest(response_id=response_id)),
-                stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=response_id)),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-                assert code_of(caught.value) == "response_not_found"
-
-    run(main())
+async def test_a_stored_response_is_got_and_deleted() -> None:
+    async with serve() as served, served.channel() as channel:
+        stub = responses(channel)
+        response_id = await stored(served, channel)
+        got = await stub.GetResponse(line_pb2.GetResponseRequest(response_id=response_id))
+        assert got.response.id == response_id
+        assert got.response.output[0].message.parts.parts[0].text.text == "Hello, world."
+        gone = await stub.DeleteResponse(line_pb2.DeleteResponseRequest(response_id=response_id))
+        assert (gone.id, gone.deleted) == (response_id, True)
+        for call in (
+            stub.GetResponse(line_pb2.GetResponseRequest(response_id=response_id)),
+            stub.DeleteResponse(line_pb2.DeleteResponseRequest(response_id=response_id)),
+            stub.ListInputItems(line_pb2.ListInputItemsRequest(response_id=response_id)),
+            stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=response_id)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+            assert code_of(caught.value) == "response_not_found"
 
 
-def test_a_response_of_another_owner_is_like_an_unknown_one(tmp_path: Path) -> None:
+async def test_a_response_of_another_owner_is_like_an_unknown_one(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     write_keys(keys, ann=None, bob=None)
 
-    async def main() -> None:
-        async with serve(api_keys=keys) as served, served.channel() as channel:
-            stub = responses(channel)
-            body = requests_pb2.ResponseCreate(input_text="hi", store=True)
-            made = await stub.CreateResponse(
-                line_pb2.CreateResponseRequest(response_create=body), metadata=bearer("ann")
-            )
-            messages = []
-            for response_id in (made.response.id, "resp_unknown"):
-                request = line_pb2.GetResponseRequest(response_id=response_id)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await stub.GetResponse(request, metadata=bearer("bob"))
-                assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-                messages.append((caught.value.details() or "").replace(response_id, ""))
-            assert messages[0] == messages[1]
-            mine = line_pb2.GetResponseRequest(response_id=made.response.id)
-            assert (await stub.GetResponse(mine, metadata=bearer("ann"))).response.id
-
-    run(main())
+    async with serve(api_keys=keys) as served, served.channel() as channel:
+        stub = responses(channel)
+        body = requests_pb2.ResponseCreate(input_text="hi", store=True)
+        made = await stub.CreateResponse(
+            line_pb2.CreateResponseRequest(response_create=body), metadata=bearer("ann")
+        )
+        messages = []
+        for response_id in (made.response.id, "resp_unknown"):
+            request = line_pb2.GetResponseRequest(response_id=response_id)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.GetResponse(request, metadata=bearer("bob"))
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+            messages.append((caught.value.details() or "").replace(response_id, ""))
+        assert messages[0] == messages[1]
+        mine = line_pb2.GetResponseRequest(response_id=made.response.id)
+        assert (await stub.GetResponse(mine, metadata=bearer("ann"))).response.id
 
 
-def test_input_items_are_the_input_then_what_was_appended() -> None:
-    async def main() -> None:
-        async with serve(tool_call) as served, served.line() as line, served.channel() as channel:
-            await line.send(create("look", store=True, append=True))
-            held = (await line.until("response_done"))[-1].response_done.response
-            result = items_pb2.FunctionCallOutput(
-                call_id=held.output[-1].function_call.call_id, text="a cat", id="fco_1"
-            )
-            answer = requests_pb2.ResponseAppend(
-                input_items=items_pb2.ItemList(items=[items_pb2.Item(function_call_output=result)])
-            )
-            await line.send(line_pb2.ConnectRequest(response_append=answer))
-            await line.until("response_completed")
-            request = line_pb2.ListInputItemsRequest(response_id=held.id, order="asc")
-            listed = await responses(channel).ListInputItems(request)
-            assert [item.WhichOneof("item") for item in listed.items] == [
-                "message",
-                "function_call_output",
-            ]
-            assert listed.first_id == listed.items[0].message.id
-            assert listed.last_id == "fco_1"
-            assert not listed.has_more
-
-    run(main())
+async def test_input_items_are_the_input_then_what_was_appended() -> None:
+    async with serve(tool_call) as served, served.line() as line, served.channel() as channel:
+        await line.send(create("look", store=True, append=True))
+        held = (await line.until("response_done"))[-1].response_done.response
+        result = items_pb2.FunctionCallOutput(
+            call_id=held.output[-1].function_call.call_id, text="a cat", id="fco_1"
+        )
+        answer = requests_pb2.ResponseAppend(
+            input_items=items_pb2.ItemList(items=[items_pb2.Item(function_call_output=result)])
+        )
+        await line.send(line_pb2.ConnectRequest(response_append=answer))
+        await line.until("response_completed")
+        request = line_pb2.ListInputItemsRequest(response_id=held.id, order="asc")
+        listed = await responses(channel).ListInputItems(request)
+        assert [item.WhichOneof("item") for item in listed.items] == [
+            "message",
+            "function_call_output",
+        ]
+        assert listed.first_id == listed.items[0].message.id
+        assert listed.last_id == "fco_1"
+        assert not listed.has_more
 
 
-def test_input_items_leave_out_what_was_inherited() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            first = await stored(served, channel, input_text="one")
-            second = await stored(served, channel, input_text="two", previous_response_id=first)
-            listed = await responses(channel).ListInputItems(
-                line_pb2.ListInputItemsRequest(response_id=second)
-            )
-            (item,) = listed.items
-            assert item.message.text == "two"
-
-    run(main())
+async def test_input_items_leave_out_what_was_inherited() -> None:
+    async with serve() as served, served.channel() as channel:
+        first = await stored(served, channel, input_text="one")
+        second = await stored(served, channel, input_text="two", previous_response_id=first)
+        listed = await responses(channel).ListInputItems(
+            line_pb2.ListInputItemsRequest(response_id=second)
+        )
+        (item,) = listed.items
+        assert item.message.text == "two"
 
 
 def listing(count: int) -> list[tuple[str, items_pb2.Item]]:
@@ -205,24 +191,19 @@ def test_cn_17_an_item_that_fits_on_no_page_is_refused_with_the_size_that_it_nee
     assert answer.ByteSize() == needed
 
 
-def test_cn_17_a_window_past_the_limit_is_refused_with_the_size_that_it_needs() -> None:
-    async def main() -> None:
-        async with serve(max_message_bytes=8 * 1024 * 1024) as served, served.channel() as channel:
-            body = requests_pb2.ResponseCreate(model="tiny", input_text="x" * (5 * 1024 * 1024))
-            asked = line_pb2.CompactResponseRequest(response_create=body)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CompactResponse(asked)
-            assert code_of(caught.value) == "answer_too_large"
-            needed = int((caught.value.details() or "").split()[3])
-            asked.max_receive_bytes = needed
-            options = [("grpc.max_receive_message_length", needed)]
-            async with grpc.aio.insecure_channel(
-                f"127.0.0.1:{served.port}", options=options
-            ) as wide:
-                window = await responses(wide).CompactResponse(asked)
-            assert len(window.output) == 2
-
-    run(main())
+async def test_cn_17_a_window_past_the_limit_is_refused_with_the_size_that_it_needs() -> None:
+    async with serve(max_message_bytes=8 * 1024 * 1024) as served, served.channel() as channel:
+        body = requests_pb2.ResponseCreate(model="tiny", input_text="x" * (5 * 1024 * 1024))
+        asked = line_pb2.CompactResponseRequest(response_create=body)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(channel).CompactResponse(asked)
+        assert code_of(caught.value) == "answer_too_large"
+        needed = int((caught.value.details() or "").split()[3])
+        asked.max_receive_bytes = needed
+        options = [("grpc.max_receive_message_length", needed)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}", options=options) as wide:
+            window = await responses(wide).CompactResponse(asked)
+        assert len(window.output) == 2
 
 
 def test_an_item_without_an_id_is_listed_under_its_place_and_keeps_its_bytes() -> None:
@@ -258,88 +239,73 @@ def test_a_page_that_cannot_be_is_refused(
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
-def test_cancel_response_ends_a_turn_on_another_line() -> None:
-    async def main() -> None:
-        async with (
-            serve(gated(asyncio.Event())) as served,
-            served.line() as line,
-            served.channel() as channel,
-        ):
-            await line.send(create("x"))
-            created = (await line.until("response_in_progress"))[-1]
-            response_id = created.response_in_progress.response.id
-            answer = await responses(channel).CancelResponse(
-                line_pb2.CancelResponseRequest(response_id=response_id)
-            )
-            assert (answer.response.id, answer.response.status) == (response_id, "cancelled")
-            last = (await line.until("response_incomplete"))[-1].response_incomplete.response
-            assert (last.id, last.status) == (response_id, "cancelled")
-            assert served.engine.cancelled == 1
-
-    run(main())
+async def test_cancel_response_ends_a_turn_on_another_line() -> None:
+    async with (
+        serve(gated(asyncio.Event())) as served,
+        served.line() as line,
+        served.channel() as channel,
+    ):
+        await line.send(create("x"))
+        created = (await line.until("response_in_progress"))[-1]
+        response_id = created.response_in_progress.response.id
+        answer = await responses(channel).CancelResponse(
+            line_pb2.CancelResponseRequest(response_id=response_id)
+        )
+        assert (answer.response.id, answer.response.status) == (response_id, "cancelled")
+        last = (await line.until("response_incomplete"))[-1].response_incomplete.response
+        assert (last.id, last.status) == (response_id, "cancelled")
+        assert served.engine.cancelled == 1
 
 
-def test_cancel_response_of_a_finished_one_changes_nothing() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            response_id = await stored(served, channel)
-            answer = await responses(channel).CancelResponse(
-                line_pb2.CancelResponseRequest(response_id=response_id)
-            )
-            assert answer.response.status == "completed"
-
-    run(main())
+async def test_cancel_response_of_a_finished_one_changes_nothing() -> None:
+    async with serve() as served, served.channel() as channel:
+        response_id = await stored(served, channel)
+        answer = await responses(channel).CancelResponse(
+            line_pb2.CancelResponseRequest(response_id=response_id)
+        )
+        assert answer.response.status == "completed"
 
 
-def test_count_input_tokens_counts_without_sampling() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            body = requests_pb2.ResponseCreate(input_text="hi")
-            answer = await responses(channel).CountInputTokens(
-                line_pb2.CountInputTokensRequest(response_create=body)
-            )
-            assert answer.input_tokens == INPUT_TOKENS
-            assert (served.engine.started, served.records) == (0, [])
-
-    run(main())
+async def test_count_input_tokens_counts_without_sampling() -> None:
+    async with serve() as served, served.channel() as channel:
+        body = requests_pb2.ResponseCreate(input_text="hi")
+        answer = await responses(channel).CountInputTokens(
+            line_pb2.CountInputTokensRequest(response_create=body)
+        )
+        assert answer.input_tokens == INPUT_TOKENS
+        assert (served.engine.started, served.records) == (0, [])
 
 
-def test_compact_response_keeps_user_messages_and_folds_the_rest() -> None:
-    async def main() -> None:
-        async with serve() as served, served.channel() as channel:
-            first = await stored(served, channel, input_text="one")
-            body = requests_pb2.ResponseCreate(model="tiny", previous_response_id=first)
-            window = await responses(channel).CompactResponse(
-                line_pb2.CompactResponseRequest(response_create=body)
-            )
-            assert [item.WhichOneof("item") for item in window.output] == ["message", "compaction"]
-            assert word(from_item(window.output[0])) == "user: one"
-            assert window.usage.input_tokens == INPUT_TOKENS
-            assert window.created_at > 0
-            again = requests_pb2.ResponseCreate(
-                input_items=items_pb2.ItemList(items=window.output), store=False
-            )
-            response = await responses(channel).CreateResponse(
-                line_pb2.CreateResponseRequest(response_create=again)
-            )
-            assert response.response.status == "completed"
-
-    run(main())
+async def test_compact_response_keeps_user_messages_and_folds_the_rest() -> None:
+    async with serve() as served, served.channel() as channel:
+        first = await stored(served, channel, input_text="one")
+        body = requests_pb2.ResponseCreate(model="tiny", previous_response_id=first)
+        window = await responses(channel).CompactResponse(
+            line_pb2.CompactResponseRequest(response_create=body)
+        )
+        assert [item.WhichOneof("item") for item in window.output] == ["message", "compaction"]
+        assert word(from_item(window.output[0])) == "user: one"
+        assert window.usage.input_tokens == INPUT_TOKENS
+        assert window.created_at > 0
+        again = requests_pb2.ResponseCreate(
+            input_items=items_pb2.ItemList(items=window.output), store=False
+        )
+        response = await responses(channel).CreateResponse(
+            line_pb2.CreateResponseRequest(response_create=again)
+        )
+        assert response.response.status == "completed"
 
 
-def test_models_are_those_that_the_key_may_use(tmp_path: Path) -> None:
+async def test_models_are_those_that_the_key_may_use(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     write_keys(keys, ann=None, bob=["other"])
 
-    async def main() -> None:
-        async with serve(api_keys=keys) as served, served.channel() as channel:
-            request = models_pb2.ListModelsRequest()
-            every = await models(channel).ListModels(request, metadata=bearer("ann"))
-            some = await models(channel).ListModels(request, metadata=bearer("bob"))
-            assert [model.id for model in every.models] == ["tiny", "other"]
-            assert [model.id for model in some.models] == ["other"]
-
-    run(main())
+    async with serve(api_keys=keys) as served, served.channel() as channel:
+        request = models_pb2.ListModelsRequest()
+        every = await models(channel).ListModels(request, metadata=bearer("ann"))
+        some = await models(channel).ListModels(request, metadata=bearer("bob"))
+        assert [model.id for model in every.models] == ["tiny", "other"]
+        assert [model.id for model in some.models] == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -356,17 +322,14 @@ def test_models_are_those_that_the_key_may_use(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("metadata", [(), bearer("nobody"), (("authorization", "Basic ann"),)])
-def test_no_call_answers_without_a_known_key(
+async def test_no_call_answers_without_a_known_key(
     tmp_path: Path, service: str, method: str, metadata: tuple[tuple[str, str], ...]
 ) -> None:
     keys = tmp_path / "keys.toml"
     write_keys(keys, ann=None)
 
-    async def main() -> None:
-        async with serve(api_keys=keys) as served, served.channel() as channel:
-            call: Any = channel.unary_unary(f"/tieline.v1.{service}/{method}")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call(b"", metadata=metadata)
-            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    run(main())
+    async with serve(api_keys=keys) as served, served.channel() as channel:
+        call: Any = channel.unary_unary(f"/tieline.v1.{service}/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", metadata=metadata)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.grpc_harness import run
 from tests.support.http_harness import serve
 from tieline_server.core.limits import Limits
 from tieline_server.transports.http.call import API_VERSION, TRACE_HEADERS
@@ -30,51 +29,40 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         ("GET", PATH, None, 426),
     ],
 )
-def test_every_answer_says_who_gave_it_and_its_requests_id(
+async def test_every_answer_says_who_gave_it_and_its_requests_id(
     method: str, path: str, body: Any, status: int
 ) -> None:
-    async def main() -> None:
-        limits = Limits(message_bytes=256)
-        async with serve(limits=limits) as served, served.connection() as client:
-            seen = set()
-            for _ in range(2):
-                reply = await client.ask(method, path, body)
-                assert reply.status == status
-                headers = reply.headers
-                assert headers["server"] == "tieline"
-                assert headers["openai-version"] == API_VERSION
-                assert int(headers["openai-processing-ms"]) >= 0
-                seen.add(headers["x-request-id"])
-                if status in (413, 426):
-                    return
-            assert len(seen) == 2
-            assert all(re.fullmatch("req_[0-9a-f]{32}", each) for each in seen)
-
-    run(main())
+    limits = Limits(message_bytes=256)
+    async with serve(limits=limits) as served, served.connection() as client:
+        seen = set()
+        for _ in range(2):
+            reply = await client.ask(method, path, body)
+            assert reply.status == status
+            headers = reply.headers
+            assert headers["server"] == "tieline"
+            assert headers["openai-version"] == API_VERSION
+            assert int(headers["openai-processing-ms"]) >= 0
+            seen.add(headers["x-request-id"])
+            if status in (413, 426):
+                return
+        assert len(seen) == 2
+        assert all(re.fullmatch("req_[0-9a-f]{32}", each) for each in seen)
 
 
-def test_a_whole_answer_says_where_its_time_went() -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            reply = await client.ask("POST", PATH, CREATE)
-            phases = dict(
-                each.split(";dur=") for each in reply.headers["server-timing"].split(", ")
-            )
-            assert {"validate", "decode", "total"} <= set(phases)
-            # Microseconds are three decimals of a millisecond.
-            assert float(phases["total"]) * 1000 == served.records[0].times.phases()["total"]
-
-    run(main())
+async def test_a_whole_answer_says_where_its_time_went() -> None:
+    async with serve() as served, served.connection() as client:
+        reply = await client.ask("POST", PATH, CREATE)
+        phases = dict(each.split(";dur=") for each in reply.headers["server-timing"].split(", "))
+        assert {"validate", "decode", "total"} <= set(phases)
+        # Microseconds are three decimals of a millisecond.
+        assert float(phases["total"]) * 1000 == served.records[0].times.phases()["total"]
 
 
-def test_a_stream_says_when_it_was_created() -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            reply = await client.ask("POST", PATH, {**CREATE, "stream": True})
-            name, spent = reply.headers["server-timing"].split(";dur=")
-            assert (name, float(spent) > 0) == ("created", True)
-
-    run(main())
+async def test_a_stream_says_when_it_was_created() -> None:
+    async with serve() as served, served.connection() as client:
+        reply = await client.ask("POST", PATH, {**CREATE, "stream": True})
+        name, spent = reply.headers["server-timing"].split(";dur=")
+        assert (name, float(spent) > 0) == ("created", True)
 
 
 @pytest.mark.parametrize(
@@ -89,25 +77,19 @@ def test_a_stream_says_when_it_was_created() -> None:
         ),
     ],
 )
-def test_a_trace_context_is_three_headers_of_which_the_first_must_be_there(
+async def test_a_trace_context_is_three_headers_of_which_the_first_must_be_there(
     headers: dict[str, str], seen: dict[str, str] | None
 ) -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            await client.ask("POST", PATH, CREATE, **headers)
-            assert served.records[0].trace_context == seen
-            assert set(seen or ()) <= set(TRACE_HEADERS)
-
-    run(main())
+    async with serve() as served, served.connection() as client:
+        await client.ask("POST", PATH, CREATE, **headers)
+        assert served.records[0].trace_context == seen
+        assert set(seen or ()) <= set(TRACE_HEADERS)
 
 
-def test_the_id_in_a_path_is_all_of_its_part() -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            for name, shown in (("a.b-c_d", "a.b-c_d"), ("%41", "A"), ("%ff", "%ff"), ("..", "..")):
-                reply = await client.ask("GET", f"{PATH}/{name}")
-                assert reply.error["message"] == f"Response with id '{shown}' not found."
-            long = await client.ask("GET", f"{PATH}/{'x' * 9000}")
-            assert long.error["message"] == f"Response with id '{'x' * 128}' not found."
-
-    run(main())
+async def test_the_id_in_a_path_is_all_of_its_part() -> None:
+    async with serve() as served, served.connection() as client:
+        for name, shown in (("a.b-c_d", "a.b-c_d"), ("%41", "A"), ("%ff", "%ff"), ("..", "..")):
+            reply = await client.ask("GET", f"{PATH}/{name}")
+            assert reply.error["message"] == f"Response with id '{shown}' not found."
+        long = await client.ask("GET", f"{PATH}/{'x' * 9000}")
+        assert long.error["message"] == f"Response with id '{'x' * 128}' not found."

@@ -48,18 +48,15 @@ async def upgraded(served: Served) -> AsyncIterator[RawSocket]:
         b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_a_400_without_its_own_words(data: bytes) -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            client.send(data)
-            reply = await client.reply()
-            assert (reply.status, reply.error["message"]) == (400, "The request is not valid HTTP.")
-            assert reply.headers["server"] == "tieline"
-            assert await client.eof() == b""
-            async with served.connection() as other:
-                assert (await other.ask("GET", "/healthz")).status == 200
-
-    run(main())
+async def test_what_is_no_http_is_a_400_without_its_own_words(data: bytes) -> None:
+    async with serve() as served, served.connection() as client:
+        client.send(data)
+        reply = await client.reply()
+        assert (reply.status, reply.error["message"]) == (400, "The request is not valid HTTP.")
+        assert reply.headers["server"] == "tieline"
+        assert await client.eof() == b""
+        async with served.connection() as other:
+            assert (await other.ask("GET", "/healthz")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -69,42 +66,36 @@ def test_what_is_no_http_is_a_400_without_its_own_words(data: bytes) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"x" * 40_000 + b"\r\n\r\n",
     ],
 )
-def test_a_path_or_a_header_that_is_too_long_is_told_so(data: bytes) -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            client.send(data)
-            reply = await client.reply()
-            assert (reply.status, reply.error["code"]) == (413, "request_too_large")
-            assert reply.error["message"] == "The path, or one header, is larger than 32768 bytes."
-            assert await client.eof() == b""
-
-    run(main())
+async def test_a_path_or_a_header_that_is_too_long_is_told_so(data: bytes) -> None:
+    async with serve() as served, served.connection() as client:
+        client.send(data)
+        reply = await client.reply()
+        assert (reply.status, reply.error["code"]) == (413, "request_too_large")
+        assert reply.error["message"] == "The path, or one header, is larger than 32768 bytes."
+        assert await client.eof() == b""
 
 
-def test_lb_05_a_connection_past_the_limit_is_refused_until_another_ends() -> None:
-    async def main() -> None:
-        async with serve(max_connections=4) as served, AsyncExitStack() as stack:
+async def test_lb_05_a_connection_past_the_limit_is_refused_until_another_ends() -> None:
+    async with serve(max_connections=4) as served, AsyncExitStack() as stack:
 
-            async def connect() -> Connection:
-                return await stack.enter_async_context(served.connection())
+        async def connect() -> Connection:
+            return await stack.enter_async_context(served.connection())
 
-            first = [await connect() for _ in range(4)]
-            for client in first:
-                assert (await client.ask("GET", "/healthz")).status == 200
-            fifth = await connect()
-            reply = await fifth.ask("POST", PATH, CREATE)
-            assert (reply.status, reply.error["code"]) == (429, "too_many_connections")
-            assert reply.headers["retry-after"] == "1"
-            assert reply.headers["retry-after-ms"] == "1000"
-            assert await fifth.eof() == b""
-            for client in first[:2]:
-                client.reset()
-            async with asyncio.timeout(1.0):
-                await gone(served, 2)
-            for client in (await connect(), await connect()):
-                assert (await client.ask("POST", PATH, CREATE)).status == 200
-
-    run(main())
+        first = [await connect() for _ in range(4)]
+        for client in first:
+            assert (await client.ask("GET", "/healthz")).status == 200
+        fifth = await connect()
+        reply = await fifth.ask("POST", PATH, CREATE)
+        assert (reply.status, reply.error["code"]) == (429, "too_many_connections")
+        assert reply.headers["retry-after"] == "1"
+        assert reply.headers["retry-after-ms"] == "1000"
+        assert await fifth.eof() == b""
+        for client in first[:2]:
+            client.reset()
+        async with asyncio.timeout(1.0):
+            await gone(served, 2)
+        for client in (await connect(), await connect()):
+            assert (await client.ask("POST", PATH, CREATE)).status == 200
 
 
 async def gone(served: Served, count: int) -> None:
@@ -112,47 +103,38 @@ async def gone(served: Served, count: int) -> None:
     await until(lambda: served.door.connections.admitted == count)
 
 
-def test_connections_far_past_the_limit_are_reset_and_all_give_their_places_back() -> None:
-    async def main() -> None:
-        async with serve(max_connections=1) as served:
-            async with AsyncExitStack() as stack:
-                for _ in range(70):
-                    await stack.enter_async_context(served.connection())
-                async with served.connection() as last:
-                    last.request("GET", "/healthz")
-                    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                        await last.head()
-            async with asyncio.timeout(5.0):
-                await until(lambda: not served.door.connections.open)
-            assert served.door.connections.admitted == 0
-
-    run(main())
+async def test_connections_far_past_the_limit_are_reset_and_all_give_their_places_back() -> None:
+    async with serve(max_connections=1) as served:
+        async with AsyncExitStack() as stack:
+            for _ in range(70):
+                await stack.enter_async_context(served.connection())
+            async with served.connection() as last:
+                last.request("GET", "/healthz")
+                with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                    await last.head()
+        async with asyncio.timeout(5.0):
+            await until(lambda: not served.door.connections.open)
+        assert served.door.connections.admitted == 0
 
 
-def test_a_connection_buffers_little_for_a_reader_that_stops() -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
+async def test_a_connection_buffers_little_for_a_reader_that_stops() -> None:
+    async with serve() as served, served.connection() as client:
+        assert (await client.ask("GET", "/healthz")).status == 200
+        (connection,) = served.door.connections.open
+        transport = connection.transport
+        assert transport is not None
+        assert transport.get_write_buffer_limits()[1] == UNSENT_BYTES
+        assert NOTSENT_LOWAT is not None
+        bare = transport.get_extra_info("socket")
+        assert bare.getsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT) == UNSENT_BYTES
+
+
+async def test_a_task_answers_each_connection_and_ends_with_it() -> None:
+    async with serve() as served:
+        async with served.connection() as client:
             assert (await client.ask("GET", "/healthz")).status == 200
-            (connection,) = served.door.connections.open
-            transport = connection.transport
-            assert transport is not None
-            assert transport.get_write_buffer_limits()[1] == UNSENT_BYTES
-            assert NOTSENT_LOWAT is not None
-            bare = transport.get_extra_info("socket")
-            assert bare.getsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT) == UNSENT_BYTES
-
-    run(main())
-
-
-def test_a_task_answers_each_connection_and_ends_with_it() -> None:
-    async def main() -> None:
-        async with serve() as served:
-            async with served.connection() as client:
-                assert (await client.ask("GET", "/healthz")).status == 200
-                assert len(served.door.connections.tasks) == 1
-            await until(lambda: not served.door.connections.tasks)
-
-    run(main())
+            assert len(served.door.connections.tasks) == 1
+        await until(lambda: not served.door.connections.tasks)
 
 
 @pytest.mark.parametrize(
@@ -183,58 +165,49 @@ def test_a_connection_that_is_over_takes_all_that_came_on_it_along(last: bytes) 
     ],
 )
 @pytest.mark.parametrize("together", [True, False])
-def test_a_frame_that_no_client_may_send_closes_with_1002_and_ends_what_runs(
+async def test_a_frame_that_no_client_may_send_closes_with_1002_and_ends_what_runs(
     data: bytes, together: bool
 ) -> None:
     """RFC 6455 5.1: a server closes on a frame without a mask."""
 
-    async def main() -> None:
-        never = gated(asyncio.Event())
-        async with serve(never, upgrade=endpoint) as served, upgraded(served) as client:
-            await client.send(EVENT)
-            await client.until("response.in_progress")
-            for piece in [data] if together else [data[at : at + 1] for at in range(len(data))]:
-                await client.raw(piece)
-            assert (await client.closed())[0] == 1002
-            await served.until(lambda: len(served.records) == 1)
-            assert served.records[0].outcome == "disconnected"
-
-    run(main())
+    never = gated(asyncio.Event())
+    async with serve(never, upgrade=endpoint) as served, upgraded(served) as client:
+        await client.send(EVENT)
+        await client.until("response.in_progress")
+        for piece in [data] if together else [data[at : at + 1] for at in range(len(data))]:
+            await client.raw(piece)
+        assert (await client.closed())[0] == 1002
+        await served.until(lambda: len(served.records) == 1)
+        assert served.records[0].outcome == "disconnected"
 
 
-def test_frames_before_a_forbidden_one_are_still_read() -> None:
-    async def main() -> None:
-        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
-            await client.raw(frame(b"first", opcode=PING) + frame(b"bare", masked=False))
-            pong = await client.frame()
-            assert (pong.opcode, pong.payload) == (PONG, b"first")
-            assert (await client.closed())[0] == 1002
-
-    run(main())
+async def test_frames_before_a_forbidden_one_are_still_read() -> None:
+    async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+        await client.raw(frame(b"first", opcode=PING) + frame(b"bare", masked=False))
+        pong = await client.frame()
+        assert (pong.opcode, pong.payload) == (PONG, b"first")
+        assert (await client.closed())[0] == 1002
 
 
-def test_a_masked_message_passes_whole_in_fragments_and_byte_by_byte() -> None:
-    async def main() -> None:
-        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
-            half = len(EVENT) // 2
-            parts = (
-                frame(EVENT[:half], fin=False),
-                frame(b"", opcode=PING),
-                frame(b"", opcode=0, fin=False),
-                frame(EVENT[half:], opcode=0),
-            )
-            await client.raw(frame(EVENT) + b"".join(parts))
-            for byte in b"".join(parts):
-                await client.raw(bytes((byte,)))
-            for _ in range(3):
-                assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
-            assert len(served.records) == 3
-
-    run(main())
+async def test_a_masked_message_passes_whole_in_fragments_and_byte_by_byte() -> None:
+    async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+        half = len(EVENT) // 2
+        parts = (
+            frame(EVENT[:half], fin=False),
+            frame(b"", opcode=PING),
+            frame(b"", opcode=0, fin=False),
+            frame(EVENT[half:], opcode=0),
+        )
+        await client.raw(frame(EVENT) + b"".join(parts))
+        for byte in b"".join(parts):
+            await client.raw(bytes((byte,)))
+        for _ in range(3):
+            assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
+        assert len(served.records) == 3
 
 
 @pytest.mark.parametrize(("long", "pauses"), [(-1.0, True), (3600.0, False)])
-def test_after_long_work_on_what_came_a_connection_is_not_read_for_a_while(
+async def test_after_long_work_on_what_came_a_connection_is_not_read_for_a_while(
     long: float, pauses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[bool] = []
@@ -248,86 +221,71 @@ def test_after_long_work_on_what_came_a_connection_is_not_read_for_a_while(
     monkeypatch.setattr(connection, "LONG", long)
     monkeypatch.setattr(connection.Connection, "data_received", watched)
 
-    async def main() -> None:
-        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
-            for begin in range(len(EVENT)):
-                opcode, fin = (0 if begin else 1), begin == len(EVENT) - 1
-                await client.raw(frame(EVENT[begin : begin + 1], opcode=opcode, fin=fin))
-            assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
-
-    run(main())
+    async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+        for begin in range(len(EVENT)):
+            opcode, fin = (0 if begin else 1), begin == len(EVENT) - 1
+            await client.raw(frame(EVENT[begin : begin + 1], opcode=opcode, fin=fin))
+        assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
     assert set(reads) == {not pauses}
 
 
-def test_a_connection_that_waits_for_its_reader_is_not_read_on_by_the_clock() -> None:
-    async def main() -> None:
-        async with serve(upgrade=endpoint) as served, upgraded(served) as client:
-            (one,) = served.door.connections.open
-            one.pause_reading()
-            one._read_on()
-            assert one.transport is not None
-            assert not one.transport.is_reading()
-            one.resume_reading()
-            await client.raw(frame(EVENT))
-            assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
-
-    run(main())
+async def test_a_connection_that_waits_for_its_reader_is_not_read_on_by_the_clock() -> None:
+    async with serve(upgrade=endpoint) as served, upgraded(served) as client:
+        (one,) = served.door.connections.open
+        one.pause_reading()
+        one._read_on()
+        assert one.transport is not None
+        assert not one.transport.is_reading()
+        one.resume_reading()
+        await client.raw(frame(EVENT))
+        assert (await client.until(*TERMINAL))[-1]["type"] == "response.completed"
 
 
-def test_frames_that_came_with_the_handshake_obey_the_same_rules() -> None:
-    async def main() -> None:
-        async with serve(upgrade=endpoint) as served, served.connection() as client:
-            client.send(
-                b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-                b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" + frame(EVENT, masked=False)
-            )
-            head = await client.head()
-            assert (head.status, head.headers["server"]) == (101, "tieline")
-            assert await client.reader.readexactly(4) == b"\x88\x02\x03\xea"
-
-    run(main())
+async def test_frames_that_came_with_the_handshake_obey_the_same_rules() -> None:
+    async with serve(upgrade=endpoint) as served, served.connection() as client:
+        client.send(
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" + frame(EVENT, masked=False)
+        )
+        head = await client.head()
+        assert (head.status, head.headers["server"]) == (101, "tieline")
+        assert await client.reader.readexactly(4) == b"\x88\x02\x03\xea"
 
 
 LONG = "x" * 2**20
 
 
-def test_a_reader_that_takes_nothing_of_its_answer_loses_its_connection() -> None:
-    async def main() -> None:
-        async with (
-            serve(text([LONG]), write_timeout=0.1) as served,
-            served.connection(receive_buffer=4096) as client,
-        ):
-            client.request("POST", PATH, CREATE)
-            await served.until(lambda: len(served.records) == 1)
-            (answering,) = served.door.connections.tasks
-            await asyncio.wait({answering}, timeout=PATIENCE)
-            assert not served.door.connections.open
-            assert served.door.connections.admitted == 0
-            served.engine.answer = hello
-            async with served.connection() as other:
-                assert (await other.ask("POST", PATH, CREATE)).status == 200
-
-    run(main())
+async def test_a_reader_that_takes_nothing_of_its_answer_loses_its_connection() -> None:
+    async with (
+        serve(text([LONG]), write_timeout=0.1) as served,
+        served.connection(receive_buffer=4096) as client,
+    ):
+        client.request("POST", PATH, CREATE)
+        await served.until(lambda: len(served.records) == 1)
+        (answering,) = served.door.connections.tasks
+        await asyncio.wait({answering}, timeout=PATIENCE)
+        assert not served.door.connections.open
+        assert served.door.connections.admitted == 0
+        served.engine.answer = hello
+        async with served.connection() as other:
+            assert (await other.ask("POST", PATH, CREATE)).status == 200
 
 
-def test_a_reader_that_is_slow_gets_all_of_its_answer() -> None:
+async def test_a_reader_that_is_slow_gets_all_of_its_answer() -> None:
     """Longer than the timeout in all, and never so long without a byte."""
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with (
-            serve(text([LONG]), write_timeout=1.0) as served,
-            served.connection(receive_buffer=4096) as client,
-        ):
-            began = loop.time()
-            client.request("POST", PATH, CREATE)
-            size = int((await client.head()).headers["content-length"])
-            body = b""
-            while len(body) < size:
-                body += await client.reader.read(2**15)
-                if loop.time() < began + 1.5:
-                    await asyncio.sleep(0.05)
-            assert json.loads(body)["output"][0]["content"][0]["text"] == LONG
-
-    run(main())
+    loop = asyncio.get_running_loop()
+    async with (
+        serve(text([LONG]), write_timeout=1.0) as served,
+        served.connection(receive_buffer=4096) as client,
+    ):
+        began = loop.time()
+        client.request("POST", PATH, CREATE)
+        size = int((await client.head()).headers["content-length"])
+        body = b""
+        while len(body) < size:
+            body += await client.reader.read(2**15)
+            if loop.time() < began + 1.5:
+                await asyncio.sleep(0.05)
+        assert json.loads(body)["output"][0]["content"][0]["text"] == LONG

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.grpc_harness import run
 from tests.support.http_harness import serve
 from tieline.errors import ApiError
 from tieline_server.transports.http.create_reader import MOST, CreateReader
@@ -27,39 +26,33 @@ def body(**members: Any) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_tools_that_come_again_on_a_connection_are_not_read_again(stream: bool) -> None:
-    async def main() -> None:
-        async with serve() as served:
-            for _ in range(2):
-                async with served.connection() as client:
-                    for _ in range(2):
-                        reply = await client.ask("POST", PATH, {**CREATE, "stream": stream})
-                        assert reply.status == 200
-            await served.until(lambda: len(served.records) == 4)
-            validated = [record.work.validate for record in served.records]
-            # Each connection for itself; what is left is the input.
-            assert min(validated[0], validated[2]) >= SIZE
-            assert max(validated[1], validated[3]) < 200
-
-    run(main())
+async def test_tools_that_come_again_on_a_connection_are_not_read_again(stream: bool) -> None:
+    async with serve() as served:
+        for _ in range(2):
+            async with served.connection() as client:
+                for _ in range(2):
+                    reply = await client.ask("POST", PATH, {**CREATE, "stream": stream})
+                    assert reply.status == 200
+        await served.until(lambda: len(served.records) == 4)
+        validated = [record.work.validate for record in served.records]
+        # Each connection for itself; what is left is the input.
+        assert min(validated[0], validated[2]) >= SIZE
+        assert max(validated[1], validated[3]) < 200
 
 
-def test_what_differs_is_read_and_the_response_says_it() -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            for count in (1, 2, 1):
-                reply = await client.ask("POST", PATH, {**CREATE, "tools": TOOLS[:count]})
-                assert [tool["name"] for tool in reply.json["tools"]] == [
-                    tool["name"] for tool in TOOLS[:count]
-                ]
-            wrong = {**CREATE, "tools": [{"type": "function"}]}
-            assert (await client.ask("POST", PATH, wrong)).error["param"].startswith("tools[0]")
-            assert len((await client.ask("POST", PATH, CREATE)).json["tools"]) == len(TOOLS)
-
-    run(main())
+async def test_what_differs_is_read_and_the_response_says_it() -> None:
+    async with serve() as served, served.connection() as client:
+        for count in (1, 2, 1):
+            reply = await client.ask("POST", PATH, {**CREATE, "tools": TOOLS[:count]})
+            assert [tool["name"] for tool in reply.json["tools"]] == [
+                tool["name"] for tool in TOOLS[:count]
+            ]
+        wrong = {**CREATE, "tools": [{"type": "function"}]}
+        assert (await client.ask("POST", PATH, wrong)).error["param"].startswith("tools[0]")
+        assert len((await client.ask("POST", PATH, CREATE)).json["tools"]) == len(TOOLS)
 
 
-def test_owners_that_share_a_connection_share_nothing_else(tmp_path: Path) -> None:
+async def test_owners_that_share_a_connection_share_nothing_else(tmp_path: Path) -> None:
     """A proxy sends requests of many callers over one connection."""
     keys = tmp_path / "keys.toml"
     rows = (
@@ -68,20 +61,15 @@ def test_owners_that_share_a_connection_share_nothing_else(tmp_path: Path) -> No
     )
     keys.write_text("".join(rows))
 
-    async def main() -> None:
-        async with serve(api_keys=keys) as served, served.connection() as client:
-            said = {**CREATE, "store": True}
-            made = await client.ask("POST", PATH, said, authorization="Bearer ann")
-            goes_on = {**said, "previous_response_id": made.json["id"]}
-            refused = await client.ask("POST", PATH, goes_on, authorization="Bearer bob")
-            assert refused.error["code"] == "previous_response_not_found"
-            assert (
-                await client.ask("POST", PATH, goes_on, authorization="Bearer ann")
-            ).status == 200
-            owners = [record.owner for record in served.records]
-            assert owners == ["ann", "bob", "ann"]
-
-    run(main())
+    async with serve(api_keys=keys) as served, served.connection() as client:
+        said = {**CREATE, "store": True}
+        made = await client.ask("POST", PATH, said, authorization="Bearer ann")
+        goes_on = {**said, "previous_response_id": made.json["id"]}
+        refused = await client.ask("POST", PATH, goes_on, authorization="Bearer bob")
+        assert refused.error["code"] == "previous_response_not_found"
+        assert (await client.ask("POST", PATH, goes_on, authorization="Bearer ann")).status == 200
+        owners = [record.owner for record in served.records]
+        assert owners == ["ann", "bob", "ann"]
 
 
 def test_equal_bytes_are_read_once() -> None:

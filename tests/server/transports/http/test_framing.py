@@ -6,7 +6,6 @@ import json
 import pytest
 
 from tests.support.grpc_engine import gated
-from tests.support.grpc_harness import run
 from tests.support.http_client import Connection
 from tests.support.http_harness import Served, serve
 from tieline_server.runtime import Services
@@ -121,23 +120,17 @@ CHUNKS = {
 
 
 @pytest.mark.parametrize("how", SMUGGLED)
-def test_cn_23_a_request_that_readers_may_end_elsewhere_is_400(how: str) -> None:
-    async def main() -> None:
-        async with serve() as served:
-            assert await told(served, SMUGGLED[how]) == (400, "invalid_request")
-            assert served.engine.started == 0
-
-    run(main())
+async def test_cn_23_a_request_that_readers_may_end_elsewhere_is_400(how: str) -> None:
+    async with serve() as served:
+        assert await told(served, SMUGGLED[how]) == (400, "invalid_request")
+        assert served.engine.started == 0
 
 
 @pytest.mark.parametrize("how", CHUNKS)
-def test_cn_23_so_is_a_body_whose_chunks_are_not_as_they_must_be(how: str) -> None:
-    async def main() -> None:
-        async with serve() as served:
-            assert await told(served, request(TE, body=CHUNKS[how])) == (400, "invalid_request")
-            assert served.engine.started == 0
-
-    run(main())
+async def test_cn_23_so_is_a_body_whose_chunks_are_not_as_they_must_be(how: str) -> None:
+    async with serve() as served:
+        assert await told(served, request(TE, body=CHUNKS[how])) == (400, "invalid_request")
+        assert served.engine.started == 0
 
 
 @pytest.mark.parametrize(
@@ -151,31 +144,25 @@ def test_cn_23_so_is_a_body_whose_chunks_are_not_as_they_must_be(how: str) -> No
     ],
 )
 @pytest.mark.parametrize("piece", [1, 1 << 16])
-def test_what_is_sound_is_answered_however_it_comes(data: bytes, piece: int) -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            for at in range(0, len(data), piece):
-                client.send(data[at : at + piece])
-            assert (await client.reply()).status == 200
-
-    run(main())
+async def test_what_is_sound_is_answered_however_it_comes(data: bytes, piece: int) -> None:
+    async with serve() as served, served.connection() as client:
+        for at in range(0, len(data), piece):
+            client.send(data[at : at + piece])
+        assert (await client.reply()).status == 200
 
 
 @pytest.mark.parametrize("length", [LENGTH, TE])
-def test_cn_23_an_upgrade_has_no_body(length: bytes) -> None:
+async def test_cn_23_an_upgrade_has_no_body(length: bytes) -> None:
     """What one reader takes for frames the other would take for a body."""
 
-    async def main() -> None:
-        async with serve(upgrade=endpoint) as served, served.connection() as client:
-            client.send(request(length, first=UPGRADE, body=BODY))
-            assert (await client.reply()).error["code"] == "invalid_request"
-
-    run(main())
+    async with serve(upgrade=endpoint) as served, served.connection() as client:
+        client.send(request(length, first=UPGRADE, body=BODY))
+        assert (await client.reply()).error["code"] == "invalid_request"
 
 
 @pytest.mark.parametrize("piece", [1000, 1 << 20])
 @pytest.mark.parametrize("ends", [True, False])
-def test_cn_21_a_head_has_a_bound_before_any_key_is_known(piece: int, ends: bool) -> None:
+async def test_cn_21_a_head_has_a_bound_before_any_key_is_known(piece: int, ends: bool) -> None:
     """Each header may be 32 KiB: without one for all, a connection could hold 4 MiB of them."""
 
     def head(size: int) -> bytes:
@@ -183,33 +170,27 @@ def test_cn_21_a_head_has_a_bound_before_any_key_is_known(piece: int, ends: bool
         rows = FIRST + each * (size // 10_000)
         return rows + b"X: " + b"x" * (size - len(rows)) + b"\r\n"
 
-    async def main() -> None:
-        async with serve() as served:
-            async with served.connection() as client:
-                client.send(head(HEAD_BYTES - 1000) + LENGTH + b"\r\n\r\n" + BODY)
-                assert (await client.reply()).status == 200
-            data = head(HEAD_BYTES + 1000) + (b"\r\n" if ends else b"")
-            client = await Connection.open(served.port)
-            for at in range(0, len(data), piece):
-                client.send(data[at : at + piece])
-            reply = await client.reply()
-            assert (reply.status, reply.error["code"]) == (413, "request_too_large")
-            assert str(HEAD_BYTES) in reply.error["message"]
-            await client.close()
-
-    run(main())
+    async with serve() as served:
+        async with served.connection() as client:
+            client.send(head(HEAD_BYTES - 1000) + LENGTH + b"\r\n\r\n" + BODY)
+            assert (await client.reply()).status == 200
+        data = head(HEAD_BYTES + 1000) + (b"\r\n" if ends else b"")
+        client = await Connection.open(served.port)
+        for at in range(0, len(data), piece):
+            client.send(data[at : at + piece])
+        reply = await client.reply()
+        assert (reply.status, reply.error["code"]) == (413, "request_too_large")
+        assert str(HEAD_BYTES) in reply.error["message"]
+        await client.close()
 
 
-def test_cn_21_few_requests_wait_behind_the_one_that_is_answered() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate)) as served, served.connection() as client:
-            client.send(request(LENGTH, body=BODY) * (3 * PIPELINED))
-            await served.until(lambda: served.engine.started == 1)
-            (connection,) = served.door.connections.open
-            assert len(connection._messages) == PIPELINED
-            gate.set()
-            for _ in range(3 * PIPELINED):
-                assert (await client.reply()).status == 200
-
-    run(main())
+async def test_cn_21_few_requests_wait_behind_the_one_that_is_answered() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate)) as served, served.connection() as client:
+        client.send(request(LENGTH, body=BODY) * (3 * PIPELINED))
+        await served.until(lambda: served.engine.started == 1)
+        (connection,) = served.door.connections.open
+        assert len(connection._messages) == PIPELINED
+        gate.set()
+        for _ in range(3 * PIPELINED):
+            assert (await client.reply()).status == 200

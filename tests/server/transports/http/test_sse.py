@@ -48,70 +48,58 @@ def test_line_breaks_between_tokens_of_echoed_json_do_not_end_a_frame() -> None:
     assert json.loads(framed.split(b"\n")[1][6:]) == json.loads(data)
 
 
-def test_tools_that_came_with_line_breaks_are_echoed_within_one_line() -> None:
-    async def main() -> None:
-        async with serve() as served, served.connection() as client:
-            body = json.dumps(
-                {**STREAM, "tools": [{"type": "function", "name": "f", "parameters": {"a": 1}}]},
-                indent=2,
-            )
-            client.request("POST", PATH, body.encode())
-            await client.head()
-            events = await client.events()
-            assert events[0]["response"]["tools"][0]["name"] == "f"
-
-    run(main())
+async def test_tools_that_came_with_line_breaks_are_echoed_within_one_line() -> None:
+    async with serve() as served, served.connection() as client:
+        body = json.dumps(
+            {**STREAM, "tools": [{"type": "function", "name": "f", "parameters": {"a": 1}}]},
+            indent=2,
+        )
+        client.request("POST", PATH, body.encode())
+        await client.head()
+        events = await client.events()
+        assert events[0]["response"]["tools"][0]["name"] == "f"
 
 
 @pytest.mark.parametrize(
     ("members", "kind"), [({}, "completed"), ({"max_output_tokens": 1}, "incomplete")]
 )
-def test_ev_07_a_stream_ends_with_done_after_its_terminal_event(
+async def test_ev_07_a_stream_ends_with_done_after_its_terminal_event(
     members: dict[str, object], kind: str
 ) -> None:
     async def counted(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=INPUT_TOKENS), TextDelta("x")]
         yield [Finish(reason="length" if prompt.max_output_tokens else "stop")]
 
-    async def main() -> None:
-        async with serve(counted) as served:
-            raw = await stream(served, **members)
-            assert raw.endswith(b"}\n\ndata: [DONE]\n\n")
-            assert raw.count(b"[DONE]") == 1
-            assert b"\nid:" not in raw
-            assert read_events(raw)[-1]["type"] == f"response.{kind}"
-
-    run(main())
+    async with serve(counted) as served:
+        raw = await stream(served, **members)
+        assert raw.endswith(b"}\n\ndata: [DONE]\n\n")
+        assert raw.count(b"[DONE]") == 1
+        assert b"\nid:" not in raw
+        assert read_events(raw)[-1]["type"] == f"response.{kind}"
 
 
-def test_ev_07_a_failed_response_ends_with_done_too() -> None:
+async def test_ev_07_a_failed_response_ends_with_done_too() -> None:
     async def breaks(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=INPUT_TOKENS), TextDelta("x")]
         raise RuntimeError("a secret")
 
-    async def main() -> None:
-        async with serve(breaks) as served:
-            raw = await stream(served)
-            assert raw.endswith(b"}\n\ndata: [DONE]\n\n")
-            assert read_events(raw)[-1]["type"] == "response.failed"
-            assert b"secret" not in raw
-
-    run(main())
+    async with serve(breaks) as served:
+        raw = await stream(served)
+        assert raw.endswith(b"}\n\ndata: [DONE]\n\n")
+        assert read_events(raw)[-1]["type"] == "response.failed"
+        assert b"secret" not in raw
 
 
-def test_separators_of_unicode_and_split_characters_arrive_unharmed() -> None:
+async def test_separators_of_unicode_and_split_characters_arrive_unharmed() -> None:
     pieces = ["a\u2028b", "\u0085", "\U0001f468\u200d\U0001f469", "\r", "\n", "\n\n"]
 
-    async def main() -> None:
-        async with serve(text(pieces)) as served:
-            events = read_events(await stream(served))
-            deltas = [event["delta"] for event in events if event["type"].endswith("text.delta")]
-            assert "".join(deltas) == "".join(pieces)
-
-    run(main())
+    async with serve(text(pieces)) as served:
+        events = read_events(await stream(served))
+        deltas = [event["delta"] for event in events if event["type"].endswith("text.delta")]
+        assert "".join(deltas) == "".join(pieces)
 
 
-def test_a_write_holds_whole_events_up_to_its_bound_and_a_larger_one_alone() -> None:
+async def test_a_write_holds_whole_events_up_to_its_bound_and_a_larger_one_alone() -> None:
     sizes = [10, WRITE_BYTES * 2, 10, WRITE_BYTES // 2, WRITE_BYTES // 2, 10]
 
     async def burst(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -121,19 +109,16 @@ def test_a_write_holds_whole_events_up_to_its_bound_and_a_larger_one_alone() -> 
             Finish(),
         ]
 
-    async def main() -> None:
-        async with serve(burst) as served, served.connection() as client:
-            client.request("POST", PATH, STREAM)
-            await client.head()
-            writes = [chunk async for chunk in client.chunks()]
-            for write in writes:
-                assert write.endswith(b"\n\n")
-                assert len(write) <= WRITE_BYTES + 16 or write.count(b"event: ") == 1
-            assert any(write.count(b"event: ") > 1 for write in writes)
-            deltas = [e for e in read_events(b"".join(writes)) if e["type"].endswith("text.delta")]
-            assert [len(event["delta"]) for event in deltas] == sizes
-
-    run(main())
+    async with serve(burst) as served, served.connection() as client:
+        client.request("POST", PATH, STREAM)
+        await client.head()
+        writes = [chunk async for chunk in client.chunks()]
+        for write in writes:
+            assert write.endswith(b"\n\n")
+            assert len(write) <= WRITE_BYTES + 16 or write.count(b"event: ") == 1
+        assert any(write.count(b"event: ") > 1 for write in writes)
+        deltas = [e for e in read_events(b"".join(writes)) if e["type"].endswith("text.delta")]
+        assert [len(event["delta"]) for event in deltas] == sizes
 
 
 class Counted:
@@ -151,7 +136,7 @@ class Counted:
         self._transport.write(data)
 
 
-def test_a_short_turn_leaves_in_one_write_with_its_head_and_its_end(
+async def test_a_short_turn_leaves_in_one_write_with_its_head_and_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A write of its own for the head, and one for the last chunk, would cost as much again."""
@@ -163,34 +148,28 @@ def test_a_short_turn_leaves_in_one_write_with_its_head_and_its_end(
 
     monkeypatch.setattr(http.connection.Connection, "connection_made", counted)
 
-    async def main() -> None:
-        async with serve() as served:
-            body = await stream(served)
-            (only,) = writes
-            assert only.startswith(b"HTTP/1.1 200 ")
-            assert body in only
-            assert only.endswith(b"\r\n0\r\n\r\n")
-
-    run(main())
+    async with serve() as served:
+        body = await stream(served)
+        (only,) = writes
+        assert only.startswith(b"HTTP/1.1 200 ")
+        assert body in only
+        assert only.endswith(b"\r\n0\r\n\r\n")
 
 
-def test_silence_is_broken_by_a_comment_with_the_phase() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate), heartbeat=0.02) as served, served.connection() as client:
-            client.request("POST", PATH, STREAM)
-            await client.head()
-            seen = b""
-            async for chunk in client.chunks():
-                seen += chunk
-                if seen.count(b": prefill\n\n") == 2:
-                    gate.set()
-            assert read_events(seen)[-1]["type"] == "response.completed"
-
-    run(main())
+async def test_silence_is_broken_by_a_comment_with_the_phase() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate), heartbeat=0.02) as served, served.connection() as client:
+        client.request("POST", PATH, STREAM)
+        await client.head()
+        seen = b""
+        async for chunk in client.chunks():
+            seen += chunk
+            if seen.count(b": prefill\n\n") == 2:
+                gate.set()
+        assert read_events(seen)[-1]["type"] == "response.completed"
 
 
-def test_gr_05_comments_keep_a_quiet_stream_open_through_a_proxy_that_wants_bytes() -> None:
+async def test_gr_05_comments_keep_a_quiet_stream_open_through_a_proxy_that_wants_bytes() -> None:
     """GR-05: as on gRPC, for a balancer that cuts a response on which nothing passes."""
 
     async def silent_turn(heartbeat: float) -> tuple[str, int]:
@@ -210,24 +189,18 @@ def test_gr_05_comments_keep_a_quiet_stream_open_through_a_proxy_that_wants_byte
             finally:
                 await client.close()
 
-    async def main() -> None:
-        assert await silent_turn(heartbeat=0.05) == ("response.completed", 0)
-        assert await silent_turn(heartbeat=60.0) == ("cut", 1)
-
-    run(main())
+    assert await silent_turn(heartbeat=0.05) == ("response.completed", 0)
+    assert await silent_turn(heartbeat=60.0) == ("cut", 1)
 
 
-def test_the_first_event_waits_for_nothing_but_the_engines_acceptance() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-        async with serve(gated(gate)) as served, served.connection() as client:
-            client.request("POST", PATH, STREAM)
-            await client.head()
-            first = await anext(client.chunks())
-            assert first.startswith(b"event: response.created\n")
-            gate.set()
-
-    run(main())
+async def test_the_first_event_waits_for_nothing_but_the_engines_acceptance() -> None:
+    gate = asyncio.Event()
+    async with serve(gated(gate)) as served, served.connection() as client:
+        client.request("POST", PATH, STREAM)
+        await client.head()
+        first = await anext(client.chunks())
+        assert first.startswith(b"event: response.created\n")
+        gate.set()
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
@@ -271,47 +244,41 @@ def test_tokens_that_come_one_by_one_leave_one_by_one_in_the_framing_of_the_vers
     run(main())
 
 
-def test_a_reader_that_stops_stops_the_engine_and_loses_nothing() -> None:
+async def test_a_reader_that_stops_stops_the_engine_and_loses_nothing() -> None:
     total = 3000
 
-    async def main() -> None:
-        pieces = [f"{number:06}" + "x" * 1018 for number in range(total)]
-        async with (
-            serve(text(pieces), limits=Limits(outbox=64)) as served,
-            served.connection(receive_buffer=4096) as client,
-        ):
-            client.request("POST", PATH, STREAM)
-            await client.head()
-            await served.until(lambda: served.engine.started == 1)
-            connection = next(iter(served.door.connections.open))
-            transport = connection.transport
-            assert transport is not None
-            await until(lambda: connection.writing_paused)
-            # A write of up to 16 KiB may come on top of a buffer that is just not full.
-            assert transport.get_write_buffer_size() <= UNSENT_BYTES + WRITE_BYTES + 64
-            async with served.connection() as other:
-                assert (await other.ask("GET", "/healthz")).status == 200
-            assert not served.records
-            events = await client.events()
-            deltas = [event["delta"] for event in events if event["type"].endswith("text.delta")]
-            assert deltas == pieces
-
-    run(main())
+    pieces = [f"{number:06}" + "x" * 1018 for number in range(total)]
+    async with (
+        serve(text(pieces), limits=Limits(outbox=64)) as served,
+        served.connection(receive_buffer=4096) as client,
+    ):
+        client.request("POST", PATH, STREAM)
+        await client.head()
+        await served.until(lambda: served.engine.started == 1)
+        connection = next(iter(served.door.connections.open))
+        transport = connection.transport
+        assert transport is not None
+        await until(lambda: connection.writing_paused)
+        # A write of up to 16 KiB may come on top of a buffer that is just not full.
+        assert transport.get_write_buffer_size() <= UNSENT_BYTES + WRITE_BYTES + 64
+        async with served.connection() as other:
+            assert (await other.ask("GET", "/healthz")).status == 200
+        assert not served.records
+        events = await client.events()
+        deltas = [event["delta"] for event in events if event["type"].endswith("text.delta")]
+        assert deltas == pieces
 
 
-def test_a_reader_that_takes_nothing_for_too_long_loses_its_stream() -> None:
-    async def main() -> None:
-        async with (
-            serve(endless, write_timeout=0.05) as served,
-            served.connection(receive_buffer=4096) as client,
-        ):
-            client.request("POST", PATH, STREAM)
-            await client.head()
-            await served.until(lambda: len(served.records) == 1)
-            assert served.records[0].outcome == "disconnected"
-            assert served.engine.cancelled == 1
-
-    run(main())
+async def test_a_reader_that_takes_nothing_for_too_long_loses_its_stream() -> None:
+    async with (
+        serve(endless, write_timeout=0.05) as served,
+        served.connection(receive_buffer=4096) as client,
+    ):
+        client.request("POST", PATH, STREAM)
+        await client.head()
+        await served.until(lambda: len(served.records) == 1)
+        assert served.records[0].outcome == "disconnected"
+        assert served.engine.cancelled == 1
 
 
 @pytest.mark.parametrize("patience", [0.05, 30.0], ids=["thrown out", "leaves"])
@@ -332,7 +299,7 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
         run(main())
 
 
-def test_merging_joins_only_what_a_slow_reader_has_not_taken() -> None:
+async def test_merging_joins_only_what_a_slow_reader_has_not_taken() -> None:
     async def burst(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=INPUT_TOKENS)]
         yield [TextDelta("x") for _ in range(100)]
@@ -345,8 +312,5 @@ def test_merging_joins_only_what_a_slow_reader_has_not_taken() -> None:
             assert "".join(found) == "x" * 100
             return len(found)
 
-    async def main() -> None:
-        assert await deltas(False) == 100
-        assert await deltas(True) < 100
-
-    run(main())
+    assert await deltas(False) == 100
+    assert await deltas(True) < 100
