@@ -304,7 +304,7 @@ def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: s
     on_line(scheme, broken_on_lane_b, test)
 
 
-def test_cn_24_a_held_response_that_is_read_over_http_is_none() -> None:
+async def test_cn_24_a_held_response_that_is_read_over_http_is_none() -> None:
     """CN-24: it is held on another line; over HTTP a create cannot be."""
 
     async def handle(request: aiohttp_web.Request) -> aiohttp_web.StreamResponse:
@@ -314,49 +314,40 @@ def test_cn_24_a_held_response_that_is_read_over_http_is_none() -> None:
         await peer.send(*held, *speaker.text("three"), speaker.completed())
         return peer.response
 
-    async def main() -> None:
-        async with web.serving(handle) as address, connect(f"http://{address}") as line:
-            stream = await line.resume("r1")
-            assert [call.call_id for call in (await stream.result()).calls] == ["c1"]
-            assert (await stream.result()).text == "three"
-            with pytest.raises(IncompleteStream) as caught:
-                await (await line.create(input="a")).result()
-            assert isinstance(caught.value.__cause__, ProtocolViolation)
-
-    asyncio.run(main())
+    async with web.serving(handle) as address, connect(f"http://{address}") as line:
+        stream = await line.resume("r1")
+        assert [call.call_id for call in (await stream.result()).calls] == ["c1"]
+        assert (await stream.result()).text == "three"
+        with pytest.raises(IncompleteStream) as caught:
+            await (await line.create(input="a")).result()
+        assert isinstance(caught.value.__cause__, ProtocolViolation)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_cn_24_a_session_does_not_ask_such_a_server_for_ever(scheme: str) -> None:
+async def test_cn_24_a_session_does_not_ask_such_a_server_for_ever(scheme: str) -> None:
     policy = Policy(backoff=Backoff(max_retries=1, first=0.01))
 
-    async def main() -> None:
-        async with (
-            serving(scheme, lambda create: [*begun(create), ENDS["no response"]]) as url,
-            asyncio.timeout(PATIENCE),
-            connect_session(url, policy=policy, options=Options(connect_timeout=1)) as session,
-        ):
-            with pytest.raises(ConnectionLost):
-                await (await session.conversation().create(input="a")).result()
-
-    asyncio.run(main())
+    async with (
+        serving(scheme, lambda create: [*begun(create), ENDS["no response"]]) as url,
+        asyncio.timeout(PATIENCE),
+        connect_session(url, policy=policy, options=Options(connect_timeout=1)) as session,
+    ):
+        with pytest.raises(ConnectionLost):
+            await (await session.conversation().create(input="a")).result()
 
 
-def test_cn_24_the_blocking_face_is_told_as_well() -> None:
-    async def main() -> None:
-        async with serving("ws", lambda create: [*begun(create), ENDS["no response"]]) as url:
+async def test_cn_24_the_blocking_face_is_told_as_well() -> None:
+    async with serving("ws", lambda create: [*begun(create), ENDS["no response"]]) as url:
 
-            def blocking() -> None:
-                with connect_sync(url) as line, pytest.raises(IncompleteStream):
-                    line.create(input="a").response()
+        def blocking() -> None:
+            with connect_sync(url) as line, pytest.raises(IncompleteStream):
+                line.create(input="a").response()
 
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.to_thread(blocking)
-
-    asyncio.run(main())
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.to_thread(blocking)
 
 
-def test_cn_24_an_event_of_a_newer_schema_is_passed_over() -> None:
+async def test_cn_24_an_event_of_a_newer_schema_is_passed_over() -> None:
     """CN-24: on gRPC a type that is not known has no name either, only a number."""
     newer = bytes([0xFA, 0x3F, 0x02, 0x08, 0x01])
 
@@ -369,18 +360,15 @@ def test_cn_24_an_event_of_a_newer_schema_is_passed_over() -> None:
         await peer.send(*said[3:])
         await peer.gone()
 
-    async def main() -> None:
-        async with (
-            servicer.serving(script) as address,
-            asyncio.timeout(PATIENCE),
-            connect(f"grpc://{address}") as line,
-        ):
-            assert (await (await line.create(input="a")).result()).text == "whole"
-
-    asyncio.run(main())
+    async with (
+        servicer.serving(script) as address,
+        asyncio.timeout(PATIENCE),
+        connect(f"grpc://{address}") as line,
+    ):
+        assert (await (await line.create(input="a")).result()).text == "whole"
 
 
-def test_cn_24_an_event_of_no_type_at_all_ends_a_grpc_line() -> None:
+async def test_cn_24_an_event_of_no_type_at_all_ends_a_grpc_line() -> None:
     async def script(peer: servicer.Peer) -> None:
         await peer.create()
         message = line_pb2.ConnectResponse()
@@ -388,25 +376,19 @@ def test_cn_24_an_event_of_no_type_at_all_ends_a_grpc_line() -> None:
         await peer.context.write(message)
         await peer.gone()
 
-    async def main() -> None:
-        async with (
-            servicer.serving(script) as address,
-            asyncio.timeout(PATIENCE),
-            connect(f"grpc://{address}") as line,
-        ):
-            with pytest.raises(OutcomeUnknown) as caught:
-                await (await line.create(input="a")).result()
-            assert isinstance(caught.value.__cause__, ProtocolViolation)
-
-    asyncio.run(main())
+    async with (
+        servicer.serving(script) as address,
+        asyncio.timeout(PATIENCE),
+        connect(f"grpc://{address}") as line,
+    ):
+        with pytest.raises(OutcomeUnknown) as caught:
+            await (await line.create(input="a")).result()
+        assert isinstance(caught.value.__cause__, ProtocolViolation)
 
 
-def test_cn_24_capabilities_that_are_rubbish_are_none() -> None:
+async def test_cn_24_capabilities_that_are_rubbish_are_none() -> None:
     async def handle(_: aiohttp_web.Request) -> aiohttp_web.StreamResponse:
         return aiohttp_web.Response(body=b'{"extensions":' + b"[" * 100_000)
 
-    async def main() -> None:
-        async with web.serving(handle) as address, connect(f"http://{address}") as line:
-            assert await line.extensions() == frozenset()
-
-    asyncio.run(main())
+    async with web.serving(handle) as address, connect(f"http://{address}") as line:
+        assert await line.extensions() == frozenset()

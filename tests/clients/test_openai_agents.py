@@ -159,25 +159,19 @@ def test_a_tool_loop_that_sends_only_what_is_new_runs(
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_a_refusal_is_an_error_of_the_sdk(
+async def test_a_refusal_is_an_error_of_the_sdk(
     server: ServerProcess, tmp_path: Path, transport: str
 ) -> None:
-    async def main() -> None:
-        async with runs(server, transport) as runner:
-            with pytest.raises(APIStatusError) as caught:
-                await runner.run(writer(tmp_path, store=False, model="no-such"), "x")
-            assert (caught.value.status_code, caught.value.code) == (404, "model_not_found")
-
-    asyncio.run(main())
+    async with runs(server, transport) as runner:
+        with pytest.raises(APIStatusError) as caught:
+            await runner.run(writer(tmp_path, store=False, model="no-such"), "x")
+        assert (caught.value.status_code, caught.value.code) == (404, "model_not_found")
 
 
-def test_a_session_goes_on_after_a_refusal(server: ServerProcess, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with runs(server, "websocket") as runner:
-            with pytest.raises(Exception, match="no-such") as caught:
-                await runner.run(writer(tmp_path, store=False, model="no-such"), "x")
-            assert getattr(caught.value, "code", None) == "model_not_found"
-            result = await runner.run(writer(tmp_path, store=False), "still here")
-            assert result.final_output == "You said: still here"
-
-    asyncio.run(main())
+async def test_a_session_goes_on_after_a_refusal(server: ServerProcess, tmp_path: Path) -> None:
+    async with runs(server, "websocket") as runner:
+        with pytest.raises(Exception, match="no-such") as caught:
+            await runner.run(writer(tmp_path, store=False, model="no-such"), "x")
+        assert getattr(caught.value, "code", None) == "model_not_found"
+        result = await runner.run(writer(tmp_path, store=False), "still here")
+        assert result.final_output == "You said: still here"

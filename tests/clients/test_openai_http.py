@@ -265,27 +265,24 @@ def test_a_wrong_key_is_the_sdks_own_error(tmp_path_factory: pytest.TempPathFact
         client.models.list()
 
 
-def test_the_asynchronous_client_does_the_same(url: str) -> None:
-    async def main() -> None:
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            many = await asyncio.gather(
-                *(client.responses.create(model=MODEL, input="Say hello.") for _ in range(8))
-            )
-            assert {each.output_text for each in many} == {"Hello from the server."}
-            assert len({each.id for each in many}) == 8
-            async with client.responses.stream(model=MODEL, input="think") as stream:
-                kinds = [event.type async for event in stream]
-                final = await stream.get_final_response()
-            assert kinds[-1] == "response.completed"
-            assert final.output_text == "Done."
-            running = await client.responses.create(model=MODEL, input="wait", stream=True)
-            created = await anext(aiter(running))
-            assert created.type == "response.created"
-            assert (await client.responses.cancel(created.response.id)).status == "cancelled"
-            await running.close()
-            items = [item async for item in client.responses.input_items.list(many[0].id)]
-            assert len(items) == 1
-            await client.responses.delete(many[0].id)
-            assert [model.id async for model in client.models.list()] == [MODEL]
-
-    asyncio.run(main())
+async def test_the_asynchronous_client_does_the_same(url: str) -> None:
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        many = await asyncio.gather(
+            *(client.responses.create(model=MODEL, input="Say hello.") for _ in range(8))
+        )
+        assert {each.output_text for each in many} == {"Hello from the server."}
+        assert len({each.id for each in many}) == 8
+        async with client.responses.stream(model=MODEL, input="think") as stream:
+            kinds = [event.type async for event in stream]
+            final = await stream.get_final_response()
+        assert kinds[-1] == "response.completed"
+        assert final.output_text == "Done."
+        running = await client.responses.create(model=MODEL, input="wait", stream=True)
+        created = await anext(aiter(running))
+        assert created.type == "response.created"
+        assert (await client.responses.cancel(created.response.id)).status == "cancelled"
+        await running.close()
+        items = [item async for item in client.responses.input_items.list(many[0].id)]
+        assert len(items) == 1
+        await client.responses.delete(many[0].id)
+        assert [model.id async for model in client.models.list()] == [MODEL]

@@ -291,19 +291,16 @@ def test_the_async_sdk_loops_over_tools_on_lanes(server: ServerProcess, tmp_path
     asyncio.run(main())
 
 
-def test_the_async_sdk_iterates_over_a_connection(server: ServerProcess) -> None:
-    async def main() -> None:
-        async with (
-            async_client(server) as client,
-            client.responses.connect() as connection,
-        ):
-            await connection.response.create(model="scripted", input="hello", store=False)
-            types = []
-            async for event in connection:
-                types.append(event.type)
-                if event.type == "response.completed":
-                    break
-            assert types[0] == "response.created"
-            assert types.count("response.output_item.done") == 1
-
-    asyncio.run(main())
+async def test_the_async_sdk_iterates_over_a_connection(server: ServerProcess) -> None:
+    async with (
+        async_client(server) as client,
+        client.responses.connect() as connection,
+    ):
+        await connection.response.create(model="scripted", input="hello", store=False)
+        types = []
+        async for event in connection:
+            types.append(event.type)
+            if event.type == "response.completed":
+                break
+        assert types[0] == "response.created"
+        assert types.count("response.output_item.done") == 1

@@ -298,60 +298,54 @@ async def hanging(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("way", ["reset", "half-open", "reader cancelled", "transport error"])
-def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> None:
+async def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> None:
     """RC-06: every iterator and awaitable ends with an exception, and no task is left."""
     half_open = way == "half-open"
     options = Options(keepalive=0.1, keepalive_timeout=0.1) if half_open else Options()
 
-    async def main() -> None:
-        async with serving(hanging) as address, Relay(address) as relay:
-            async with connect(f"grpc://{relay.address}", options=options) as line:
-                streams = await pending(line)
-                waiting = [asyncio.create_task(stream.response()) for stream in streams]
-                await asyncio.sleep(0)
-                if way == "reset":
-                    relay.reset()
-                elif way == "half-open":
-                    relay.forget()
-                elif way == "reader cancelled":
-                    line._reader.cancel()
-                else:
-                    # As when the library gives the stream up by itself.
-                    line._transport._call.cancel()  # type: ignore[attr-defined]
-                async with asyncio.timeout(5):
-                    results = await asyncio.gather(*waiting, return_exceptions=True)
-                assert [type(result) for result in results] == [
-                    IncompleteStream,
-                    OutcomeUnknown,
-                    OutcomeUnknown,
-                ]
-                assert not line.alive
-                with pytest.raises(ConnectionLost):
-                    await line.create(input="d")
-            assert ours() == []
-
-    asyncio.run(main())
+    async with serving(hanging) as address, Relay(address) as relay:
+        async with connect(f"grpc://{relay.address}", options=options) as line:
+            streams = await pending(line)
+            waiting = [asyncio.create_task(stream.response()) for stream in streams]
+            await asyncio.sleep(0)
+            if way == "reset":
+                relay.reset()
+            elif way == "half-open":
+                relay.forget()
+            elif way == "reader cancelled":
+                line._reader.cancel()
+            else:
+                # As when the library gives the stream up by itself.
+                line._transport._call.cancel()  # type: ignore[attr-defined]
+            async with asyncio.timeout(5):
+                results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(result) for result in results] == [
+                IncompleteStream,
+                OutcomeUnknown,
+                OutcomeUnknown,
+            ]
+            assert not line.alive
+            with pytest.raises(ConnectionLost):
+                await line.create(input="d")
+        assert ours() == []
 
 
-def test_rc_06_closing_ends_everything_within_close_timeout() -> None:
+async def test_rc_06_closing_ends_everything_within_close_timeout() -> None:
     """RC-06: also against a peer that does not answer any more."""
     options = Options(close_timeout=0.2)
 
-    async def main() -> None:
-        async with serving(hanging) as address, Relay(address) as relay:
-            async with connect(f"grpc://{relay.address}", options=options) as line:
-                streams = await pending(line)
-                waiting = [asyncio.create_task(stream.response()) for stream in streams]
-                relay.forget()
-                async with asyncio.timeout(5):
-                    await line.close()
-                    results = await asyncio.gather(*waiting, return_exceptions=True)
-                assert all(isinstance(result, ConnectionLost) for result in results)
-                with pytest.raises(ConnectionClosed):
-                    await line.create(input="d")
-            assert ours() == []
-
-    asyncio.run(main())
+    async with serving(hanging) as address, Relay(address) as relay:
+        async with connect(f"grpc://{relay.address}", options=options) as line:
+            streams = await pending(line)
+            waiting = [asyncio.create_task(stream.response()) for stream in streams]
+            relay.forget()
+            async with asyncio.timeout(5):
+                await line.close()
+                results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(result, ConnectionLost) for result in results)
+            with pytest.raises(ConnectionClosed):
+                await line.create(input="d")
+        assert ours() == []
 
 
 def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_most() -> None:
@@ -426,12 +420,9 @@ def test_an_event_that_cannot_come_there_ends_the_line() -> None:
     "url",
     ["ftp://h", "h:1", "grpc://", "grpc://h:99999", "grpc://h/path", "grpc://h?x", "grpc://u@h"],
 )
-def test_a_url_that_names_no_line_is_refused(url: str) -> None:
-    async def main() -> None:
-        with pytest.raises(UnsupportedUrl):
-            await aio.Connection.open(url)
-
-    asyncio.run(main())
+async def test_a_url_that_names_no_line_is_refused(url: str) -> None:
+    with pytest.raises(UnsupportedUrl):
+        await aio.Connection.open(url)
 
 
 def test_every_error_of_the_client_is_a_tieline_error() -> None:
@@ -456,12 +447,9 @@ def test_a_line_on_which_nothing_can_be_sent_is_over_before_its_reader_knows(
     run(forever, test)
 
 
-def test_a_line_that_is_closed_before_its_reader_has_begun_leaves_nothing() -> None:
-    async def main() -> None:
-        async with serving(forever) as address:
-            line = await Connection.open(f"grpc://{address}")
-            line._core.create(None)  # Something is under way: it does not wait for a goodbye.
-            await line.close()
-            assert ours() == []
-
-    asyncio.run(main())
+async def test_a_line_that_is_closed_before_its_reader_has_begun_leaves_nothing() -> None:
+    async with serving(forever) as address:
+        line = await Connection.open(f"grpc://{address}")
+        line._core.create(None)  # Something is under way: it does not wait for a goodbye.
+        await line.close()
+        assert ours() == []

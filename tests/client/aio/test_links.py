@@ -89,20 +89,17 @@ def test_closed_links_lend_nothing() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["ws", "grpc"])
-def test_a_dial_that_fails_has_sent_nothing(scheme: str) -> None:
-    async def main() -> None:
-        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        listener.close()
-        await listener.wait_closed()
-        async with asyncio.timeout(20):
-            with pytest.raises(NotSent):
-                await Session(f"{scheme}://127.0.0.1:{port}").ready()
-
-    asyncio.run(main())
+async def test_a_dial_that_fails_has_sent_nothing(scheme: str) -> None:
+    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    listener.close()
+    await listener.wait_closed()
+    async with asyncio.timeout(20):
+        with pytest.raises(NotSent):
+            await Session(f"{scheme}://127.0.0.1:{port}").ready()
 
 
-def test_a_stream_that_was_dropped_unread_does_not_keep_its_line() -> None:
+async def test_a_stream_that_was_dropped_unread_does_not_keep_its_line() -> None:
     server = Server()
 
     async def script(peer: Peer) -> None:
@@ -111,18 +108,15 @@ def test_a_stream_that_was_dropped_unread_does_not_keep_its_line() -> None:
 
     server.scripts = (script,)
 
-    async def main() -> None:
-        async with server.serving("grpc") as address:
-            session = Session(f"grpc://{address}")
-            stream = await session.create(input="a")
-            link = stream._link
-            assert link is not None
-            session._links.retire(link)
-            del stream
-            gc.collect()
-            async with asyncio.timeout(20):
-                await asyncio.wait((link.line._reader,))
-            assert not link.line.alive
-            await session.close()
-
-    asyncio.run(main())
+    async with server.serving("grpc") as address:
+        session = Session(f"grpc://{address}")
+        stream = await session.create(input="a")
+        link = stream._link
+        assert link is not None
+        session._links.retire(link)
+        del stream
+        gc.collect()
+        async with asyncio.timeout(20):
+            await asyncio.wait((link.line._reader,))
+        assert not link.line.alive
+        await session.close()

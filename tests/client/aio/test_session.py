@@ -316,33 +316,30 @@ def test_a_line_that_goes_away_ends_its_turn_and_gets_no_other(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_05_a_dead_line_is_noticed_before_it_is_lent(kind: str) -> None:
+async def test_rc_05_a_dead_line_is_noticed_before_it_is_lent(kind: str) -> None:
     """RC-05: the connection breaks between two turns: one more dial, and nothing is lost."""
     server = served(("one",), ("two",))
 
-    async def main() -> None:
-        async with (
-            server.serving(kind) as address,
-            Relay(address) as relay,
-            connect_session(f"{kind}://{relay.address}", policy=QUICK) as session,
-        ):
-            conversation = session.conversation()
-            await (await conversation.create(input="a")).response()
-            line = session.line
-            assert line is not None
-            relay.reset()
-            if kind == "grpc":
-                # The library hears of it in a thread of its own.
-                await asyncio.wait((line._reader,))
-            assert (await (await conversation.create(input="b")).result()).text == "two"
-
-    asyncio.run(main())
+    async with (
+        server.serving(kind) as address,
+        Relay(address) as relay,
+        connect_session(f"{kind}://{relay.address}", policy=QUICK) as session,
+    ):
+        conversation = session.conversation()
+        await (await conversation.create(input="a")).response()
+        line = session.line
+        assert line is not None
+        relay.reset()
+        if kind == "grpc":
+            # The library hears of it in a thread of its own.
+            await asyncio.wait((line._reader,))
+        assert (await (await conversation.create(input="b")).result()).text == "two"
     assert server.dials == 2
     assert len(server.creates) == 2
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_06_closing_the_session_ends_all_that_waits(kind: str) -> None:
+async def test_rc_06_closing_the_session_ends_all_that_waits(kind: str) -> None:
     """RC-06: a reader, and a turn that waits for a server which says nothing."""
     server = Server()
 
@@ -353,23 +350,20 @@ def test_rc_06_closing_the_session_ends_all_that_waits(kind: str) -> None:
 
     server.scripts = (script,)
 
-    async def main() -> None:
-        async with server.serving(kind) as address:
-            session = Session(f"{kind}://{address}", policy=QUICK)
-            streams = [
-                await session.conversation().create(input="a"),
-                await session.conversation(lane="x").create(input="b"),
-            ]
-            readers = [asyncio.create_task(stream.response()) for stream in streams]
-            await asyncio.sleep(0)
-            async with asyncio.timeout(Options().close_timeout):
-                await session.close()
-                ends = await asyncio.gather(*readers, return_exceptions=True)
-            assert all(isinstance(end, Exception) for end in ends)
-            with pytest.raises(ConnectionClosed):
-                await session.create(input="c")
-
-    asyncio.run(main())
+    async with server.serving(kind) as address:
+        session = Session(f"{kind}://{address}", policy=QUICK)
+        streams = [
+            await session.conversation().create(input="a"),
+            await session.conversation(lane="x").create(input="b"),
+        ]
+        readers = [asyncio.create_task(stream.response()) for stream in streams]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(Options().close_timeout):
+            await session.close()
+            ends = await asyncio.gather(*readers, return_exceptions=True)
+        assert all(isinstance(end, Exception) for end in ends)
+        with pytest.raises(ConnectionClosed):
+            await session.create(input="c")
 
 
 def test_lb_03_a_slow_reader_of_a_session_gets_every_delta() -> None:
@@ -514,34 +508,31 @@ def test_a_session_that_is_ready_has_its_line(kind: str) -> None:
     assert server.dials == 1
 
 
-def test_rc_06_closing_the_session_ends_a_dial() -> None:
+async def test_rc_06_closing_the_session_ends_a_dial() -> None:
     """RC-06: a peer that accepts and says nothing."""
 
-    async def main() -> None:
-        accepted, closed = asyncio.Event(), asyncio.Event()
+    accepted, closed = asyncio.Event(), asyncio.Event()
 
-        async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            accepted.set()
-            await closed.wait()
-            writer.close()
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        await closed.wait()
+        writer.close()
 
-        listener = await asyncio.start_server(silent, "127.0.0.1", 0)
-        host, port = listener.sockets[0].getsockname()
-        async with listener:
-            session = Session(f"ws://{host}:{port}", options=Options(connect_timeout=600.0))
-            turn = asyncio.create_task(session.create(input="a"))
-            await accepted.wait()
-            async with asyncio.timeout(Options().close_timeout):
-                await session.close()
-                with pytest.raises(ConnectionClosed):
-                    await turn
-            closed.set()
-        assert ours() == []
-
-    asyncio.run(main())
+    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    async with listener:
+        session = Session(f"ws://{host}:{port}", options=Options(connect_timeout=600.0))
+        turn = asyncio.create_task(session.create(input="a"))
+        await accepted.wait()
+        async with asyncio.timeout(Options().close_timeout):
+            await session.close()
+            with pytest.raises(ConnectionClosed):
+                await turn
+        closed.set()
+    assert ours() == []
 
 
-def test_rc_06_closing_the_session_ends_a_wait() -> None:
+async def test_rc_06_closing_the_session_ends_a_wait() -> None:
     """RC-06: a turn that is to be tried again in a minute does not hold up the end."""
     server = Server()
     refused = asyncio.Event()
@@ -554,18 +545,15 @@ def test_rc_06_closing_the_session_ends_a_wait() -> None:
 
     server.scripts = (script,)
 
-    async def main() -> None:
-        async with server.serving("ws") as address:
-            session = Session(f"ws://{address}")
-            stream = await session.create(input="a")
-            reader = asyncio.create_task(stream.response())
-            await refused.wait()
-            async with asyncio.timeout(Options().close_timeout):
-                await session.close()
-                with pytest.raises((Unavailable, ConnectionClosed, ConnectionLost)):
-                    await reader
-
-    asyncio.run(main())
+    async with server.serving("ws") as address:
+        session = Session(f"ws://{address}")
+        stream = await session.create(input="a")
+        reader = asyncio.create_task(stream.response())
+        await refused.wait()
+        async with asyncio.timeout(Options().close_timeout):
+            await session.close()
+            with pytest.raises((Unavailable, ConnectionClosed, ConnectionLost)):
+                await reader
 
 
 def test_after_a_steer_the_successor_stands_for_the_conversation() -> None:

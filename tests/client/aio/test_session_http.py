@@ -124,7 +124,7 @@ def test_a_conversation_over_http_sends_what_the_store_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_rc_04_a_response_over_http_is_resumed_by_get(count: int) -> None:
+async def test_rc_04_a_response_over_http_is_resumed_by_get(count: int) -> None:
     """RC-04 (3), (4), RC-09: the cursor goes to the server, and every event comes once."""
     events: list[Event] = []
     server = Server(cutting(events, count))
@@ -135,19 +135,16 @@ def test_rc_04_a_response_over_http_is_resumed_by_get(count: int) -> None:
 
     server.gets = [rest]
 
-    async def main() -> None:
-        async with server.session() as session:
-            stream = await session.create(input="a")
-            numbers = [event.sequence_number async for event in stream]
-            assert numbers == list(range(len(events)))
-            assert (stream.text, stream.ended) == ("partial", True)
-
-    asyncio.run(main())
+    async with server.session() as session:
+        stream = await session.create(input="a")
+        numbers = [event.sequence_number async for event in stream]
+        assert numbers == list(range(len(events)))
+        assert (stream.text, stream.ended) == ("partial", True)
     assert server.queries == [{"stream": "true", "starting_after": str(count - 1)}]
     assert len(server.posts) == 1
 
 
-def test_rc_10_a_refused_resume_over_http_raises_the_part_at_once() -> None:
+async def test_rc_10_a_refused_resume_over_http_raises_the_part_at_once() -> None:
     events: list[Event] = []
     server = Server(cutting(events, 5))
 
@@ -157,18 +154,15 @@ def test_rc_10_a_refused_resume_over_http_raises_the_part_at_once() -> None:
 
     server.gets = [refuse]
 
-    async def main() -> None:
-        async with server.session() as session:
-            with pytest.raises(IncompleteStream) as caught:
-                await (await session.create(input="a")).response()
-            assert (caught.value.text, caught.value.response_id) == ("partial", "r1")
-
-    asyncio.run(main())
+    async with server.session() as session:
+        with pytest.raises(IncompleteStream) as caught:
+            await (await session.create(input="a")).response()
+        assert (caught.value.text, caught.value.response_id) == ("partial", "r1")
     assert len(server.queries) == 1
 
 
 @pytest.mark.parametrize("way", ["reset", "FIN"])
-def test_rc_10_a_cut_stream_without_a_resume_is_never_a_result(way: str) -> None:
+async def test_rc_10_a_cut_stream_without_a_resume_is_never_a_result(way: str) -> None:
     """RC-10 (a), (b): with the partial text and the response's id."""
     events: list[Event] = []
 
@@ -180,24 +174,18 @@ def test_rc_10_a_cut_stream_without_a_resume_is_never_a_result(way: str) -> None
 
     server = Server(cut)
 
-    async def main() -> None:
-        async with server.session(policy=BARE) as session:
-            with pytest.raises(IncompleteStream) as caught:
-                await (await session.create(input="a")).response()
-            assert (caught.value.text, caught.value.response_id) == ("partial", "r1")
-
-    asyncio.run(main())
+    async with server.session(policy=BARE) as session:
+        with pytest.raises(IncompleteStream) as caught:
+            await (await session.create(input="a")).response()
+        assert (caught.value.text, caught.value.response_id) == ("partial", "r1")
     assert server.queries == []
 
 
-def test_rc_04_2_an_unanswered_post_goes_again_under_its_key() -> None:
+async def test_rc_04_2_an_unanswered_post_goes_again_under_its_key() -> None:
     server = Server(dropping, answering("once"))
 
-    async def main() -> None:
-        async with server.session() as session:
-            assert (await (await session.create(input="a")).result()).text == "once"
-
-    asyncio.run(main())
+    async with server.session() as session:
+        assert (await (await session.create(input="a")).result()).text == "once"
     first, second = server.posts
     assert first.body == second.body
     key = first.request.headers["idempotency-key"]
@@ -205,32 +193,26 @@ def test_rc_04_2_an_unanswered_post_goes_again_under_its_key() -> None:
 
 
 @pytest.mark.parametrize("why", ["no key", "server without keys"])
-def test_rc_04_2_without_a_key_that_the_server_knows_the_outcome_is_unknown(why: str) -> None:
+async def test_rc_04_2_without_a_key_that_the_server_knows_the_outcome_is_unknown(why: str) -> None:
     server = Server(dropping, extensions=("cancel",))
 
-    async def main() -> None:
-        async with server.session(policy=BARE if why == "no key" else QUICK) as session:
-            with pytest.raises(OutcomeUnknown):
-                await (await session.create(input="a")).response()
-
-    asyncio.run(main())
+    async with server.session(policy=BARE if why == "no key" else QUICK) as session:
+        with pytest.raises(OutcomeUnknown):
+            await (await session.create(input="a")).response()
     assert len(server.posts) == 1
 
 
-def test_rc_04_1_a_server_that_is_not_there_got_nothing() -> None:
-    async def main() -> None:
-        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        listener.close()
-        await listener.wait_closed()
-        async with connect_session(f"http://127.0.0.1:{port}", policy=QUICK) as session:
-            with pytest.raises(NotSent):
-                await (await session.create(input="a")).response()
-
-    asyncio.run(main())
+async def test_rc_04_1_a_server_that_is_not_there_got_nothing() -> None:
+    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    listener.close()
+    await listener.wait_closed()
+    async with connect_session(f"http://127.0.0.1:{port}", policy=QUICK) as session:
+        with pytest.raises(NotSent):
+            await (await session.create(input="a")).response()
 
 
-def test_er_03_transient_refusals_over_http_are_retried() -> None:
+async def test_er_03_transient_refusals_over_http_are_retried() -> None:
     def refusing(status: int) -> Answer:
         async def refuse(peer: StreamPeer) -> None:
             error = {"error": {"message": "m"}}
@@ -240,15 +222,12 @@ def test_er_03_transient_refusals_over_http_are_retried() -> None:
 
     server = Server(refusing(500), refusing(503), refusing(429), answering("well"))
 
-    async def main() -> None:
-        async with server.session() as session:
-            assert (await (await session.create(input="a")).result()).text == "well"
-
-    asyncio.run(main())
+    async with server.session() as session:
+        assert (await (await session.create(input="a")).result()).text == "well"
     assert len(server.posts) == 4
 
 
-def test_a_lost_response_over_http_is_cancelled_by_its_id() -> None:
+async def test_a_lost_response_over_http_is_cancelled_by_its_id() -> None:
     events: list[Event] = []
     server = Server(cutting(events, 5))
 
@@ -258,19 +237,16 @@ def test_a_lost_response_over_http_is_cancelled_by_its_id() -> None:
 
     server.gets = [hang]
 
-    async def main() -> None:
-        async with server.session() as session:
-            stream = await session.create(input="a")
-            for _ in range(5):
-                await stream.__anext__()
-            reader = asyncio.create_task(stream.__anext__())
-            await server.asked.wait()
-            await stream.cancel()
-            await server.cancelled.wait()
-            reader.cancel()
-            await asyncio.wait((reader,))
-
-    asyncio.run(main())
+    async with server.session() as session:
+        stream = await session.create(input="a")
+        for _ in range(5):
+            await stream.__anext__()
+        reader = asyncio.create_task(stream.__anext__())
+        await server.asked.wait()
+        await stream.cancel()
+        await server.cancelled.wait()
+        reader.cancel()
+        await asyncio.wait((reader,))
     assert server.cancels == ["r1"]
 
 
@@ -289,33 +265,32 @@ IMAGE = "x" * (1536 * 1024)
 
 
 @pytest.mark.parametrize("store", [None, False])
-def test_lb_01_what_is_too_large_for_a_frame_goes_over_http_at_once(store: bool | None) -> None:
+async def test_lb_01_what_is_too_large_for_a_frame_goes_over_http_at_once(
+    store: bool | None,
+) -> None:
     """LB-01: one frame is tried, at most; later small turns use the socket again."""
     server = Server(*(answering("by post", f"http{number}") for number in range(1, 4)))
     server.on_socket = socket_turns
 
-    async def main() -> None:
-        async with server.session("ws") as session:
-            conversation = session.conversation(store=store)
-            texts = [
-                (await (await conversation.create(input=text)).result()).text
-                for text in ("small", IMAGE, "small")
-            ]
-            # Over HTTP nothing is remembered that is not stored: all of it goes again.
-            again = "by socket" if store is None else "by post"
-            assert texts == ["by socket", "by post", again]
-            # What a frame can take is known now: no other one is tried.
-            assert (await (await session.create(input=IMAGE)).result()).text == "by post"
-            assert (await (await session.create(input="small")).result()).text == "by socket"
-            assert server.sockets == 2
-
-    asyncio.run(main())
+    async with server.session("ws") as session:
+        conversation = session.conversation(store=store)
+        texts = [
+            (await (await conversation.create(input=text)).result()).text
+            for text in ("small", IMAGE, "small")
+        ]
+        # Over HTTP nothing is remembered that is not stored: all of it goes again.
+        again = "by socket" if store is None else "by post"
+        assert texts == ["by socket", "by post", again]
+        # What a frame can take is known now: no other one is tried.
+        assert (await (await session.create(input=IMAGE)).result()).text == "by post"
+        assert (await (await session.create(input="small")).result()).text == "by socket"
+        assert server.sockets == 2
     first = server.creates[0]
     assert first.previous_response_id == ("ws1" if store is None else None)
     assert len(said(first)) == (1 if store is None else 3)
 
 
-def test_lb_01_what_is_too_large_for_http_as_well_is_told() -> None:
+async def test_lb_01_what_is_too_large_for_http_as_well_is_told() -> None:
     async def refuse(peer: StreamPeer) -> None:
         error = {"error": {"code": "request_too_large", "message": "m"}}
         peer.response = web.json_response(error, status=413)
@@ -323,38 +298,29 @@ def test_lb_01_what_is_too_large_for_http_as_well_is_told() -> None:
     server = Server(refuse)
     server.on_socket = socket_turns
 
-    async def main() -> None:
-        async with server.session("ws") as session:
-            with pytest.raises(RequestTooLarge):
-                await (await session.create(input=IMAGE)).response()
-            assert (await (await session.create(input="small")).result()).text == "by socket"
-
-    asyncio.run(main())
+    async with server.session("ws") as session:
+        with pytest.raises(RequestTooLarge):
+            await (await session.create(input=IMAGE)).response()
+        assert (await (await session.create(input="small")).result()).text == "by socket"
     assert (server.sockets, len(server.posts)) == (2, 1)
 
 
-def test_lb_01_a_turn_that_is_held_open_cannot_go_over_http() -> None:
+async def test_lb_01_a_turn_that_is_held_open_cannot_go_over_http() -> None:
     server = Server()
     server.on_socket = socket_turns
 
-    async def main() -> None:
-        async with server.session("ws") as session:
-            with pytest.raises(RequestTooLarge):
-                await (await session.create(input=IMAGE, append=True)).response()
-
-    asyncio.run(main())
+    async with server.session("ws") as session:
+        with pytest.raises(RequestTooLarge):
+            await (await session.create(input=IMAGE, append=True)).response()
     assert (server.sockets, server.posts) == (1, [])
 
 
-def test_lb_01_a_limit_that_is_known_costs_no_attempt() -> None:
+async def test_lb_01_a_limit_that_is_known_costs_no_attempt() -> None:
     server = Server(answering("by post"))
     server.socket_limit = 64 * 1024 * 1024
 
-    async def main() -> None:
-        async with server.session("ws") as session:
-            huge = "x" * (16 * 1024 * 1024)
-            assert (await (await session.create(input=huge)).result()).text == "by post"
-
     server.on_socket = socket_turns
-    asyncio.run(main())
+    async with server.session("ws") as session:
+        huge = "x" * (16 * 1024 * 1024)
+        assert (await (await session.create(input=huge)).result()).text == "by post"
     assert len(server.posts) == 1

@@ -78,185 +78,163 @@ def rows(server: ServerProcess, response_id: str | None) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cut_at", [1, 4, 9])
-def test_rc_04_a_response_survives_its_line_event_by_event(
+async def test_rc_04_a_response_survives_its_line_event_by_event(
     server: ServerProcess, kind: str, cut_at: int
 ) -> None:
-    async def main() -> None:
-        async with Cut(server, kind) as (session, relay):
-            conversation = session.conversation(store=False)
-            stream = await conversation.create(input="go")
-            got: list[Any] = []
-            async for event in stream:
-                got.append(event.sequence_number)
-                if len(got) == cut_at:
-                    relay.reset()
-            assert got == list(range(len(got)))
-            assert stream.text == f"go {WORDS}"
-            assert (await stream.response()).status == "completed"
-            assert rows(server, stream.response_id) == ["completed"]
-            # The chain has come to the new line with its response; over HTTP there is none.
-            again = await (await conversation.create(input="on")).response()
-            parent = None if kind == "http" else stream.response_id
-            assert again.previous_response_id == parent
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rc_04_a_create_whose_answer_is_lost_is_made_once(server: ServerProcess, kind: str) -> None:
-    """The line breaks right behind the request, whether it has arrived or not."""
-
-    async def main() -> None:
-        for _ in range(5):
-            async with Cut(server, kind) as (session, relay):
-                await session.ready()
-                before = len(server.lines("turn"))
-                stream = await session.create(input="go")
+    async with Cut(server, kind) as (session, relay):
+        conversation = session.conversation(store=False)
+        stream = await conversation.create(input="go")
+        got: list[Any] = []
+        async for event in stream:
+            got.append(event.sequence_number)
+            if len(got) == cut_at:
                 relay.reset()
-                assert (await stream.result()).text == f"go {WORDS}"
-                assert len(server.lines("turn")) == before + 1
-
-    asyncio.run(main())
+        assert got == list(range(len(got)))
+        assert stream.text == f"go {WORDS}"
+        assert (await stream.response()).status == "completed"
+        assert rows(server, stream.response_id) == ["completed"]
+        # The chain has come to the new line with its response; over HTTP there is none.
+        again = await (await conversation.create(input="on")).response()
+        parent = None if kind == "http" else stream.response_id
+        assert again.previous_response_id == parent
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rc_10_without_a_key_the_part_is_raised_and_the_server_gives_up(
+async def test_rc_04_a_create_whose_answer_is_lost_is_made_once(
     server: ServerProcess, kind: str
 ) -> None:
-    async def main() -> None:
-        policy = Policy(idempotent=False, backoff=QUICK.backoff)
-        async with Cut(server, kind, policy) as (session, relay):
-            stream = await session.create(input="go")
-            async for event in stream:
-                if isinstance(event, events.OutputTextDelta):
-                    break
-            relay.reset()
-            with pytest.raises(IncompleteStream) as caught:
-                await stream.response()
-            assert caught.value.response_id == stream.response_id
-            assert f"go {WORDS}".startswith(caught.value.text)
+    """The line breaks right behind the request, whether it has arrived or not."""
 
-    asyncio.run(main())
+    for _ in range(5):
+        async with Cut(server, kind) as (session, relay):
+            await session.ready()
+            before = len(server.lines("turn"))
+            stream = await session.create(input="go")
+            relay.reset()
+            assert (await stream.result()).text == f"go {WORDS}"
+            assert len(server.lines("turn")) == before + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_rc_10_without_a_key_the_part_is_raised_and_the_server_gives_up(
+    server: ServerProcess, kind: str
+) -> None:
+    policy = Policy(idempotent=False, backoff=QUICK.backoff)
+    async with Cut(server, kind, policy) as (session, relay):
+        stream = await session.create(input="go")
+        async for event in stream:
+            if isinstance(event, events.OutputTextDelta):
+                break
+        relay.reset()
+        with pytest.raises(IncompleteStream) as caught:
+            await stream.response()
+        assert caught.value.response_id == stream.response_id
+        assert f"go {WORDS}".startswith(caught.value.text)
 
 
 @pytest.mark.parametrize(("kind", "shape"), ROLLOUTS)
 @pytest.mark.parametrize("when", ["calling", "in the tool", "answering"])
-def test_tl_07_a_rollout_goes_on_over_a_cut_line_and_its_tool_runs_once(
+async def test_tl_07_a_rollout_goes_on_over_a_cut_line_and_its_tool_runs_once(
     server: ServerProcess, kind: str, shape: Any, when: str
 ) -> None:
     pressed: list[str] = []
 
-    async def main() -> None:
-        async with Cut(server, kind) as (session, relay):
+    async with Cut(server, kind) as (session, relay):
 
-            async def press(button: str) -> str:
-                """Presses a button."""
-                pressed.append(button)
-                if when == "in the tool":
-                    relay.reset()
-                return "pressed"
+        async def press(button: str) -> str:
+            """Presses a button."""
+            pressed.append(button)
+            if when == "in the tool":
+                relay.reset()
+            return "pressed"
 
-            def watch(event: events.Event) -> None:
-                calling = isinstance(event, events.FunctionCallArgumentsDelta)
-                answering = isinstance(event, events.OutputTextDelta)
-                if calling if when == "calling" else answering and when == "answering":
-                    relay.reset()
+        def watch(event: events.Event) -> None:
+            calling = isinstance(event, events.FunctionCallArgumentsDelta)
+            answering = isinstance(event, events.OutputTextDelta)
+            if calling if when == "calling" else answering and when == "answering":
+                relay.reset()
 
-            agent = Agent(
-                session, tools=[Tool.of(press, side_effect=True)], shape=shape, on_event=watch
-            )
-            run = await agent.run("go")
-            assert run.text == WORDS
-            assert [turn.outputs for turn in run.turns] == [("pressed",), ()]
-            ids = {turn.response.id for turn in run.turns}
-            assert len(ids) == (1 if shape == "append" else 2)
-            for response_id in ids:
-                assert rows(server, response_id) == ["completed"]
-
-    asyncio.run(main())
+        agent = Agent(
+            session, tools=[Tool.of(press, side_effect=True)], shape=shape, on_event=watch
+        )
+        run = await agent.run("go")
+        assert run.text == WORDS
+        assert [turn.outputs for turn in run.turns] == [("pressed",), ()]
+        ids = {turn.response.id for turn in run.turns}
+        assert len(ids) == (1 if shape == "append" else 2)
+        for response_id in ids:
+            assert rows(server, response_id) == ["completed"]
     assert pressed == ["red"]
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_line_resumes_what_another_line_began(server: ServerProcess, kind: str) -> None:
+async def test_a_line_resumes_what_another_line_began(server: ServerProcess, kind: str) -> None:
     """The earlier reader is told; what is beyond the end is the end; the unknown is refused."""
 
-    async def main() -> None:
-        url = f"{kind}://{door(server, kind)}"
-        async with connect(url) as first, connect(url) as second:
-            stream = await first.create(input="go", resumable=True, store=False)
-            async for event in stream:
-                if isinstance(event, events.OutputTextDelta):
-                    break
-            assert stream.response_id is not None
-            moved = await second.resume(stream.response_id, after=stream.cursor)
-            with pytest.raises(Conflict) as caught:
-                await stream.response()
-            assert caught.value.code == "resumed_elsewhere"
-            whole = await moved.response()
-            assert whole.status == "completed"
-            end = await first.resume(stream.response_id, after=10_000)
-            assert [event.type async for event in end] == ["response.completed"]
-            with pytest.raises(NotFound):
-                await (await second.resume("resp_unknown")).response()
-            lane = second.lane("side")
-            everything = await lane.resume(stream.response_id)
-            numbers = [event.sequence_number async for event in everything]
-            assert numbers == list(range(len(numbers)))
-            assert everything.text == f"go {WORDS}"
-
-    asyncio.run(main())
+    url = f"{kind}://{door(server, kind)}"
+    async with connect(url) as first, connect(url) as second:
+        stream = await first.create(input="go", resumable=True, store=False)
+        async for event in stream:
+            if isinstance(event, events.OutputTextDelta):
+                break
+        assert stream.response_id is not None
+        moved = await second.resume(stream.response_id, after=stream.cursor)
+        with pytest.raises(Conflict) as caught:
+            await stream.response()
+        assert caught.value.code == "resumed_elsewhere"
+        whole = await moved.response()
+        assert whole.status == "completed"
+        end = await first.resume(stream.response_id, after=10_000)
+        assert [event.type async for event in end] == ["response.completed"]
+        with pytest.raises(NotFound):
+            await (await second.resume("resp_unknown")).response()
+        lane = second.lane("side")
+        everything = await lane.resume(stream.response_id)
+        numbers = [event.sequence_number async for event in everything]
+        assert numbers == list(range(len(numbers)))
+        assert everything.text == f"go {WORDS}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_create_sent_again_by_hand_under_its_key_is_answered_on_any_line(
+async def test_a_create_sent_again_by_hand_under_its_key_is_answered_on_any_line(
     server: ServerProcess, kind: str
 ) -> None:
     """On the first line's own, on another lane while it runs, and on a line made later."""
 
-    async def main() -> None:
-        url = f"{kind}://{door(server, kind)}"
-        asked: dict[str, Any] = {"input": "go", "idempotency_key": kind}
-        async with connect(url) as line:
-            first = await line.create(**asked)
-            beside = await line.lane("side").create(**asked) if kind in LINES else first
-            whole = await first.response()
-            assert (await beside.response()).id == whole.id
-            assert (await (await line.create(**asked)).response()).id == whole.id
-            assert (await (await line.create(input="on")).response()).status == "completed"
-        async with connect(url) as line:
-            assert (await (await line.create(**asked)).response()).id == whole.id
-
-    asyncio.run(main())
+    url = f"{kind}://{door(server, kind)}"
+    asked: dict[str, Any] = {"input": "go", "idempotency_key": kind}
+    async with connect(url) as line:
+        first = await line.create(**asked)
+        beside = await line.lane("side").create(**asked) if kind in LINES else first
+        whole = await first.response()
+        assert (await beside.response()).id == whole.id
+        assert (await (await line.create(**asked)).response()).id == whole.id
+        assert (await (await line.create(input="on")).response()).status == "completed"
+    async with connect(url) as line:
+        assert (await (await line.create(**asked)).response()).id == whole.id
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, kind: str) -> None:
-    async def main() -> None:
-        async with Cut(server, kind) as (session, relay):
-            stream = await session.create(input="go")
-            async for event in stream:
-                if isinstance(event, events.OutputTextDelta):
-                    break
-            line = session.line
-            assert line is not None
-            relay.reset()
-            if kind != "http":
-                await asyncio.wait((line._reader,))
-            await stream.cancel()
-            assert (await stream.response()).status == "cancelled"
-
-    asyncio.run(main())
+async def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, kind: str) -> None:
+    async with Cut(server, kind) as (session, relay):
+        stream = await session.create(input="go")
+        async for event in stream:
+            if isinstance(event, events.OutputTextDelta):
+                break
+        line = session.line
+        assert line is not None
+        relay.reset()
+        if kind != "http":
+            await asyncio.wait((line._reader,))
+        await stream.cancel()
+        assert (await stream.response()).status == "cancelled"
 
 
-def test_the_extensions_that_a_session_rests_on_are_offered(server: ServerProcess) -> None:
-    async def main() -> None:
-        for kind in LINES:
-            async with connect_session(f"{kind}://{door(server, kind)}") as session:
-                offered = await (await session.ready()).extensions()
-                assert {"idempotency_key", "resume"} <= offered
-
-    asyncio.run(main())
+async def test_the_extensions_that_a_session_rests_on_are_offered(server: ServerProcess) -> None:
+    for kind in LINES:
+        async with connect_session(f"{kind}://{door(server, kind)}") as session:
+            offered = await (await session.ready()).extensions()
+            assert {"idempotency_key", "resume"} <= offered
 
 
 @pytest.mark.parametrize("kind", ["ws"])

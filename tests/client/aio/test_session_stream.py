@@ -102,7 +102,7 @@ def test_rc_04_1_what_never_left_is_sent_again(kind: str) -> None:
     assert (server.dials, len(server.creates)) == (2, 1)
 
 
-def test_rc_04_1_dialling_is_free_and_bounded() -> None:
+async def test_rc_04_1_dialling_is_free_and_bounded() -> None:
     """RC-04 (1): a server that is overloaded gets each attempt, and then the caller is told."""
     dials = 0
 
@@ -111,29 +111,23 @@ def test_rc_04_1_dialling_is_free_and_bounded() -> None:
         dials += 1
         return web.json_response({"error": {"message": "full"}}, status=503)
 
-    async def main() -> None:
-        async with (
-            serving(refuse) as address,
-            connect_session(f"ws://{address}", policy=BARE) as session,
-        ):
-            with pytest.raises(Unavailable):
-                await session.create(input="a")
-
-    asyncio.run(main())
+    async with (
+        serving(refuse) as address,
+        connect_session(f"ws://{address}", policy=BARE) as session,
+    ):
+        with pytest.raises(Unavailable):
+            await session.create(input="a")
     assert dials == 1 + BARE.backoff.max_retries
 
 
-def test_rc_04_1_a_server_that_is_not_there_leaves_nothing_unknown() -> None:
-    async def main() -> None:
-        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        listener.close()
-        await listener.wait_closed()
-        async with connect_session(f"grpc://127.0.0.1:{port}", policy=QUICK) as session:
-            with pytest.raises(NotSent):
-                await session.create(input="a")
-
-    asyncio.run(main())
+async def test_rc_04_1_a_server_that_is_not_there_leaves_nothing_unknown() -> None:
+    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    listener.close()
+    await listener.wait_closed()
+    async with connect_session(f"grpc://127.0.0.1:{port}", policy=QUICK) as session:
+        with pytest.raises(NotSent):
+            await session.create(input="a")
 
 
 @pytest.mark.parametrize("kind", LINES)
@@ -354,7 +348,7 @@ def test_rc_04_a_response_that_is_cut_at_every_event_comes_whole(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_06_a_half_open_peer_is_left_and_its_response_resumed(kind: str) -> None:
+async def test_rc_06_a_half_open_peer_is_left_and_its_response_resumed(kind: str) -> None:
     """RC-06: nobody says that the connection is gone; pings without an answer do."""
     cut = Cut()
     held = asyncio.Event()
@@ -366,23 +360,20 @@ def test_rc_06_a_half_open_peer_is_left_and_its_response_resumed(kind: str) -> N
     cut.server.scripts = (first, cut.second)
     options = Options(keepalive=0.1, keepalive_timeout=0.1)
 
-    async def main() -> None:
-        async with (
-            cut.server.serving(kind) as address,
-            Relay(address) as relay,
-            connect_session(f"{kind}://{relay.address}", policy=QUICK, options=options) as session,
-        ):
-            stream = await session.create(input="a")
-            got = []
-            async with asyncio.timeout(20):
-                async for event in stream:
-                    got.append(event)
-                    if len(got) == cut.cut_at:
-                        relay.forget()
-            assert numbers(got) == list(range(len(cut.said)))
-            held.set()
-
-    asyncio.run(main())
+    async with (
+        cut.server.serving(kind) as address,
+        Relay(address) as relay,
+        connect_session(f"{kind}://{relay.address}", policy=QUICK, options=options) as session,
+    ):
+        stream = await session.create(input="a")
+        got = []
+        async with asyncio.timeout(20):
+            async for event in stream:
+                got.append(event)
+                if len(got) == cut.cut_at:
+                    relay.forget()
+        assert numbers(got) == list(range(len(cut.said)))
+        held.set()
 
 
 @pytest.mark.parametrize("kind", LINES)

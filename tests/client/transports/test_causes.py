@@ -177,16 +177,13 @@ def test_op_06_what_is_no_http_at_all(scheme: str, answer: bytes, says: str) -> 
     assert asyncio.run(main()).startswith(says)
 
 
-def test_op_06_a_line_that_was_heard_of_says_nothing_of_ports() -> None:
+async def test_op_06_a_line_that_was_heard_of_says_nothing_of_ports() -> None:
     """OP-06: the guess is for a connection on which nothing ever came."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hello\n\n"
 
-    async def main() -> None:
-        async with web.speaking(head) as address, connect(f"http://{address}") as line:
-            with pytest.raises(ConnectionLost, match="the server ended the stream"):
-                await (await line.create(input="a")).response()
-
-    asyncio.run(main())
+    async with web.speaking(head) as address, connect(f"http://{address}") as line:
+        with pytest.raises(ConnectionLost, match="the server ended the stream"):
+            await (await line.create(input="a")).response()
 
 
 def test_op_06_what_no_row_knows_is_told_on_one_line() -> None:

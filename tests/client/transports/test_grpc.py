@@ -156,44 +156,35 @@ def test_the_key_goes_with_the_headers() -> None:
     assert got["authorization"] == "Bearer sk-1"
 
 
-def test_a_refused_connection_is_told_at_once() -> None:
-    async def main() -> None:
-        async with serving(forever) as address:
-            pass
-        with pytest.raises(ConnectionLost, match=r"^cannot connect to .*refused"):
-            await open_plain(endpoint(address))
-
-    asyncio.run(main())
+async def test_a_refused_connection_is_told_at_once() -> None:
+    async with serving(forever) as address:
+        pass
+    with pytest.raises(ConnectionLost, match=r"^cannot connect to .*refused"):
+        await open_plain(endpoint(address))
 
 
-def test_a_server_that_does_not_answer_is_a_connect_timeout_and_harms_no_other_line() -> None:
-    async def main() -> None:
-        # The kernel accepts, and nobody speaks.
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            with pytest.raises(ConnectTimeout, match=r"0\.05 s"):
-                await open_plain(endpoint(f"127.0.0.1:{port}", connect_timeout=0.05))
-        async with serving(echoing) as address:
-            transport = await open_plain(endpoint(address))
-            await transport.send(requests.Create())
-            assert isinstance((await transport.receive())[0], events.ResponseCreated)
-            await transport.close()
-
-    asyncio.run(main())
+async def test_a_server_that_does_not_answer_is_a_connect_timeout_and_harms_no_other_line() -> None:
+    # The kernel accepts, and nobody speaks.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConnectTimeout, match=r"0\.05 s"):
+            await open_plain(endpoint(f"127.0.0.1:{port}", connect_timeout=0.05))
+    async with serving(echoing) as address:
+        transport = await open_plain(endpoint(address))
+        await transport.send(requests.Create())
+        assert isinstance((await transport.receive())[0], events.ResponseCreated)
+        await transport.close()
 
 
-def test_another_grpc_service_is_told_apart() -> None:
-    async def main() -> None:
-        server = grpc.aio.server()
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            with pytest.raises(ConnectionLost, match=r"does not serve tieline\.v1"):
-                await open_plain(endpoint(f"127.0.0.1:{port}"))
-        finally:
-            await server.stop(None)
-
-    asyncio.run(main())
+async def test_another_grpc_service_is_told_apart() -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        with pytest.raises(ConnectionLost, match=r"does not serve tieline\.v1"):
+            await open_plain(endpoint(f"127.0.0.1:{port}"))
+    finally:
+        await server.stop(None)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +294,7 @@ def test_the_reason_of_the_end_survives_a_write_that_meets_it() -> None:
         run(script, test)
 
 
-def test_bytes_that_are_no_message_are_a_violation() -> None:
+async def test_bytes_that_are_no_message_are_a_violation() -> None:
     async def handler(_: Any, context: Any) -> None:
         await context.write(b"\xff\xff\xff")
         await context.read()
@@ -312,20 +303,17 @@ def test_bytes_that_are_no_message_are_a_violation() -> None:
         def service(self, handler_call_details: Any) -> Any:
             return grpc.stream_stream_rpc_method_handler(handler)
 
-    async def main() -> None:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((Handler(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        transport = await open_plain(endpoint(f"127.0.0.1:{port}"))
-        try:
-            with pytest.raises(ProtocolViolation):
-                await transport.receive()
-        finally:
-            await transport.close()
-            await server.stop(None)
-
-    asyncio.run(main())
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    transport = await open_plain(endpoint(f"127.0.0.1:{port}"))
+    try:
+        with pytest.raises(ProtocolViolation):
+            await transport.receive()
+    finally:
+        await transport.close()
+        await server.stop(None)
 
 
 def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
@@ -396,7 +384,7 @@ def test_goodbye_comes_before_the_half_close() -> None:
     assert got[1:] == [requests.SessionEnd(), None]
 
 
-def test_close_ends_the_writer_and_tells_the_server() -> None:
+async def test_close_ends_the_writer_and_tells_the_server() -> None:
     cancelled = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -406,22 +394,19 @@ def test_close_ends_the_writer_and_tells_the_server() -> None:
         finally:
             cancelled.set()
 
-    async def main() -> None:
-        async with serving(script) as address:
-            before = asyncio.all_tasks()
-            transport = await open_plain(endpoint(address))
-            await transport.send(requests.Create())
-            await transport.receive()
-            await transport.close()
-            await transport.close()
-            await cancelled.wait()
-            assert not [
-                task.get_name()
-                for task in asyncio.all_tasks() - before
-                if task.get_name().startswith("tieline")
-            ]
-
-    asyncio.run(main())
+    async with serving(script) as address:
+        before = asyncio.all_tasks()
+        transport = await open_plain(endpoint(address))
+        await transport.send(requests.Create())
+        await transport.receive()
+        await transport.close()
+        await transport.close()
+        await cancelled.wait()
+        assert not [
+            task.get_name()
+            for task in asyncio.all_tasks() - before
+            if task.get_name().startswith("tieline")
+        ]
 
 
 def test_the_librarys_options_can_be_set_and_win() -> None:

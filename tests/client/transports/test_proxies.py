@@ -92,43 +92,37 @@ def test_cn_14_tls_goes_through_a_tunnel(
 
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-def test_cn_14_plain_http_is_forwarded(
+async def test_cn_14_plain_http_is_forwarded(
     plain: ServerProcess, monkeypatch: pytest.MonkeyPatch, scheme: str, variable: str
 ) -> None:
     """CN-14: the handshake of a WebSocket is a request as well."""
     url = url_of(plain, scheme)
 
-    async def main() -> None:
-        async with HttpProxy() as proxy:
-            monkeypatch.setenv(variable, proxy.address)
-            async with connect(url) as line:
-                assert line.transport == ("websocket" if scheme == "ws" else "sse")
-                assert "hello" in (await (await line.create(input="hello")).result()).text
-            method = "GET" if scheme == "ws" else "POST"
-            at = url.partition("://")[2]
-            assert proxy.asked == [f"{method} http://{at}/v1/responses HTTP/1.1"]
-
-    asyncio.run(main())
+    async with HttpProxy() as proxy:
+        monkeypatch.setenv(variable, proxy.address)
+        async with connect(url) as line:
+            assert line.transport == ("websocket" if scheme == "ws" else "sse")
+            assert "hello" in (await (await line.create(input="hello")).result()).text
+        method = "GET" if scheme == "ws" else "POST"
+        at = url.partition("://")[2]
+        assert proxy.asked == [f"{method} http://{at}/v1/responses HTTP/1.1"]
 
 
-def test_cn_14_a_proxy_that_knows_no_upgrade_leaves_http(
+async def test_cn_14_a_proxy_that_knows_no_upgrade_leaves_http(
     plain: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CN-14: the server sees a GET, and says that it wants an upgrade (RFC 9110 15.5.22)."""
 
-    async def main() -> None:
-        async with HttpProxy(upgrades=False) as proxy:
-            monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
-            async with connect(url_of(plain, "ws")) as line:
-                assert line.transport == "sse"
-                assert "hello" in (await (await line.create(input="hello")).result()).text
-
-    asyncio.run(main())
+    async with HttpProxy(upgrades=False) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
+        async with connect(url_of(plain, "ws")) as line:
+            assert line.transport == "sse"
+            assert "hello" in (await (await line.create(input="hello")).result()).text
 
 
 @pytest.mark.parametrize("scheme", ["ws", "http", "wss", "https", "grpcs"])
 @pytest.mark.parametrize("listed", ["localhost", "*", "{}", "elsewhere, localhost"])
-def test_cn_14_no_proxy_names_what_is_reached_directly(
+async def test_cn_14_no_proxy_names_what_is_reached_directly(
     plain: ServerProcess,
     secure: ServerProcess,
     authority: Authority,
@@ -139,18 +133,15 @@ def test_cn_14_no_proxy_names_what_is_reached_directly(
     tls = Tls(ca=str(authority.pem.certificate)) if scheme in SECURE else None
     url = url_of(plain if tls is None else secure, scheme)
 
-    async def main() -> None:
-        async with HttpProxy() as proxy:
-            for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-                monkeypatch.setenv(name, f"http://{proxy.address}")
-            monkeypatch.setenv("NO_PROXY", listed.format(url.partition("://")[2]))
-            assert "hello" in await say(url, tls)
-            assert proxy.asked == []
-
-    asyncio.run(main())
+    async with HttpProxy() as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://{proxy.address}")
+        monkeypatch.setenv("NO_PROXY", listed.format(url.partition("://")[2]))
+        assert "hello" in await say(url, tls)
+        assert proxy.asked == []
 
 
-def test_cn_14_the_variable_of_the_other_kind_is_none_of_ours(
+async def test_cn_14_the_variable_of_the_other_kind_is_none_of_ours(
     plain: ServerProcess,
     secure: ServerProcess,
     authority: Authority,
@@ -158,22 +149,19 @@ def test_cn_14_the_variable_of_the_other_kind_is_none_of_ours(
 ) -> None:
     tls = Tls(ca=str(authority.pem.certificate))
 
-    async def main() -> None:
-        async with HttpProxy() as proxy:
-            monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-            for scheme in ("ws", "http"):
-                assert "hello" in await say(url_of(plain, scheme))
-            monkeypatch.delenv("HTTPS_PROXY")
-            monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
-            for scheme in ("wss", "https"):
-                assert "hello" in await say(url_of(secure, scheme), tls)
-            assert proxy.asked == []
-
-    asyncio.run(main())
+    async with HttpProxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        for scheme in ("ws", "http"):
+            assert "hello" in await say(url_of(plain, scheme))
+        monkeypatch.delenv("HTTPS_PROXY")
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
+        for scheme in ("wss", "https"):
+            assert "hello" in await say(url_of(secure, scheme), tls)
+        assert proxy.asked == []
 
 
 @pytest.mark.parametrize("scheme", ["ws", "http", "wss", "https", "grpcs"])
-def test_cn_14_a_proxy_that_wants_to_know_who_asks_is_told(
+async def test_cn_14_a_proxy_that_wants_to_know_who_asks_is_told(
     plain: ServerProcess,
     secure: ServerProcess,
     authority: Authority,
@@ -184,14 +172,11 @@ def test_cn_14_a_proxy_that_wants_to_know_who_asks_is_told(
     tls = Tls(ca=str(authority.pem.certificate)) if scheme in SECURE else None
     url = url_of(plain if tls is None else secure, scheme)
 
-    async def main() -> None:
-        async with HttpProxy(wants=BASIC) as proxy:
-            for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-                monkeypatch.setenv(name, f"http://me:s3cr%25t:w%C3%B6rd@{proxy.address}")
-            assert "hello" in await say(url, tls)
-            assert proxy.asked
-
-    asyncio.run(main())
+    async with HttpProxy(wants=BASIC) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://me:s3cr%25t:w%C3%B6rd@{proxy.address}")
+        assert "hello" in await say(url, tls)
+        assert proxy.asked
 
 
 def shown(error: BaseException) -> str:
@@ -274,17 +259,14 @@ def test_cn_14_a_proxy_that_is_nowhere_is_named_as_one(
 
 
 @pytest.mark.parametrize("scheme", SECURE)
-def test_cn_14_a_proxy_that_says_nothing_is_given_up_in_time(
+async def test_cn_14_a_proxy_that_says_nothing_is_given_up_in_time(
     secure: ServerProcess, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    async def main() -> None:
-        async with HttpProxy(silent=True) as proxy:
-            monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret@{proxy.address}")
-            with pytest.raises(ConnectTimeout) as caught:
-                await say(url_of(secure, scheme))
-            assert "s3cret" not in shown(caught.value)
-
-    asyncio.run(main())
+    async with HttpProxy(silent=True) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret@{proxy.address}")
+        with pytest.raises(ConnectTimeout) as caught:
+            await say(url_of(secure, scheme))
+        assert "s3cret" not in shown(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss", "http", "https"])
@@ -302,7 +284,7 @@ def test_cn_14_a_proxy_that_cannot_be_used_is_said_and_not_shown(
 
 
 @pytest.mark.parametrize("scheme", ["wss", "https", "ws", "http"])
-def test_cn_14_a_session_and_its_agent_go_through_as_well(
+async def test_cn_14_a_session_and_its_agent_go_through_as_well(
     plain: ServerProcess,
     secure: ServerProcess,
     authority: Authority,
@@ -313,32 +295,26 @@ def test_cn_14_a_session_and_its_agent_go_through_as_well(
     tls = Tls(ca=str(authority.pem.certificate)) if scheme in SECURE else None
     url = url_of(plain if tls is None else secure, scheme)
 
-    async def main() -> None:
-        async with HttpProxy(wants=BASIC) as proxy:
-            for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-                monkeypatch.setenv(name, f"http://me:s3cr%25t:w%C3%B6rd@{proxy.address}")
-            policy = Policy(backoff=Backoff(max_retries=0))
-            async with connect_session(url, tls=tls, policy=policy) as session:
-                line = await session.ready()
-                assert await line.extensions()
-                await line.cancel("resp_nothing")
-                for _ in range(2):
-                    assert "hello" in (await Agent(session).run("hello")).text
-            assert proxy.asked
-
-    asyncio.run(main())
+    async with HttpProxy(wants=BASIC) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://me:s3cr%25t:w%C3%B6rd@{proxy.address}")
+        policy = Policy(backoff=Backoff(max_retries=0))
+        async with connect_session(url, tls=tls, policy=policy) as session:
+            line = await session.ready()
+            assert await line.extensions()
+            await line.cancel("resp_nothing")
+            for _ in range(2):
+                assert "hello" in (await Agent(session).run("hello")).text
+        assert proxy.asked
 
 
-def test_cn_14_a_certificate_is_checked_behind_a_proxy_as_well(
+async def test_cn_14_a_certificate_is_checked_behind_a_proxy_as_well(
     secure: ServerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stranger = Tls(ca=str(Authority(tmp_path, "stranger").pem.certificate))
 
-    async def main() -> None:
-        async with HttpProxy() as proxy:
-            monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-            for scheme in ("wss", "https", "grpcs"):
-                with pytest.raises(ConnectionLost):
-                    await say(url_of(secure, scheme), stranger)
-
-    asyncio.run(main())
+    async with HttpProxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        for scheme in ("wss", "https", "grpcs"):
+            with pytest.raises(ConnectionLost):
+                await say(url_of(secure, scheme), stranger)

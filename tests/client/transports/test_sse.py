@@ -103,32 +103,29 @@ def beginning() -> bytes:
     return b"".join(frame(event) for event in said)
 
 
-def test_a_create_is_a_post_of_its_body() -> None:
+async def test_a_create_is_a_post_of_its_body() -> None:
     got: list[StreamPeer] = []
 
     async def script(peer: StreamPeer) -> None:
         got.append(peer)
         await echo(peer)
 
-    async def main() -> None:
-        async with serving(posting(script)) as address:
-            transport = await open_line(endpoint("http", address, path="/base", api_key="sk-1"))
-            create = requests.Create(
-                event_id="create_1",
-                stream_id="a",
-                model="m",
-                input=Raw(b'"hi"'),
-                store=False,
-                idempotency_key="key",
-                trace_context={"traceparent": "00-1-2-01", "tracestate": "a=b"},
-            )
-            await transport.send(create)
-            created = (await transport.receive())[0]
-            assert isinstance(created, events.ResponseCreated)
-            assert (created.stream_id, created.event_id) == ("a", "create_1")
-            await transport.close()
-
-    asyncio.run(main())
+    async with serving(posting(script)) as address:
+        transport = await open_line(endpoint("http", address, path="/base", api_key="sk-1"))
+        create = requests.Create(
+            event_id="create_1",
+            stream_id="a",
+            model="m",
+            input=Raw(b'"hi"'),
+            store=False,
+            idempotency_key="key",
+            trace_context={"traceparent": "00-1-2-01", "tracestate": "a=b"},
+        )
+        await transport.send(create)
+        created = (await transport.receive())[0]
+        assert isinstance(created, events.ResponseCreated)
+        assert (created.stream_id, created.event_id) == ("a", "create_1")
+        await transport.close()
     (peer,) = got
     assert peer.request.path == "/base/v1/responses"
     assert json.loads(peer.body) == {"model": "m", "input": "hi", "store": False, "stream": True}
@@ -410,37 +407,31 @@ def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> None:
     run(script, test, idle_timeout=0.25)
 
 
-def test_a_refused_connection_is_the_turns_loss() -> None:
-    async def main() -> None:
-        async with serving(posting(echo)) as address:
-            pass
-        async with connect(f"http://{address}") as line:
-            stream = await line.create(input="a")
-            with pytest.raises(ConnectionLost, match=f"^cannot connect to {address}: .*refused"):
-                await stream.response()
-
-    asyncio.run(main())
+async def test_a_refused_connection_is_the_turns_loss() -> None:
+    async with serving(posting(echo)) as address:
+        pass
+    async with connect(f"http://{address}") as line:
+        stream = await line.create(input="a")
+        with pytest.raises(ConnectionLost, match=f"^cannot connect to {address}: .*refused"):
+            await stream.response()
 
 
-def test_a_server_that_accepts_no_connection_is_a_connect_timeout() -> None:
-    async def main() -> None:
-        # A full backlog: the kernel answers no further handshake.
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(0)
-            port = listener.getsockname()[1]
-            fillers = [socket.socket() for _ in range(4)]
-            for filler in fillers:
-                filler.setblocking(False)
-                filler.connect_ex(("127.0.0.1", port))
-            options = Options(connect_timeout=0.1)
-            async with connect(f"http://127.0.0.1:{port}", options=options) as line:
-                with pytest.raises(ConnectTimeout):
-                    await (await line.create(input="a")).response()
-            for filler in fillers:
-                filler.close()
-
-    asyncio.run(main())
+async def test_a_server_that_accepts_no_connection_is_a_connect_timeout() -> None:
+    # A full backlog: the kernel answers no further handshake.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        options = Options(connect_timeout=0.1)
+        async with connect(f"http://127.0.0.1:{port}", options=options) as line:
+            with pytest.raises(ConnectTimeout):
+                await (await line.create(input="a")).response()
+        for filler in fillers:
+            filler.close()
 
 
 def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
@@ -613,23 +604,20 @@ def test_a_large_request_goes_in_one_piece() -> None:
     run(echo, test)
 
 
-def test_closing_does_not_wait_for_a_server_that_takes_nothing() -> None:
-    async def main() -> None:
-        # The kernel accepts, and nobody reads.
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            async with connect(f"http://127.0.0.1:{port}") as line:
-                stream = await line.create(input="x" * 30_000_000)
-                accepted, _ = await asyncio.to_thread(listener.accept)
-                with accepted:
-                    await asyncio.to_thread(accepted.recv, 1)
-                    async with asyncio.timeout(5):
-                        await line.close()
-                with pytest.raises(ConnectionLost):
-                    await stream.response()
-        assert ours() == []
-
-    asyncio.run(main())
+async def test_closing_does_not_wait_for_a_server_that_takes_nothing() -> None:
+    # The kernel accepts, and nobody reads.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        async with connect(f"http://127.0.0.1:{port}") as line:
+            stream = await line.create(input="x" * 30_000_000)
+            accepted, _ = await asyncio.to_thread(listener.accept)
+            with accepted:
+                await asyncio.to_thread(accepted.recv, 1)
+                async with asyncio.timeout(5):
+                    await line.close()
+            with pytest.raises(ConnectionLost):
+                await stream.response()
+    assert ours() == []
 
 
 def test_a_reader_that_stops_stops_the_server_and_loses_nothing(

@@ -135,73 +135,61 @@ def test_cn_13_a_response_that_fails_is_on_the_exception(
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
-def test_cn_13_a_response_that_is_cut_or_cancelled_is_a_result_with_its_usage(
+async def test_cn_13_a_response_that_is_cut_or_cancelled_is_a_result_with_its_usage(
     server: ServerProcess, scheme: str
 ) -> None:
     """CN-13: those raise nowhere."""
 
-    async def main() -> None:
-        async with connect(url_of(server, scheme)) as line:
-            cut = await (await line.create(input="hello you", max_output_tokens=1)).result()
-            assert (cut.response.status, cut.response.model) == ("incomplete", "scripted")
-            assert cut.usage is not None
-            assert cut.usage.output_tokens == 1
-
-    asyncio.run(main())
+    async with connect(url_of(server, scheme)) as line:
+        cut = await (await line.create(input="hello you", max_output_tokens=1)).result()
+        assert (cut.response.status, cut.response.model) == ("incomplete", "scripted")
+        assert cut.usage is not None
+        assert cut.usage.output_tokens == 1
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
-def test_a_stored_response_is_continued_and_its_time_is_told(
+async def test_a_stored_response_is_continued_and_its_time_is_told(
     server: ServerProcess, scheme: str
 ) -> None:
-    async def main() -> None:
-        async with connect(url_of(server, scheme)) as line:
-            first = await (await line.lane("a").create(input="one", store=True)).result()
-            assert first.timing is not None
-            assert {"decode", "overhead"} <= set(first.timing)
-            parent = first.response.id
-            stream = await line.lane("a").create(input="two", previous_response_id=parent)
-            second = await stream.result()
-            assert second.response.previous_response_id == parent
-            assert second.usage is not None
-            assert first.usage is not None
-            assert second.usage.input_tokens > first.usage.input_tokens
-
-    asyncio.run(main())
+    async with connect(url_of(server, scheme)) as line:
+        first = await (await line.lane("a").create(input="one", store=True)).result()
+        assert first.timing is not None
+        assert {"decode", "overhead"} <= set(first.timing)
+        parent = first.response.id
+        stream = await line.lane("a").create(input="two", previous_response_id=parent)
+        second = await stream.result()
+        assert second.response.previous_response_id == parent
+        assert second.usage is not None
+        assert first.usage is not None
+        assert second.usage.input_tokens > first.usage.input_tokens
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
-def test_sd_03_a_chain_without_a_store_lives_as_long_as_its_line(
+async def test_sd_03_a_chain_without_a_store_lives_as_long_as_its_line(
     server: ServerProcess, scheme: str
 ) -> None:
     """SD-03: over HTTP there is no line, and the error is that of any unknown response."""
 
-    async def main() -> None:
-        async with connect(url_of(server, scheme)) as line:
-            first = await (await line.create(input="one", store=False)).result()
-            stream = await line.create(input="two", previous_response_id=first.response.id)
-            if scheme == "http":
-                with pytest.raises(BadRequest) as caught:
-                    await stream.response()
-                assert caught.value.code == "previous_response_not_found"
-            else:
-                assert (await stream.response()).status == "completed"
-
-    asyncio.run(main())
+    async with connect(url_of(server, scheme)) as line:
+        first = await (await line.create(input="one", store=False)).result()
+        stream = await line.create(input="two", previous_response_id=first.response.id)
+        if scheme == "http":
+            with pytest.raises(BadRequest) as caught:
+                await stream.response()
+            assert caught.value.code == "previous_response_not_found"
+        else:
+            assert (await stream.response()).status == "completed"
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
-def test_what_the_server_refuses_is_the_same_error_on_each(
+async def test_what_the_server_refuses_is_the_same_error_on_each(
     server: ServerProcess, scheme: str
 ) -> None:
-    async def main() -> None:
-        async with connect(url_of(server, scheme)) as line:
-            with pytest.raises(NotFound) as caught:
-                await (await line.create(input="a", model="nope")).response()
-            assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-            assert (await (await line.create(input="b")).result()).text
-
-    asyncio.run(main())
+    async with connect(url_of(server, scheme)) as line:
+        with pytest.raises(NotFound) as caught:
+            await (await line.create(input="a", model="nope")).response()
+        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+        assert (await (await line.create(input="b")).result()).text
 
 
 REFUSALS = (
@@ -262,38 +250,32 @@ def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.mark.parametrize("scheme", PLAIN)
 @pytest.mark.parametrize("code", REFUSALS)
-def test_gr_07_a_refusal_is_the_same_class_over_every_transport(
+async def test_gr_07_a_refusal_is_the_same_class_over_every_transport(
     ruled: ServerProcess, scheme: str, code: str
 ) -> None:
     """GR-07: class, code, status and words; and the line takes the next request."""
 
-    async def main() -> None:
-        async with connect(url_of(ruled, scheme)) as line:
-            for _ in range(2):
-                with pytest.raises(ApiError, match=f"{code} it is") as caught:
-                    await (await line.create(input=f"early {code}")).response()
-                error = caught.value
-                assert type(error) is type(ApiError.of(code, ""))
-                assert (error.code, error.status) == (code, ERRORS[code].status)
-
-    asyncio.run(main())
+    async with connect(url_of(ruled, scheme)) as line:
+        for _ in range(2):
+            with pytest.raises(ApiError, match=f"{code} it is") as caught:
+                await (await line.create(input=f"early {code}")).response()
+            error = caught.value
+            assert type(error) is type(ApiError.of(code, ""))
+            assert (error.code, error.status) == (code, ERRORS[code].status)
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
 @pytest.mark.parametrize("code", ["rate_limit_exceeded", "server_error", "server_is_overloaded"])
-def test_gr_07_a_failure_amid_a_response_is_the_same_class_over_every_transport(
+async def test_gr_07_a_failure_amid_a_response_is_the_same_class_over_every_transport(
     ruled: ServerProcess, scheme: str, code: str
 ) -> None:
     """GR-07: of the codes that JSON clients are told."""
 
-    async def main() -> None:
-        async with connect(url_of(ruled, scheme)) as line:
-            with pytest.raises(ApiError, match=f"{code} it is") as caught:
-                await (await line.create(input=f"late {code}")).response()
-            assert isinstance(caught.value, type(ApiError.of(code, "")))
-            assert caught.value.code == code
-
-    asyncio.run(main())
+    async with connect(url_of(ruled, scheme)) as line:
+        with pytest.raises(ApiError, match=f"{code} it is") as caught:
+            await (await line.create(input=f"late {code}")).response()
+        assert isinstance(caught.value, type(ApiError.of(code, "")))
+        assert caught.value.code == code
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
@@ -361,14 +343,11 @@ def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme: str)
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "ws"])
-def test_a_line_has_its_session(server: ServerProcess, scheme: str) -> None:
-    async def main() -> None:
-        async with connect(url_of(server, scheme), options=Options(merge="never")) as line:
-            await (await line.create(input="a")).response()
-            assert line.session is not None
-            assert {"heartbeat", "timing"} <= set(line.session.extensions)
-
-    asyncio.run(main())
+async def test_a_line_has_its_session(server: ServerProcess, scheme: str) -> None:
+    async with connect(url_of(server, scheme), options=Options(merge="never")) as line:
+        await (await line.create(input="a")).response()
+        assert line.session is not None
+        assert {"heartbeat", "timing"} <= set(line.session.extensions)
 
 
 def test_au_07_the_real_server_without_websocket() -> None:
@@ -428,7 +407,7 @@ async def without_websocket(request: web.Request) -> web.StreamResponse:
     return peer.response
 
 
-def test_au_07_a_server_without_websocket_is_spoken_to_over_http_at_once(
+async def test_au_07_a_server_without_websocket_is_spoken_to_over_http_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """AU-07: one refused upgrade, one line at INFO, no error."""
@@ -439,30 +418,24 @@ def test_au_07_a_server_without_websocket_is_spoken_to_over_http_at_once(
         upgrades += request.method == "GET"
         return await without_websocket(request)
 
-    async def main() -> None:
+    with caplog.at_level(logging.INFO, logger="tieline_client"):
         async with scripted.serving(handle) as address, connect(f"ws://{address}") as line:
             assert line.transport == "sse"
             for _ in range(3):
                 assert (await (await line.create(input="a")).result()).text == "over HTTP"
-
-    with caplog.at_level(logging.INFO, logger="tieline_client"):
-        asyncio.run(main())
     assert upgrades == 1
     said = [each for each in caplog.records if each.name == "tieline_client"]
     assert [each.levelname for each in said] == ["INFO"]
 
 
-def test_another_refusal_is_no_reason_to_change_the_transport() -> None:
+async def test_another_refusal_is_no_reason_to_change_the_transport() -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
         return web.Response(status=404)
 
-    async def main() -> None:
-        async with scripted.serving(refuse) as address:
-            with pytest.raises(NotFound):
-                async with connect(f"ws://{address}"):
-                    pass
-
-    asyncio.run(main())
+    async with scripted.serving(refuse) as address:
+        with pytest.raises(NotFound):
+            async with connect(f"ws://{address}"):
+                pass
 
 
 def test_a_transport_is_imported_when_its_scheme_is_used() -> None:

@@ -103,7 +103,7 @@ def test_the_upgrade_asks_for_extensions_and_for_no_compression() -> None:
 
 
 @pytest.mark.parametrize("extended", [True, False])
-def test_only_a_server_with_our_extensions_is_told_what_we_can_take(extended: bool) -> None:
+async def test_only_a_server_with_our_extensions_is_told_what_we_can_take(extended: bool) -> None:
     got: list[requests.Request | None] = []
     headers = {"x-tieline-extensions": "heartbeat"} if extended else {}
 
@@ -114,14 +114,11 @@ def test_only_a_server_with_our_extensions_is_told_what_we_can_take(extended: bo
         got.append(await SocketPeer(socket, request).receive())
         return socket
 
-    async def main() -> None:
-        async with serving(handle) as address:
-            transport = await open_line(endpoint("ws", address, merge="never"))
-            await transport.send(requests.Create(event_id="1"))
-            await transport.receive()
-            await transport.close()
-
-    asyncio.run(main())
+    async with serving(handle) as address:
+        transport = await open_line(endpoint("ws", address, merge="never"))
+        await transport.send(requests.Create(event_id="1"))
+        await transport.receive()
+        await transport.close()
     start = requests.SessionStart(max_receive_bytes=32 * 1024 * 1024, merge="never")
     assert got == [start if extended else requests.Create(event_id="1")]
 
@@ -164,7 +161,7 @@ def test_requests_go_out_in_order_and_a_sender_that_gives_up_harms_nobody() -> N
     run(echoing, test)
 
 
-def test_pings_are_answered_while_a_turn_runs() -> None:
+async def test_pings_are_answered_while_a_turn_runs() -> None:
     async def script(peer: SocketPeer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created())
@@ -174,14 +171,11 @@ def test_pings_are_answered_while_a_turn_runs() -> None:
         await peer.send(*speaker.text("x"), speaker.completed())
         await peer.gone()
 
-    async def main() -> None:
-        async with (
-            serving(upgrading(script, autoping=False)) as address,
-            connect(f"ws://{address}") as line,
-        ):
-            assert (await (await line.create(input="a")).result()).text == "x"
-
-    asyncio.run(main())
+    async with (
+        serving(upgrading(script, autoping=False)) as address,
+        connect(f"ws://{address}") as line,
+    ):
+        assert (await (await line.create(input="a")).result()).text == "x"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +234,7 @@ def test_an_error_event_says_more_than_the_close_that_repeats_it() -> None:
         (503, "", {}, Unavailable),
     ],
 )
-def test_sd_02_a_refused_upgrade_is_what_the_server_said(
+async def test_sd_02_a_refused_upgrade_is_what_the_server_said(
     status: int, body: str, headers: dict[str, str], kind: type[ApiError]
 ) -> None:
     """SD-02: status, message, request id, Retry-After; HTML is trimmed."""
@@ -248,20 +242,17 @@ def test_sd_02_a_refused_upgrade_is_what_the_server_said(
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=status, text=body, headers=headers)
 
-    async def main() -> None:
-        async with serving(refuse) as address:
-            with pytest.raises(kind) as caught:
-                await open_line(endpoint("ws", address))
-        error = caught.value
-        assert error.status == status
-        assert error.request_id == headers.get("x-request-id")
-        assert error.retry_after == (3.0 if status == 429 else None)
-        assert "<" not in str(error)
-
-    asyncio.run(main())
+    async with serving(refuse) as address:
+        with pytest.raises(kind) as caught:
+            await open_line(endpoint("ws", address))
+    error = caught.value
+    assert error.status == status
+    assert error.request_id == headers.get("x-request-id")
+    assert error.retry_after == (3.0 if status == 429 else None)
+    assert "<" not in str(error)
 
 
-def test_a_redirect_is_not_followed() -> None:
+async def test_a_redirect_is_not_followed() -> None:
     """The key is for the host that the caller named."""
     asked: list[str] = []
 
@@ -269,16 +260,13 @@ def test_a_redirect_is_not_followed() -> None:
         asked.append(request.path)
         return web.Response(status=307, headers={"Location": "/elsewhere"})
 
-    async def main() -> None:
-        async with serving(move) as address:
-            with pytest.raises(ConnectionLost, match="307, to /elsewhere"):
-                await open_line(endpoint("ws", address))
-
-    asyncio.run(main())
+    async with serving(move) as address:
+        with pytest.raises(ConnectionLost, match="307, to /elsewhere"):
+            await open_line(endpoint("ws", address))
     assert asked == ["/v1/responses"]
 
 
-def test_what_is_no_websocket_server_is_told_apart() -> None:
+async def test_what_is_no_websocket_server_is_told_apart() -> None:
     answers = [
         b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
@@ -287,34 +275,25 @@ def test_what_is_no_websocket_server_is_told_apart() -> None:
         b"",
     ]
 
-    async def main() -> None:
-        async with speaking(*answers) as address:
-            for _ in answers:
-                with pytest.raises(ConnectionLost):
-                    await open_line(endpoint("ws", address))
-
-    asyncio.run(main())
+    async with speaking(*answers) as address:
+        for _ in answers:
+            with pytest.raises(ConnectionLost):
+                await open_line(endpoint("ws", address))
 
 
-def test_a_refused_connection_is_told_at_once() -> None:
-    async def main() -> None:
-        async with serving(upgrading(quiet)) as address:
-            pass
-        with pytest.raises(ConnectionLost, match=f"^cannot connect to {address}: .*refused"):
-            await open_line(endpoint("ws", address))
-
-    asyncio.run(main())
+async def test_a_refused_connection_is_told_at_once() -> None:
+    async with serving(upgrading(quiet)) as address:
+        pass
+    with pytest.raises(ConnectionLost, match=f"^cannot connect to {address}: .*refused"):
+        await open_line(endpoint("ws", address))
 
 
-def test_a_server_that_does_not_answer_is_a_connect_timeout() -> None:
-    async def main() -> None:
-        # The kernel accepts, and nobody speaks.
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
-            with pytest.raises(ConnectTimeout, match=r"0\.05 s"):
-                await open_line(endpoint("ws", address, connect_timeout=0.05))
-
-    asyncio.run(main())
+async def test_a_server_that_does_not_answer_is_a_connect_timeout() -> None:
+    # The kernel accepts, and nobody speaks.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConnectTimeout, match=r"0\.05 s"):
+            await open_line(endpoint("ws", address, connect_timeout=0.05))
 
 
 def test_a_binary_frame_of_the_server_is_a_violation() -> None:
@@ -409,7 +388,7 @@ def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_m
     on_line(script, test, close_timeout=0.1)
 
 
-def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
+async def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
     """LB-03: 5,000 deltas in one write, and a consumer that comes late."""
     count = 5000
     written = asyncio.Event()
@@ -427,16 +406,13 @@ def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
         await peer.gone()
         return socket
 
-    async def main() -> None:
-        async with serving(handle) as address:
-            options = Options(merge="never")
-            async with connect(f"ws://{address}", options=options) as line:
-                stream = await line.create(input="a")
-                await written.wait()
-                deltas = [e.delta async for e in stream if isinstance(e, events.OutputTextDelta)]
-                assert deltas == [chr(97 + index % 26) for index in range(count)]
-
-    asyncio.run(main())
+    async with serving(handle) as address:
+        options = Options(merge="never")
+        async with connect(f"ws://{address}", options=options) as line:
+            stream = await line.create(input="a")
+            await written.wait()
+            deltas = [e.delta async for e in stream if isinstance(e, events.OutputTextDelta)]
+            assert deltas == [chr(97 + index % 26) for index in range(count)]
 
 
 def test_lb_06_a_slow_application_does_not_end_the_line() -> None:
