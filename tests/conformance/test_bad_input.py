@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.conformance.server import ECHO_CONTEXT, run, serve
+from tests.conformance.server import ECHO_CONTEXT, serve
 from tests.conformance.test_append import TWO_CALLS
 from tests.conformance.wire import Json, Refused, Wire, ask, context, output, response, said, text
 
@@ -82,60 +82,50 @@ CASES: dict[str, tuple[Json, str, str]] = {
 
 
 @pytest.mark.parametrize("row", CASES)
-def test_in_01_in_02_in_03_what_is_wrong_is_told_with_its_path(wire: Wire, row: str) -> None:
+async def test_in_01_in_02_in_03_what_is_wrong_is_told_with_its_path(wire: Wire, row: str) -> None:
     members, code, param = CASES[row]
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            (refused,) = await ask(peer, **{"input": "hi", **members})
-            assert (refused["type"], refused["status"]) == ("error", 400)
-            error = refused["error"]
-            assert (error["code"], error["param"]) == (code, param)
-            assert error["type"] == "invalid_request_error"
-            assert served.engine.samplings == 0
-            assert response(await ask(peer, input="still?"))["status"] == "completed"
-
-    run(case())
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        (refused,) = await ask(peer, **{"input": "hi", **members})
+        assert (refused["type"], refused["status"]) == ("error", 400)
+        error = refused["error"]
+        assert (error["code"], error["param"]) == (code, param)
+        assert error["type"] == "invalid_request_error"
+        assert served.engine.samplings == 0
+        assert response(await ask(peer, input="still?"))["status"] == "completed"
 
 
 @pytest.mark.parametrize("tier", ["auto", "default", "flex", "scale", "priority"])
-def test_in_02_a_tier_is_served_and_the_one_that_served_is_told(wire: Wire, tier: str) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            events = await ask(peer, input="hi", service_tier=tier)
-            assert response(events)["status"] == "completed"
-            assert response(events)["service_tier"] == "default"
+async def test_in_02_a_tier_is_served_and_the_one_that_served_is_told(
+    wire: Wire, tier: str
+) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        events = await ask(peer, input="hi", service_tier=tier)
+        assert response(events)["status"] == "completed"
+        assert response(events)["service_tier"] == "default"
 
-    run(case())
 
-
-def test_in_03_tools_that_the_input_brings_may_be_those_of_the_create(wire: Wire) -> None:
+async def test_in_03_tools_that_the_input_brings_may_be_those_of_the_create(wire: Wire) -> None:
     brought = {"type": "additional_tools", "role": "developer", "tools": [FUNCTION]}
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            again = await ask(peer, input=[brought, HELLO], tools=[FUNCTION])
-            assert response(again)["status"] == "completed"
-            (twice,) = await ask(peer, input=[{**brought, "tools": [FUNCTION] * 2}, HELLO])
-            assert twice["error"]["param"] == "input[0].tools[1].name"
-
-    run(case())
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        again = await ask(peer, input=[brought, HELLO], tools=[FUNCTION])
+        assert response(again)["status"] == "completed"
+        (twice,) = await ask(peer, input=[{**brought, "tools": [FUNCTION] * 2}, HELLO])
+        assert twice["error"]["param"] == "input[0].tools[1].name"
 
 
-def test_in_03_a_choice_may_name_what_the_input_brings(wire: Wire) -> None:
+async def test_in_03_a_choice_may_name_what_the_input_brings(wire: Wire) -> None:
     brought = {"type": "additional_tools", "role": "developer", "tools": [FUNCTION]}
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            fine = await ask(peer, input=[brought, HELLO], tool_choice=allowing("f"))
-            assert response(fine)["status"] == "completed"
-            after = {"previous_response_id": response(fine)["id"], "input": "go on"}
-            on = await ask(peer, **after, tool_choice=allowing("f"))
-            assert response(on)["status"] == "completed"
-            (refused,) = await ask(peer, input="hi", tool_choice=allowing("f"))
-            assert refused["error"]["param"] == "tool_choice.tools[0]"
-
-    run(case())
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        fine = await ask(peer, input=[brought, HELLO], tool_choice=allowing("f"))
+        assert response(fine)["status"] == "completed"
+        after = {"previous_response_id": response(fine)["id"], "input": "go on"}
+        on = await ask(peer, **after, tool_choice=allowing("f"))
+        assert response(on)["status"] == "completed"
+        (refused,) = await ask(peer, input="hi", tool_choice=allowing("f"))
+        assert refused["error"]["param"] == "tool_choice.tools[0]"
 
 
 SECRET = "hunter2"
@@ -151,23 +141,20 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("row", BROKEN)
-def test_in_04_what_is_no_json_is_told_with_its_byte_and_nothing_of_it(
+async def test_in_04_what_is_no_json_is_told_with_its_byte_and_nothing_of_it(
     wire: Wire, row: str
 ) -> None:
     members, told = BROKEN[row]
     await_text = '{"type":"response.create","model":"scripted",' + members + "}"
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            await peer.send_text(await_text)
-            refused = await peer.receive()
-            assert (refused["status"], refused["error"]["code"]) == (400, "invalid_json")
-            message = refused["error"]["message"]
-            assert message.startswith(f"Invalid JSON: {told}")
-            assert SECRET not in message
-            assert response(await ask(peer, input="still?"))["status"] == "completed"
-
-    run(case())
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        await peer.send_text(await_text)
+        refused = await peer.receive()
+        assert (refused["status"], refused["error"]["code"]) == (400, "invalid_json")
+        message = refused["error"]["message"]
+        assert message.startswith(f"Invalid JSON: {told}")
+        assert SECRET not in message
+        assert response(await ask(peer, input="still?"))["status"] == "completed"
 
 
 @pytest.mark.parametrize(
@@ -178,32 +165,26 @@ def test_in_04_what_is_no_json_is_told_with_its_byte_and_nothing_of_it(
         ('{"input":"x"} {}', "text behind its end at byte 14"),
     ],
 )
-def test_in_04_the_text_as_a_whole_is_looked_at_too(wire: Wire, sent: str, told: str) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            await peer.send_text(sent)
-            refused = await peer.receive()
-            assert (refused["status"], refused["error"]["code"]) == (400, "invalid_json")
-            assert refused["error"]["message"].startswith(f"Invalid JSON: {told}")
-
-    run(case())
+async def test_in_04_the_text_as_a_whole_is_looked_at_too(wire: Wire, sent: str, told: str) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        await peer.send_text(sent)
+        refused = await peer.receive()
+        assert (refused["status"], refused["error"]["code"]) == (400, "invalid_json")
+        assert refused["error"]["message"].startswith(f"Invalid JSON: {told}")
 
 
 @pytest.mark.needs("cancel_by_id")
 @pytest.mark.apart("HTTP refuses a late cancel as OpenAI does, a line says nothing")
-def test_in_05_a_finished_response_is_not_cancelled_any_more(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            made = response(await ask(peer, input="hi", store=True))
-            if "grpc" in wire.types.asked:
-                assert (await peer.cancel(made["id"]))["status"] == "completed"
-            else:
-                with pytest.raises(Refused) as refused:
-                    await peer.cancel(made["id"])
-                assert (refused.value.status, refused.value.code) == (400, "not_cancellable")
-            assert (await peer.retrieve(made["id"]))["status"] == "completed"
-
-    run(case())
+async def test_in_05_a_finished_response_is_not_cancelled_any_more(wire: Wire) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        made = response(await ask(peer, input="hi", store=True))
+        if "grpc" in wire.types.asked:
+            assert (await peer.cancel(made["id"]))["status"] == "completed"
+        else:
+            with pytest.raises(Refused) as refused:
+                await peer.cancel(made["id"])
+            assert (refused.value.status, refused.value.code) == (400, "not_cancellable")
+        assert (await peer.retrieve(made["id"]))["status"] == "completed"
 
 
 def again(call: Json, **other: Any) -> Json:
@@ -216,62 +197,53 @@ def again(call: Json, **other: Any) -> Json:
 FUNCTIONS = [{"type": "function", "name": name} for name in "fg"]
 
 
-def test_in_06_an_agent_may_send_its_whole_history_with_what_it_continues(wire: Wire) -> None:
+async def test_in_06_an_agent_may_send_its_whole_history_with_what_it_continues(wire: Wire) -> None:
     """As strands-agents does: every turn of the loop has all that came before, without ids."""
 
-    async def case() -> None:
-        async with serve(TWO_CALLS) as served, wire(served) as peer:
-            asked = {"role": "user", "content": [{"type": "input_text", "text": "call both"}]}
-            first = response(await ask(peer, input=[asked], tools=FUNCTIONS))
-            one, two = first["output"]
-            history = [asked, again(one), again(two)]
-            history += [output(one["call_id"], "1"), output(two["call_id"], "2")]
-            after = {"previous_response_id": first["id"], "tools": FUNCTIONS}
-            second = response(await ask(peer, input=history, **after))
-            assert second["status"] == "completed"
-            history += [
-                {"role": "assistant", "content": [{"type": "output_text", "text": "got 2"}]},
-                {"role": "user", "content": "context"},
-            ]
-            third = await ask(peer, input=history, previous_response_id=second["id"])
-            assert said(context(third)) == [
-                ("user", "call both"),
-                ("function_call", '{"n":1}'),
-                ("function_call", '{"n":2}'),
-                ("function_call_output", "1"),
-                ("function_call_output", "2"),
-                ("assistant", "got 2"),
-                ("user", "context"),
-            ]
-
-    run(case())
+    async with serve(TWO_CALLS) as served, wire(served) as peer:
+        asked = {"role": "user", "content": [{"type": "input_text", "text": "call both"}]}
+        first = response(await ask(peer, input=[asked], tools=FUNCTIONS))
+        one, two = first["output"]
+        history = [asked, again(one), again(two)]
+        history += [output(one["call_id"], "1"), output(two["call_id"], "2")]
+        after = {"previous_response_id": first["id"], "tools": FUNCTIONS}
+        second = response(await ask(peer, input=history, **after))
+        assert second["status"] == "completed"
+        history += [
+            {"role": "assistant", "content": [{"type": "output_text", "text": "got 2"}]},
+            {"role": "user", "content": "context"},
+        ]
+        third = await ask(peer, input=history, previous_response_id=second["id"])
+        assert said(context(third)) == [
+            ("user", "call both"),
+            ("function_call", '{"n":1}'),
+            ("function_call", '{"n":2}'),
+            ("function_call_output", "1"),
+            ("function_call_output", "2"),
+            ("assistant", "got 2"),
+            ("user", "context"),
+        ]
 
 
 @pytest.mark.parametrize("other", [{"arguments": '{"n":7}'}, {"name": "other"}], ids=str)
-def test_in_06_a_call_that_differs_is_refused(wire: Wire, other: Json) -> None:
-    async def case() -> None:
-        async with serve(TWO_CALLS) as served, wire(served) as peer:
-            first = response(await ask(peer, input="call both", tools=FUNCTIONS))
-            one, two = first["output"]
-            items = [again(one, **other), output(one["call_id"], "1"), output(two["call_id"], "2")]
-            (refused,) = await ask(peer, input=items, previous_response_id=first["id"])
-            assert (refused["status"], refused["error"]["code"]) == (400, "duplicate_item")
-            assert one["call_id"] in refused["error"]["message"]
-
-    run(case())
+async def test_in_06_a_call_that_differs_is_refused(wire: Wire, other: Json) -> None:
+    async with serve(TWO_CALLS) as served, wire(served) as peer:
+        first = response(await ask(peer, input="call both", tools=FUNCTIONS))
+        one, two = first["output"]
+        items = [again(one, **other), output(one["call_id"], "1"), output(two["call_id"], "2")]
+        (refused,) = await ask(peer, input=items, previous_response_id=first["id"])
+        assert (refused["status"], refused["error"]["code"]) == (400, "duplicate_item")
+        assert one["call_id"] in refused["error"]["message"]
 
 
 @pytest.mark.needs("append")
-def test_in_06_an_append_may_repeat_the_calls_that_it_answers(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(TWO_CALLS) as served, wire(served) as peer:
-            held = await ask(peer, append=True, input="call both", tools=FUNCTIONS)
-            one, two = response(held)["output"]
-            items = [again(one), output(one["call_id"], "1"), again(two)]
-            items.append(output(two["call_id"], "2"))
-            await peer.send({"type": "response.append", "input": items})
-            while (event := await peer.receive())["type"] != "response.completed":
-                assert event["type"] != "error", event
-            assert text([event]) == "got 2"
-
-    run(case())
+async def test_in_06_an_append_may_repeat_the_calls_that_it_answers(wire: Wire) -> None:
+    async with serve(TWO_CALLS) as served, wire(served) as peer:
+        held = await ask(peer, append=True, input="call both", tools=FUNCTIONS)
+        one, two = response(held)["output"]
+        items = [again(one), output(one["call_id"], "1"), again(two)]
+        items.append(output(two["call_id"], "2"))
+        await peer.send({"type": "response.append", "input": items})
+        while (event := await peer.receive())["type"] != "response.completed":
+            assert event["type"] != "error", event
+        assert text([event]) == "got 2"

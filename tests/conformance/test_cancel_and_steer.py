@@ -68,80 +68,68 @@ async def _until(peer: Peer, *kinds: str) -> list[Json]:
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("cancel")
-def test_cancel_ends_the_turn_with_partial_output_and_the_chain_goes_on(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input="long please")
-            events = await _until(peer, "response.output_text.delta")
-            await peer.send({"type": "response.cancel"})
-            events += await collect(peer)
-            partial = "".join(e.get("delta", "") for e in events)
-            after = await ask(peer, previous_response_id=response(events)["id"], input="go on")
+async def test_cancel_ends_the_turn_with_partial_output_and_the_chain_goes_on(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, input="long please")
+        events = await _until(peer, "response.output_text.delta")
+        await peer.send({"type": "response.cancel"})
+        events += await collect(peer)
+        partial = "".join(e.get("delta", "") for e in events)
+        after = await ask(peer, previous_response_id=response(events)["id"], input="go on")
 
-            end = response(events)
-            assert (events[-1]["type"], end["status"]) == ("response.incomplete", "cancelled")
-            assert end["incomplete_details"] is None
-            assert 0 < end["usage"]["output_tokens"] < 2000
-            assert end["output"][0]["content"][0]["text"] == partial
-            assert said(context(after)) == [
-                ("user", "long please"),
-                ("assistant", partial),
-                ("user", "go on"),
-            ]
-            assert len(served.engine.aborted) == 1
-
-    run(case())
+        end = response(events)
+        assert (events[-1]["type"], end["status"]) == ("response.incomplete", "cancelled")
+        assert end["incomplete_details"] is None
+        assert 0 < end["usage"]["output_tokens"] < 2000
+        assert end["output"][0]["content"][0]["text"] == partial
+        assert said(context(after)) == [
+            ("user", "long please"),
+            ("assistant", partial),
+            ("user", "go on"),
+        ]
+        assert len(served.engine.aborted) == 1
 
 
 @pytest.mark.needs("cancel")
-def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
+async def test_cancel_of_a_finished_response_is_silent_and_of_an_unknown_one_an_error(
     wire: Wire,
 ) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            done = response(await ask(peer, input="x"))["id"]
-            await peer.send({"type": "response.cancel", "response_id": done})
-            await peer.send({"type": "response.cancel", "response_id": "resp_unknown"})
-            event = await peer.receive()
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        done = response(await ask(peer, input="x"))["id"]
+        await peer.send({"type": "response.cancel", "response_id": done})
+        await peer.send({"type": "response.cancel", "response_id": "resp_unknown"})
+        event = await peer.receive()
 
-            assert event["error"]["code"] == "response_not_found"
-            assert event["status"] == 404
-
-    run(case())
+        assert event["error"]["code"] == "response_not_found"
+        assert event["status"] == 404
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("cancel")
 @pytest.mark.parametrize("store", [True, False])
-def test_a_response_is_cancelled_by_its_id_from_another_line(wire: Wire, store: bool) -> None:
+async def test_a_response_is_cancelled_by_its_id_from_another_line(wire: Wire, store: bool) -> None:
     """Its own line hears the end; the other one hears nothing, then or when it asks again."""
 
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer, wire(served) as other:
-            await _create(peer, store=store, input="stall")
-            (created,) = await _until(peer, "response.created")
-            cancel = {"type": "response.cancel", "response_id": created["response"]["id"]}
+    async with serve(SCRIPT) as served, wire(served) as peer, wire(served) as other:
+        await _create(peer, store=store, input="stall")
+        (created,) = await _until(peer, "response.created")
+        cancel = {"type": "response.cancel", "response_id": created["response"]["id"]}
+        await other.send(cancel)
+        end = (await _until(peer, "response.incomplete"))[-1]["response"]
+        assert (end["id"], end["status"]) == (created["response"]["id"], "cancelled")
+        if store:
             await other.send(cancel)
-            end = (await _until(peer, "response.incomplete"))[-1]["response"]
-            assert (end["id"], end["status"]) == (created["response"]["id"], "cancelled")
-            if store:
-                await other.send(cancel)
-            assert response(await ask(other, input="x"))["status"] == "completed"
-
-    run(case())
+        assert response(await ask(other, input="x"))["status"] == "completed"
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("deadline")
-def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            events = await ask(peer, input="slow please", timeout_ms=300)
+async def test_a_turns_own_deadline_ends_it_with_its_usage(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        events = await ask(peer, input="slow please", timeout_ms=300)
 
-            assert response(events)["incomplete_details"] == {"reason": "deadline"}
-            assert response(events)["usage"]["output_tokens"] > 0
-
-    run(case())
+        assert response(events)["incomplete_details"] == {"reason": "deadline"}
+        assert response(events)["usage"]["output_tokens"] > 0
 
 
 @pytest.mark.needs("events")
@@ -166,187 +154,165 @@ def test_cn_01_a_peer_that_leaves_stops_the_engine_once(wire: Wire) -> None:
     run(leaves_after("slow", *["response.output_text.delta"] * 3))
 
 
-def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input="stall")
-            await served.signal.until(lambda: served.engine.running == 1)
-            await peer.abort()
-            await served.signal.until(lambda: served.engine.running == 0, seconds=1)
+async def test_cn_01_a_peer_that_leaves_before_any_answer_stops_the_engine_once(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, input="stall")
+        await served.signal.until(lambda: served.engine.running == 1)
+        await peer.abort()
+        await served.signal.until(lambda: served.engine.running == 0, seconds=1)
 
-            assert len(served.engine.aborted) == 1
-            assert [record.outcome for record in served.records] == ["disconnected"]
-            (row,) = served.rows
-            assert (row.outcome, row.output_tokens) == ("disconnected", 0)
-            assert row.input_tokens > 0
-
-    run(case())
+        assert len(served.engine.aborted) == 1
+        assert [record.outcome for record in served.records] == ["disconnected"]
+        (row,) = served.rows
+        assert (row.outcome, row.output_tokens) == ("disconnected", 0)
+        assert row.input_tokens > 0
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
-def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input="two items", instructions="stay calm")
-            events = await _until(peer, "response.reasoning_text.delta")
-            running = events[0]["response"]["id"]
+async def test_cn_04_a_steer_ends_the_response_at_its_item_and_a_successor_follows(
+    wire: Wire,
+) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, input="two items", instructions="stay calm")
+        events = await _until(peer, "response.reasoning_text.delta")
+        running = events[0]["response"]["id"]
+        await peer.send(
+            {
+                "type": "response.steer",
+                "previous_response_id": running,
+                "input": "shorter please",
+            }
+        )
+        events += await collect(peer)
+        successor = await collect(peer)
+
+        accepted = next(e for e in events if e["type"] == "response.steer.accepted")
+        assert accepted["steer"]["previous_response_id"] == running
+        assert accepted["steer"]["id"].startswith("steer_")
+        assert list(range(len(events))) == [e["sequence_number"] for e in events]
+        assert response(events)["incomplete_details"] == {"reason": "steered"}
+        assert response(successor)["previous_response_id"] == running
+        assert response(successor)["instructions"] == "stay calm"
+        assert said(context(successor))[-1] == ("user", "shorter please")
+
+
+@UP_TO_THE_CLOCK
+@pytest.mark.needs("steer")
+async def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, input="slow please")
+        events = await _until(peer, "response.output_text.delta")
+        steer = {"previous_response_id": events[0]["response"]["id"], "input": "shorter"}
+        await peer.send({"type": "response.steer", **steer})
+        events += await collect(peer)
+        successor = await collect(peer)
+
+        assert response(events)["status"] == "completed"
+        assert said(context(successor))[-1] == ("user", "shorter")
+
+
+@UP_TO_THE_CLOCK
+@pytest.mark.needs("steer")
+async def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, input="call it")
+        events = await _until(peer, "response.function_call_arguments.delta")
+        running = events[0]["response"]["id"]
+        steer = {"previous_response_id": running, "input": "shorter please"}
+        await peer.send({"type": "response.steer", **steer})
+        events += await collect(peer)
+        call = response(events)["output"][-1]
+        pending = await peer.receive()
+        answered = await ask(
+            peer, previous_response_id=running, input=[output(call["call_id"], "ok")]
+        )
+        later = await ask(peer, previous_response_id=response(answered)["id"], input="end")
+
+        assert response(events)["status"] == "completed"
+        assert pending["type"] == "response.steer.pending"
+        assert pending["reason"] == "waiting_for_required_input"
+        assert pending["required_input"] == [
+            {"type": "function_call_output", "call_id": call["call_id"], "name": "f"}
+        ]
+        steered = ("user", "shorter please")
+        assert said(context(answered))[-2:] == [("function_call_output", "ok"), steered]
+        assert said(context(later)).count(steered) == 1
+
+
+@UP_TO_THE_CLOCK
+@pytest.mark.needs("steer")
+async def test_cn_04_a_model_without_steering_says_so_and_the_stream_is_unharmed(
+    wire: Wire,
+) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, model="stubborn", input="slow please")
+        events = await _until(peer, "response.output_text.delta")
+        steer = {"previous_response_id": events[0]["response"]["id"], "input": "shorter"}
+        await peer.send({"type": "response.steer", **steer})
+        failed = (await _until(peer, "response.steer.failed"))[-1]
+        events = await collect(peer)
+
+        assert failed["error"]["code"] == "steering_not_supported"
+        assert failed["steer"]["input"] == "shorter"
+        assert response(events)["status"] == "completed"
+
+
+@pytest.mark.needs("steer")
+async def test_cn_05_a_steer_for_an_old_or_unknown_response_changes_no_other(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        old = response(await ask(peer, input="one"))["id"]
+        newest = response(await ask(peer, previous_response_id=old, input="two"))["id"]
+        refused = []
+        for target in (old, "resp_unknown", newest):
             await peer.send(
-                {
-                    "type": "response.steer",
-                    "previous_response_id": running,
-                    "input": "shorter please",
-                }
+                {"type": "response.steer", "previous_response_id": target, "input": "lost"}
             )
-            events += await collect(peer)
-            successor = await collect(peer)
+            refused.append(await peer.receive())
+        after = await ask(peer, previous_response_id=newest, input="three")
 
-            accepted = next(e for e in events if e["type"] == "response.steer.accepted")
-            assert accepted["steer"]["previous_response_id"] == running
-            assert accepted["steer"]["id"].startswith("steer_")
-            assert list(range(len(events))) == [e["sequence_number"] for e in events]
-            assert response(events)["incomplete_details"] == {"reason": "steered"}
-            assert response(successor)["previous_response_id"] == running
-            assert response(successor)["instructions"] == "stay calm"
-            assert said(context(successor))[-1] == ("user", "shorter please")
-
-    run(case())
+        assert {event["type"] for event in refused} == {"response.steer.failed"}
+        assert [event["error"]["code"] for event in refused] == [
+            "response_not_found",
+            "response_not_found",
+            "response_already_completed",
+        ]
+        assert refused[0]["steer"] == {"previous_response_id": old, "input": "lost"}
+        assert "lost" not in str(context(after))
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
-def test_cn_04_a_response_that_completes_first_is_followed_all_the_same(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input="slow please")
+async def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
+    async with serve(SCRIPT) as served:
+        async with wire(served) as peer:
+            first = response(await ask(peer, store=True, input="call it"))
+            await _create(peer, store=True, input="slow please")
             events = await _until(peer, "response.output_text.delta")
-            steer = {"previous_response_id": events[0]["response"]["id"], "input": "shorter"}
+            steer = {"previous_response_id": events[0]["response"]["id"], "input": "lost"}
             await peer.send({"type": "response.steer", **steer})
-            events += await collect(peer)
-            successor = await collect(peer)
+            await _until(peer, "response.steer.accepted")
+            await peer.abort()
+        async with wire(served) as peer:
+            call = first["output"][-1]["call_id"]
+            after = await ask(peer, previous_response_id=first["id"], input=[output(call, "ok")])
 
-            assert response(events)["status"] == "completed"
-            assert said(context(successor))[-1] == ("user", "shorter")
-
-    run(case())
+        assert "lost" not in str(context(after))
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("steer")
-def test_cn_04_a_steer_waits_for_open_calls_and_is_applied_once(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input="call it")
-            events = await _until(peer, "response.function_call_arguments.delta")
-            running = events[0]["response"]["id"]
-            steer = {"previous_response_id": running, "input": "shorter please"}
-            await peer.send({"type": "response.steer", **steer})
-            events += await collect(peer)
-            call = response(events)["output"][-1]
-            pending = await peer.receive()
-            answered = await ask(
-                peer, previous_response_id=running, input=[output(call["call_id"], "ok")]
-            )
-            later = await ask(peer, previous_response_id=response(answered)["id"], input="end")
+async def test_a_cancel_that_crosses_a_steered_end_cancels_the_successor(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await _create(peer, input="two items")
+        events = await _until(peer, "response.reasoning_text.delta")
+        running = events[0]["response"]["id"]
+        steer = {"previous_response_id": running, "input": "stall now"}
+        await peer.send({"type": "response.steer", **steer})
+        await _until(peer, "response.incomplete")
+        await _until(peer, "response.in_progress")
+        await peer.send({"type": "response.cancel", "response_id": running})
+        successor = await collect(peer)
 
-            assert response(events)["status"] == "completed"
-            assert pending["type"] == "response.steer.pending"
-            assert pending["reason"] == "waiting_for_required_input"
-            assert pending["required_input"] == [
-                {"type": "function_call_output", "call_id": call["call_id"], "name": "f"}
-            ]
-            steered = ("user", "shorter please")
-            assert said(context(answered))[-2:] == [("function_call_output", "ok"), steered]
-            assert said(context(later)).count(steered) == 1
-
-    run(case())
-
-
-@UP_TO_THE_CLOCK
-@pytest.mark.needs("steer")
-def test_cn_04_a_model_without_steering_says_so_and_the_stream_is_unharmed(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, model="stubborn", input="slow please")
-            events = await _until(peer, "response.output_text.delta")
-            steer = {"previous_response_id": events[0]["response"]["id"], "input": "shorter"}
-            await peer.send({"type": "response.steer", **steer})
-            failed = (await _until(peer, "response.steer.failed"))[-1]
-            events = await collect(peer)
-
-            assert failed["error"]["code"] == "steering_not_supported"
-            assert failed["steer"]["input"] == "shorter"
-            assert response(events)["status"] == "completed"
-
-    run(case())
-
-
-@pytest.mark.needs("steer")
-def test_cn_05_a_steer_for_an_old_or_unknown_response_changes_no_other(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            old = response(await ask(peer, input="one"))["id"]
-            newest = response(await ask(peer, previous_response_id=old, input="two"))["id"]
-            refused = []
-            for target in (old, "resp_unknown", newest):
-                await peer.send(
-                    {"type": "response.steer", "previous_response_id": target, "input": "lost"}
-                )
-                refused.append(await peer.receive())
-            after = await ask(peer, previous_response_id=newest, input="three")
-
-            assert {event["type"] for event in refused} == {"response.steer.failed"}
-            assert [event["error"]["code"] for event in refused] == [
-                "response_not_found",
-                "response_not_found",
-                "response_already_completed",
-            ]
-            assert refused[0]["steer"] == {"previous_response_id": old, "input": "lost"}
-            assert "lost" not in str(context(after))
-
-    run(case())
-
-
-@UP_TO_THE_CLOCK
-@pytest.mark.needs("steer")
-def test_cn_05_a_queued_steer_dies_with_its_line(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served:
-            async with wire(served) as peer:
-                first = response(await ask(peer, store=True, input="call it"))
-                await _create(peer, store=True, input="slow please")
-                events = await _until(peer, "response.output_text.delta")
-                steer = {"previous_response_id": events[0]["response"]["id"], "input": "lost"}
-                await peer.send({"type": "response.steer", **steer})
-                await _until(peer, "response.steer.accepted")
-                await peer.abort()
-            async with wire(served) as peer:
-                call = first["output"][-1]["call_id"]
-                after = await ask(
-                    peer, previous_response_id=first["id"], input=[output(call, "ok")]
-                )
-
-            assert "lost" not in str(context(after))
-
-    run(case())
-
-
-@UP_TO_THE_CLOCK
-@pytest.mark.needs("steer")
-def test_a_cancel_that_crosses_a_steered_end_cancels_the_successor(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await _create(peer, input="two items")
-            events = await _until(peer, "response.reasoning_text.delta")
-            running = events[0]["response"]["id"]
-            steer = {"previous_response_id": running, "input": "stall now"}
-            await peer.send({"type": "response.steer", **steer})
-            await _until(peer, "response.incomplete")
-            await _until(peer, "response.in_progress")
-            await peer.send({"type": "response.cancel", "response_id": running})
-            successor = await collect(peer)
-
-            assert response(successor)["previous_response_id"] == running
-            assert response(successor)["status"] == "cancelled"
-
-    run(case())
+        assert response(successor)["previous_response_id"] == running
+        assert response(successor)["status"] == "cancelled"

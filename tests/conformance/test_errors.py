@@ -47,82 +47,72 @@ def test_a_wrong_create_is_one_typed_error_event(
 
 @pytest.mark.needs("lanes")
 @pytest.mark.parametrize("name", ["", "bad name!", "a" * 257, "ä", "a/b"])
-def test_a_lane_name_of_other_characters_is_refused_without_an_echo(wire: Wire, name: str) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            create = {"type": "response.create", "model": "scripted", "input": "hi"}
-            await peer.send({**create, "stream_id": name})
-            refused = await peer.receive()
+async def test_a_lane_name_of_other_characters_is_refused_without_an_echo(
+    wire: Wire, name: str
+) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        create = {"type": "response.create", "model": "scripted", "input": "hi"}
+        await peer.send({**create, "stream_id": name})
+        refused = await peer.receive()
 
-            assert (refused["type"], refused["status"]) == ("error", 400)
-            assert refused["error"]["code"] == "invalid_stream_id"
-            assert refused["error"]["param"] == "stream_id"
-            assert "stream_id" not in refused
-            assert (await ask(peer, input="still?"))[-1]["type"] == "response.completed"
-
-    run(case())
+        assert (refused["type"], refused["status"]) == ("error", 400)
+        assert refused["error"]["code"] == "invalid_stream_id"
+        assert refused["error"]["param"] == "stream_id"
+        assert "stream_id" not in refused
+        assert (await ask(peer, input="still?"))[-1]["type"] == "response.completed"
 
 
 @pytest.mark.apart("what is broken is broken by the rules of its transport")
-def test_er_09_a_broken_message_takes_nothing_from_what_is_remembered(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            parent = response(await ask(peer, input="one"))["id"]
-            await peer.send_broken()
-            broken = await peer.receive()
-            events = await ask(peer, previous_response_id=parent, input="two")
+async def test_er_09_a_broken_message_takes_nothing_from_what_is_remembered(wire: Wire) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        parent = response(await ask(peer, input="one"))["id"]
+        await peer.send_broken()
+        broken = await peer.receive()
+        events = await ask(peer, previous_response_id=parent, input="two")
 
-            assert (broken["type"], broken["status"]) == ("error", 400)
-            assert broken["error"]["code"] in ("invalid_json", "invalid_proto")
-            assert ("user", "one") in said(context(events))
-
-    run(case())
+        assert (broken["type"], broken["status"]) == ("error", 400)
+        assert broken["error"]["code"] in ("invalid_json", "invalid_proto")
+        assert ("user", "one") in said(context(events))
 
 
 @pytest.mark.apart("what is broken is broken by the rules of its transport")
 @pytest.mark.needs("messages")
-def test_er_09_bad_messages_leave_the_line_and_its_memory_alone(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            parent = response(await ask(peer, input="one"))["id"]
+async def test_er_09_bad_messages_leave_the_line_and_its_memory_alone(wire: Wire) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        parent = response(await ask(peer, input="one"))["id"]
 
-            await peer.send_broken()
-            broken = await peer.receive()
-            await peer.send_unknown("response.frobnicate")
-            unknown = await peer.receive()
-            await peer.send_untyped()
-            untyped = await peer.receive()
-            events = await ask(peer, previous_response_id=parent, input="two")
+        await peer.send_broken()
+        broken = await peer.receive()
+        await peer.send_unknown("response.frobnicate")
+        unknown = await peer.receive()
+        await peer.send_untyped()
+        untyped = await peer.receive()
+        events = await ask(peer, previous_response_id=parent, input="two")
 
-            assert {event["type"] for event in (broken, unknown, untyped)} == {"error"}
-            assert {event["status"] for event in (broken, unknown, untyped)} == {400}
-            assert broken["error"]["code"] in ("invalid_json", "invalid_proto")
-            assert unknown["error"]["code"] == "invalid_event"
-            assert untyped["error"]["code"] == "invalid_event"
-            assert events[-1]["type"] == "response.completed"
-            assert ("user", "one") in said(context(events))
-
-    run(case())
+        assert {event["type"] for event in (broken, unknown, untyped)} == {"error"}
+        assert {event["status"] for event in (broken, unknown, untyped)} == {400}
+        assert broken["error"]["code"] in ("invalid_json", "invalid_proto")
+        assert unknown["error"]["code"] == "invalid_event"
+        assert untyped["error"]["code"] == "invalid_event"
+        assert events[-1]["type"] == "response.completed"
+        assert ("user", "one") in said(context(events))
 
 
 @pytest.mark.apart("what is broken is broken by the rules of its transport")
 @pytest.mark.needs("messages")
-def test_a_bad_message_beside_a_running_turn_never_takes_its_numbers(wire: Wire) -> None:
+async def test_a_bad_message_beside_a_running_turn_never_takes_its_numbers(wire: Wire) -> None:
     script = {"models": ["scripted"], "pace": {"ttft_ms": 150}, "rules": ECHO_CONTEXT["rules"]}
 
-    async def case() -> None:
-        async with serve(script) as served, wire(served) as peer:
-            await peer.send(
-                {"type": "response.create", "model": "scripted", "store": False, "input": "x"}
-            )
-            await peer.send_broken()
-            seen: list[Any] = []
-            while not seen or seen[-1]["type"] != "response.completed":
-                seen.append(await peer.receive())
-            errors = [event for event in seen if event["type"] == "error"]
-            events = [event for event in seen if event["type"] != "error"]
+    async with serve(script) as served, wire(served) as peer:
+        await peer.send(
+            {"type": "response.create", "model": "scripted", "store": False, "input": "x"}
+        )
+        await peer.send_broken()
+        seen: list[Any] = []
+        while not seen or seen[-1]["type"] != "response.completed":
+            seen.append(await peer.receive())
+        errors = [event for event in seen if event["type"] == "error"]
+        events = [event for event in seen if event["type"] != "error"]
 
-            assert [error["sequence_number"] for error in errors] == [0]
-            assert list(range(len(events))) == [event["sequence_number"] for event in events]
-
-    run(case())
+        assert [error["sequence_number"] for error in errors] == [0]
+        assert list(range(len(events))) == [event["sequence_number"] for event in events]

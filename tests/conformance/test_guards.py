@@ -145,26 +145,20 @@ def test_nor_in_the_summary_of_a_thought(wire: Wire, kind: str) -> None:
     run(flagged_answer(wire, kind, "summary", {}))
 
 
-def test_what_stands_before_it_has_left_and_counts(wire: Wire) -> None:
-    async def case() -> None:
-        async with guarded() as served, wire(served) as peer:
-            assert text(await ask(peer, input="text")) == f"{BEFORE}The "
-
-    run(case())
+async def test_what_stands_before_it_has_left_and_counts(wire: Wire) -> None:
+    async with guarded() as served, wire(served) as peer:
+        assert text(await ask(peer, input="text")) == f"{BEFORE}The "
 
 
 @LOOKS
-def test_an_answer_that_is_not_flagged_is_the_very_same(wire: Wire, kind: str) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            plain = await ask(peer, input="fine")
-        async with guarded(kind) as served, wire(served) as peer:
-            events = await ask(peer, input="fine")
-        assert [text(events), response(events)["usage"]] == [text(plain), response(plain)["usage"]]
-        kinds = [event["type"] for event in events]
-        assert kinds == [event["type"] for event in plain]
-
-    run(case())
+async def test_an_answer_that_is_not_flagged_is_the_very_same(wire: Wire, kind: str) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        plain = await ask(peer, input="fine")
+    async with guarded(kind) as served, wire(served) as peer:
+        events = await ask(peer, input="fine")
+    assert [text(events), response(events)["usage"]] == [text(plain), response(plain)["usage"]]
+    kinds = [event["type"] for event in events]
+    assert kinds == [event["type"] for event in plain]
 
 
 @LOOKS
@@ -179,158 +173,139 @@ def test_an_answer_that_is_not_flagged_is_the_very_same(wire: Wire, kind: str) -
         ({"input": "fine", "tools": [{**FUNCTION, "description": PHRASE}]}, "tools"),
     ],
 )  # fmt: skip
-def test_input_is_refused_before_anything_is_sampled_and_the_line_lives_on(
+async def test_input_is_refused_before_anything_is_sampled_and_the_line_lives_on(
     wire: Wire, kind: str, members: Json, param: str
 ) -> None:
-    async def case() -> None:
-        async with guarded(kind) as served, wire(served) as peer:
-            first = response(await ask(peer, input="fine"))
-            for _ in range(2):
-                (refused,) = await ask(peer, previous_response_id=first["id"], **members)
-                assert refused["type"] == "error"
-                assert (refused["status"], refused["error"]["code"]) == (400, "invalid_prompt")
-                assert refused["error"]["param"] == param
-                assert refused["error"]["message"] == REFUSED
-            if kind == "patterns":
-                assert served.engine.samplings == 1
-            assert [row.outcome for row in served.rows] == ["completed"]
-            last = served.records[-1]
-            assert (last.outcome, last.error_code) == ("refused", "invalid_prompt")
-            assert last.times.phases()["guard"] > 0
-            again = await ask(peer, previous_response_id=first["id"], input="context, fine")
-            assert [who for who, _ in said(context(again))] == ["user", "assistant", "user"]
-            assert not leaked(again)
-
-    run(case())
+    async with guarded(kind) as served, wire(served) as peer:
+        first = response(await ask(peer, input="fine"))
+        for _ in range(2):
+            (refused,) = await ask(peer, previous_response_id=first["id"], **members)
+            assert refused["type"] == "error"
+            assert (refused["status"], refused["error"]["code"]) == (400, "invalid_prompt")
+            assert refused["error"]["param"] == param
+            assert refused["error"]["message"] == REFUSED
+        if kind == "patterns":
+            assert served.engine.samplings == 1
+        assert [row.outcome for row in served.rows] == ["completed"]
+        last = served.records[-1]
+        assert (last.outcome, last.error_code) == ("refused", "invalid_prompt")
+        assert last.times.phases()["guard"] > 0
+        again = await ask(peer, previous_response_id=first["id"], input="context, fine")
+        assert [who for who, _ in said(context(again))] == ["user", "assistant", "user"]
+        assert not leaked(again)
 
 
 @pytest.mark.needs("events")
-def test_a_verdict_that_comes_after_created_fails_the_response(wire: Wire) -> None:
-    async def case() -> None:
-        reader = Reader(PHRASE)
-        limits = Limits(announce_after=0.01)
-        async with serve(SCRIPT, guards=[reader], limits=limits) as served, wire(served) as peer:
-            first = response(await ask(peer, input="fine"))
-            reader.gate.clear()
-            create = {"type": "response.create", "model": "scripted", "store": not peer.remembers}
-            follows = {"previous_response_id": first["id"]}
-            await peer.send({**create, **follows, "input": PHRASE})
-            created = await peer.receive()
-            assert created["type"] == "response.created"
-            reader.gate.set()
-            events = await collect(peer)
-            assert events[-1]["type"] == "response.failed"
-            assert response(events)["error"]["code"] == "invalid_prompt"
-            assert "output_text.delta" not in str([event["type"] for event in events])
-            again = await ask(peer, input="fine again", **follows)
-            assert response(again)["status"] == "completed"
-
-    run(case())
+async def test_a_verdict_that_comes_after_created_fails_the_response(wire: Wire) -> None:
+    reader = Reader(PHRASE)
+    limits = Limits(announce_after=0.01)
+    async with serve(SCRIPT, guards=[reader], limits=limits) as served, wire(served) as peer:
+        first = response(await ask(peer, input="fine"))
+        reader.gate.clear()
+        create = {"type": "response.create", "model": "scripted", "store": not peer.remembers}
+        follows = {"previous_response_id": first["id"]}
+        await peer.send({**create, **follows, "input": PHRASE})
+        created = await peer.receive()
+        assert created["type"] == "response.created"
+        reader.gate.set()
+        events = await collect(peer)
+        assert events[-1]["type"] == "response.failed"
+        assert response(events)["error"]["code"] == "invalid_prompt"
+        assert "output_text.delta" not in str([event["type"] for event in events])
+        again = await ask(peer, input="fine again", **follows)
+        assert response(again)["status"] == "completed"
 
 
 @pytest.mark.needs("append")
-def test_an_appended_output_that_is_flagged_fails_the_rollout_and_not_the_lane(wire: Wire) -> None:
-    async def case() -> None:
-        async with guarded() as served, wire(served) as peer:
-            first = response(await ask(peer, input="fine"))
-            follows = {"previous_response_id": first["id"]}
-            for value, end in (("good", "response.completed"), (PHRASE, "response.failed")):
-                held = await ask(peer, append=True, input="tool", tools=[FUNCTION], **follows)
-                (call,) = response(held)["output"]
-                answer = output(call["call_id"], value)
-                await peer.send({"type": "response.append", "input": [answer]})
-                events = await collect(peer)
-                assert events[-1]["type"] == end
-                assert not leaked(events)
-                if value == "good":
-                    follows = {"previous_response_id": response(events)["id"]}
-            assert response(events)["error"]["code"] == "invalid_prompt"
-            again = await ask(peer, input="context, fine", **follows)
-            assert "good" in str(context(again))
-            # Six items of the client's (fine, tool, good, tool, the phrase, fine), and the tools.
-            assert served.counts.checks["g", "input"] == 7
-
-    run(case())
+async def test_an_appended_output_that_is_flagged_fails_the_rollout_and_not_the_lane(
+    wire: Wire,
+) -> None:
+    async with guarded() as served, wire(served) as peer:
+        first = response(await ask(peer, input="fine"))
+        follows = {"previous_response_id": first["id"]}
+        for value, end in (("good", "response.completed"), (PHRASE, "response.failed")):
+            held = await ask(peer, append=True, input="tool", tools=[FUNCTION], **follows)
+            (call,) = response(held)["output"]
+            answer = output(call["call_id"], value)
+            await peer.send({"type": "response.append", "input": [answer]})
+            events = await collect(peer)
+            assert events[-1]["type"] == end
+            assert not leaked(events)
+            if value == "good":
+                follows = {"previous_response_id": response(events)["id"]}
+        assert response(events)["error"]["code"] == "invalid_prompt"
+        again = await ask(peer, input="context, fine", **follows)
+        assert "good" in str(context(again))
+        # Six items of the client's (fine, tool, good, tool, the phrase, fine), and the tools.
+        assert served.counts.checks["g", "input"] == 7
 
 
 @pytest.mark.needs("resumable", "events")
-def test_who_reads_the_events_again_reads_no_more_than_the_first_one(wire: Wire) -> None:
-    async def case() -> None:
-        async with guarded() as served, wire(served) as peer:
-            events = await ask(peer, input="text", resumable=True, store=True)
-            assert response(events)["status"] == "incomplete"
-            again = await peer.read(response(events)["id"])
-            assert [event["type"] for event in again] == [event["type"] for event in events]
-            assert not leaked(again)
-
-    run(case())
+async def test_who_reads_the_events_again_reads_no_more_than_the_first_one(wire: Wire) -> None:
+    async with guarded() as served, wire(served) as peer:
+        events = await ask(peer, input="text", resumable=True, store=True)
+        assert response(events)["status"] == "incomplete"
+        again = await peer.read(response(events)["id"])
+        assert [event["type"] for event in again] == [event["type"] for event in events]
+        assert not leaked(again)
 
 
 @pytest.mark.needs("line")
 @LOOKS
-def test_each_item_of_200_turns_is_read_once(wire: Wire, kind: str) -> None:
-    async def case() -> None:
-        async with guarded(kind) as served, wire(served) as peer:
-            previous = None
-            for number in range(200):
-                members = {"previous_response_id": previous, "instructions": "Be brief."}
-                previous = response(await ask(peer, input=f"fine {number}", **members))["id"]
-            # Instructions once, each message once on its way in, each answer once on its way out.
-            assert served.counts.checks["g", "input"] == 201
-            assert served.counts.checks["g", "output"] == 200
-            assert not served.counts.hits
-            assert all(record.times.phases()["guard"] > 0 for record in served.records)
-
-    run(case())
+async def test_each_item_of_200_turns_is_read_once(wire: Wire, kind: str) -> None:
+    async with guarded(kind) as served, wire(served) as peer:
+        previous = None
+        for number in range(200):
+            members = {"previous_response_id": previous, "instructions": "Be brief."}
+            previous = response(await ask(peer, input=f"fine {number}", **members))["id"]
+        # Instructions once, each message once on its way in, each answer once on its way out.
+        assert served.counts.checks["g", "input"] == 201
+        assert served.counts.checks["g", "output"] == 200
+        assert not served.counts.hits
+        assert all(record.times.phases()["guard"] > 0 for record in served.records)
 
 
-def test_input_that_is_compacted_is_read_first(wire: Wire) -> None:
-    async def case() -> None:
-        async with guarded() as served, wire(served) as peer:
-            # What a peer of each transport makes of an answer that is no window.
-            with pytest.raises((AssertionError, grpc.aio.AioRpcError), match=REFUSED):
-                await peer.compact(model="scripted", input=f"so {PHRASE}")
-            assert [row.kind for row in served.rows] == []
-            window = await peer.compact(model="scripted", input="fine")
-            after = await ask(peer, input=[*window["output"], {"role": "user", "content": "fine"}])
-            assert response(after)["status"] == "completed"
-
-    run(case())
+async def test_input_that_is_compacted_is_read_first(wire: Wire) -> None:
+    async with guarded() as served, wire(served) as peer:
+        # What a peer of each transport makes of an answer that is no window.
+        with pytest.raises((AssertionError, grpc.aio.AioRpcError), match=REFUSED):
+            await peer.compact(model="scripted", input=f"so {PHRASE}")
+        assert [row.kind for row in served.rows] == []
+        window = await peer.compact(model="scripted", input="fine")
+        after = await ask(peer, input=[*window["output"], {"role": "user", "content": "fine"}])
+        assert response(after)["status"] == "completed"
 
 
 @pytest.mark.apart("nothing is sealed twice the same")
 @pytest.mark.needs("context_management")
 @pytest.mark.parametrize("store", [True, False])
-def test_a_history_that_is_folded_into_a_summary_is_read_as_any_answer(
+async def test_a_history_that_is_folded_into_a_summary_is_read_as_any_answer(
     wire: Wire, store: bool
 ) -> None:
-    async def case() -> None:
-        rules = [
-            {
-                "id": "folded",
-                "when": {"user_contains": INSTRUCTION[:40]},
-                "emit": {"type": "message", "text": TEXT},
-            },
-            *SCRIPT["rules"],
-        ]
-        script = {**SCRIPT, "rules": rules}
-        guard = PatternGuard("g", [PHRASE])
-        async with (
-            serve(script, guards=[guard], compaction="summary") as served,
-            wire(served) as peer,
-        ):
-            first = response(await ask(peer, input="fine " * 1200, store=True))
-            events = await ask(
-                peer,
-                previous_response_id=first["id"],
-                input="fine context",
-                context_management=[{"type": "compaction", "compact_threshold": 1000}],
-                store=store or not peer.remembers,
-            )
-            assert response(events)["status"] == "completed"
-            assert response(events)["output"][0]["type"] == "compaction"
-            assert "It is said." in json.dumps(context(events))
-            assert not leaked(events)
-            assert served.counts.hits == {("g", "output"): 1}
-
-    run(case())
+    rules = [
+        {
+            "id": "folded",
+            "when": {"user_contains": INSTRUCTION[:40]},
+            "emit": {"type": "message", "text": TEXT},
+        },
+        *SCRIPT["rules"],
+    ]
+    script = {**SCRIPT, "rules": rules}
+    guard = PatternGuard("g", [PHRASE])
+    async with (
+        serve(script, guards=[guard], compaction="summary") as served,
+        wire(served) as peer,
+    ):
+        first = response(await ask(peer, input="fine " * 1200, store=True))
+        events = await ask(
+            peer,
+            previous_response_id=first["id"],
+            input="fine context",
+            context_management=[{"type": "compaction", "compact_threshold": 1000}],
+            store=store or not peer.remembers,
+        )
+        assert response(events)["status"] == "completed"
+        assert response(events)["output"][0]["type"] == "compaction"
+        assert "It is said." in json.dumps(context(events))
+        assert not leaked(events)
+        assert served.counts.hits == {("g", "output"): 1}

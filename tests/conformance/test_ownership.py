@@ -193,63 +193,53 @@ ASKS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_au_01_anothers_response_is_like_one_that_never_was(callers: Callers, name: str) -> None:
-    async def main() -> None:
-        unknown = await ASKS[name](callers, UNKNOWN, ITEM)
-        foreign = await ASKS[name](callers, callers.response_id, callers.item_id)
-        assert foreign == unknown
-        assert "fig" not in str(foreign)
-        assert foreign[0] in (400, 404, "response_not_found", grpc.StatusCode.NOT_FOUND)
-
-    asyncio.run(main())
-
-
-def test_au_01_after_all_that_the_owner_still_has_it(callers: Callers) -> None:
-    async def main() -> None:
-        for name in ("DELETE", "POST cancel", "DeleteResponse", "CancelResponse"):
-            await ASKS[name](callers, callers.response_id, callers.item_id)
-        address = callers.server.address
-        async with connect(f"grpc://{address}", api_key=ANN) as line:
-            again = await line.create(input="and?", previous_response_id=callers.response_id)
-            assert "fig" in (await again.result()).text
-
-    asyncio.run(main())
+async def test_au_01_anothers_response_is_like_one_that_never_was(
+    callers: Callers, name: str
+) -> None:
+    unknown = await ASKS[name](callers, UNKNOWN, ITEM)
+    foreign = await ASKS[name](callers, callers.response_id, callers.item_id)
+    assert foreign == unknown
+    assert "fig" not in str(foreign)
+    assert foreign[0] in (400, 404, "response_not_found", grpc.StatusCode.NOT_FOUND)
 
 
-def test_au_01_a_running_turn_of_another_is_neither_seen_nor_ended(callers: Callers) -> None:
+async def test_au_01_after_all_that_the_owner_still_has_it(callers: Callers) -> None:
+    for name in ("DELETE", "POST cancel", "DeleteResponse", "CancelResponse"):
+        await ASKS[name](callers, callers.response_id, callers.item_id)
+    address = callers.server.address
+    async with connect(f"grpc://{address}", api_key=ANN) as line:
+        again = await line.create(input="and?", previous_response_id=callers.response_id)
+        assert "fig" in (await again.result()).text
+
+
+async def test_au_01_a_running_turn_of_another_is_neither_seen_nor_ended(callers: Callers) -> None:
     """A held turn of Ann's runs while Bob names it everywhere."""
 
-    async def main() -> None:
-        address = callers.server.http
-        async with connect(f"ws://{address}", api_key=ANN) as line:
-            turn = await line.create(input="call the tool look", tools=[LOOK], append=True)
-            async for event in turn:
-                if event.type == "response.done":
-                    break
-            assert turn.held
-            running = turn.response_id
-            assert running is not None
-            for name in ("GET", "POST cancel", "DELETE", "CancelResponse", "continue over gRPC"):
-                unknown = await ASKS[name](callers, UNKNOWN, ITEM)
-                assert await ASKS[name](callers, running, ITEM) == unknown
-            assert turn.held
-            await turn.cancel()
-            ends = [event async for event in turn]
-            assert ends[-1].response.status == "cancelled"  # type: ignore[attr-defined]
-
-    asyncio.run(main())
+    address = callers.server.http
+    async with connect(f"ws://{address}", api_key=ANN) as line:
+        turn = await line.create(input="call the tool look", tools=[LOOK], append=True)
+        async for event in turn:
+            if event.type == "response.done":
+                break
+        assert turn.held
+        running = turn.response_id
+        assert running is not None
+        for name in ("GET", "POST cancel", "DELETE", "CancelResponse", "continue over gRPC"):
+            unknown = await ASKS[name](callers, UNKNOWN, ITEM)
+            assert await ASKS[name](callers, running, ITEM) == unknown
+        assert turn.held
+        await turn.cancel()
+        ends = [event async for event in turn]
+        assert ends[-1].response.status == "cancelled"  # type: ignore[attr-defined]
 
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
 
-def test_the_paths_name_no_key(callers: Callers, tmp_path: Path) -> None:
+async def test_the_paths_name_no_key(callers: Callers, tmp_path: Path) -> None:
     """What is logged of a refused question says who asked, and no secret."""
 
-    async def main() -> None:
-        await ASKS["continue over gRPC"](callers, callers.response_id, callers.item_id)
-
-    asyncio.run(main())
+    await ASKS["continue over gRPC"](callers, callers.response_id, callers.item_id)
     refused = [line for line in callers.server.lines("turn") if line.get("outcome") == "refused"]
     assert any(
         line["owner"] == "bob" and line["error"] == "previous_response_not_found"

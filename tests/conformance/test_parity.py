@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 from typing import Any
 
-from tests.conformance.server import run, serve
+from tests.conformance.server import serve
 from tests.conformance.transcript import outcomes, renamed
 from tests.conformance.wire import WIRES, Json, Peer, ask, offering, output, response, text
 
@@ -60,36 +60,30 @@ async def conversation(peers: list[Peer]) -> list[list[Json]]:
     return turns
 
 
-def test_sd_03_events_items_usage_and_errors_are_the_same_over_every_transport() -> None:
-    async def case() -> None:
-        seen: dict[str, list[list[Json]]] = {}
-        for name, wire in ROADS.items():
-            async with serve(SCRIPT) as served, wire(served) as peer:
-                seen[name] = await conversation([peer])
+async def test_sd_03_events_items_usage_and_errors_are_the_same_over_every_transport() -> None:
+    seen: dict[str, list[list[Json]]] = {}
+    for name, wire in ROADS.items():
+        async with serve(SCRIPT) as served, wire(served) as peer:
+            seen[name] = await conversation([peer])
 
-        streamed = [name for name, wire in ROADS.items() if "events" in wire.offers]
-        assert len(streamed) > 1
-        turns = [renamed(turn) for turn in seen["grpc"]]
-        for name in streamed:
-            assert [renamed(turn) for turn in seen[name]] == turns, name
-        for name in ROADS:
-            # An answer that comes whole is what the last event of a streamed one carries.
-            for whole, events in zip(seen[name], seen["grpc"], strict=True):
-                assert outcomes(whole) == outcomes(events), name
-
-    run(case())
+    streamed = [name for name, wire in ROADS.items() if "events" in wire.offers]
+    assert len(streamed) > 1
+    turns = [renamed(turn) for turn in seen["grpc"]]
+    for name in streamed:
+        assert [renamed(turn) for turn in seen[name]] == turns, name
+    for name in ROADS:
+        # An answer that comes whole is what the last event of a streamed one carries.
+        for whole, events in zip(seen[name], seen["grpc"], strict=True):
+            assert outcomes(whole) == outcomes(events), name
 
 
-def test_sd_03_a_conversation_can_change_its_transport_at_every_turn() -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, AsyncExitStack() as stack:
-            peers = [await stack.enter_async_context(wire(served)) for wire in ROADS.values()]
-            turns = await conversation(peers)
+async def test_sd_03_a_conversation_can_change_its_transport_at_every_turn() -> None:
+    async with serve(SCRIPT) as served, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(wire(served)) for wire in ROADS.values()]
+        turns = await conversation(peers)
 
-        async with serve(SCRIPT) as served, WIRES["grpc"](served) as peer:
-            alone = await conversation([peer])
-        assert [outcomes(turn) for turn in turns] == [outcomes(turn) for turn in alone]
-        assert text(turns[2 + 1]) == "it is three 👩‍👩‍👧‍👦"
-        assert response(turns[-1])["status"] == "completed"
-
-    run(case())
+    async with serve(SCRIPT) as served, WIRES["grpc"](served) as peer:
+        alone = await conversation([peer])
+    assert [outcomes(turn) for turn in turns] == [outcomes(turn) for turn in alone]
+    assert text(turns[2 + 1]) == "it is three 👩‍👩‍👧‍👦"
+    assert response(turns[-1])["status"] == "completed"

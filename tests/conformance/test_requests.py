@@ -78,22 +78,21 @@ NULLS = (
 """Members whose null is their absence."""
 
 
-def test_what_a_create_sets_is_echoed_by_the_response_and_the_rest_is_ignored(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            settings = {**ECHOED, **IGNORED}
-            if "context_management" in wire.offers:
-                settings |= WITHOUT_EFFECT
-            events = await ask(peer, input="hi", store=True, **settings)
-            stored = await peer.retrieve(response(events)["id"])
+async def test_what_a_create_sets_is_echoed_by_the_response_and_the_rest_is_ignored(
+    wire: Wire,
+) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        settings = {**ECHOED, **IGNORED}
+        if "context_management" in wire.offers:
+            settings |= WITHOUT_EFFECT
+        events = await ask(peer, input="hi", store=True, **settings)
+        stored = await peer.retrieve(response(events)["id"])
 
-            for event in events:
-                if "response" in event:
-                    assert {name: event["response"][name] for name in ECHOED} == ECHOED
-            assert {name: stored[name] for name in ECHOED} == ECHOED
-            assert not {"user", "an_unknown_member", "client_metadata"} & stored.keys()
-
-    run(case())
+        for event in events:
+            if "response" in event:
+                assert {name: event["response"][name] for name in ECHOED} == ECHOED
+        assert {name: stored[name] for name in ECHOED} == ECHOED
+        assert not {"user", "an_unknown_member", "client_metadata"} & stored.keys()
 
 
 SCHEMA: Json = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
@@ -157,109 +156,91 @@ def test_openais_other_tools_are_echoed_as_types_that_clients_know(
     run(_echoes(wire, settings))
 
 
-def test_null_is_the_same_as_nothing(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            bare = response(await ask(peer, input="hi", store=True))
-            nulls: dict[str, Any] = dict.fromkeys(NULLS)
-            null = response(await ask(peer, input="hi", **nulls))
+async def test_null_is_the_same_as_nothing(wire: Wire) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        bare = response(await ask(peer, input="hi", store=True))
+        nulls: dict[str, Any] = dict.fromkeys(NULLS)
+        null = response(await ask(peer, input="hi", **nulls))
 
-            own = {"id", "created_at", "completed_at", "output", "usage"}
-            assert {k: v for k, v in null.items() if k not in own} == {
-                k: v for k, v in bare.items() if k not in own
-            }
-
-    run(case())
+        own = {"id", "created_at", "completed_at", "output", "usage"}
+        assert {k: v for k, v in null.items() if k not in own} == {
+            k: v for k, v in bare.items() if k not in own
+        }
 
 
 @pytest.mark.needs("line")
 @pytest.mark.parametrize("stream", [True, False, None])
-def test_a_line_streams_whatever_a_create_says_of_it(wire: Wire, stream: bool | None) -> None:
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            events = await ask(peer, input="hi", stream=stream)
-            assert len(events) > 5
-            assert events[-1]["type"] == "response.completed"
-
-    run(case())
+async def test_a_line_streams_whatever_a_create_says_of_it(wire: Wire, stream: bool | None) -> None:
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        events = await ask(peer, input="hi", stream=stream)
+        assert len(events) > 5
+        assert events[-1]["type"] == "response.completed"
 
 
 @pytest.mark.needs("warm_up")
-def test_a_warm_up_may_be_empty_and_so_may_what_follows_it(wire: Wire) -> None:
+async def test_a_warm_up_may_be_empty_and_so_may_what_follows_it(wire: Wire) -> None:
     """As Codex does: state first, and an empty delta where nothing is new."""
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            warm = response(await ask(peer, generate=False, input=[]))
-            first = await ask(peer, generate=False, previous_response_id=warm["id"], input="one")
-            events = await ask(peer, previous_response_id=response(first)["id"], input=[])
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        warm = response(await ask(peer, generate=False, input=[]))
+        first = await ask(peer, generate=False, previous_response_id=warm["id"], input="one")
+        events = await ask(peer, previous_response_id=response(first)["id"], input=[])
 
-            assert said(context(events)) == [("user", "one")]
-
-    run(case())
+        assert said(context(events)) == [("user", "one")]
 
 
 @pytest.mark.needs("messages", "lanes")
-def test_an_acknowledgement_of_a_response_is_taken_in_silence(wire: Wire) -> None:
+async def test_an_acknowledgement_of_a_response_is_taken_in_silence(wire: Wire) -> None:
     """``response.processed``, which Codex sent for a time (wire.md 2)."""
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            done = response(await ask(peer, input="one"))["id"]
-            await peer.send({"type": "response.processed", "response_id": done})
-            events = await ask(peer, previous_response_id=done, input="two")
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        done = response(await ask(peer, input="one"))["id"]
+        await peer.send({"type": "response.processed", "response_id": done})
+        events = await ask(peer, previous_response_id=done, input="two")
 
-            assert events[0]["type"] == "response.created"
-            assert ("user", "one") in said(context(events))
-
-    run(case())
+        assert events[0]["type"] == "response.created"
+        assert ("user", "one") in said(context(events))
 
 
-def test_an_image_and_a_file_are_no_reason_to_refuse_a_message(wire: Wire) -> None:
+async def test_an_image_and_a_file_are_no_reason_to_refuse_a_message(wire: Wire) -> None:
     """A model that reads text only must still answer (wire.md 8.6)."""
     parts = [
         {"type": "input_text", "text": "what is this?"},
         {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
     ]
 
-    async def case() -> None:
-        async with serve() as served, wire(served) as peer:
-            events = await ask(peer, input=[{"role": "user", "content": parts}])
-            assert response(events)["status"] == "completed"
-
-    run(case())
+    async with serve() as served, wire(served) as peer:
+        events = await ask(peer, input=[{"role": "user", "content": parts}])
+        assert response(events)["status"] == "completed"
 
 
-def test_lenient_items_of_other_servers_are_input_too(wire: Wire) -> None:
+async def test_lenient_items_of_other_servers_are_input_too(wire: Wire) -> None:
     """An answer without annotations, ids or statuses; a tool without ``strict`` (wire.md 2.1.5)."""
 
-    async def case() -> None:
-        async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
-            events = await ask(
-                peer,
-                input=[
-                    {"role": "user", "content": "one"},
-                    {"role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
-                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-                    {"type": "function_call_output", "call_id": "c", "output": "three"},
-                    {"role": "user", "content": [{"type": "input_text", "text": "four"}]},
-                ],
-                tools=[{"type": "function", "name": "f"}],
-            )
+    async with serve(ECHO_CONTEXT) as served, wire(served) as peer:
+        events = await ask(
+            peer,
+            input=[
+                {"role": "user", "content": "one"},
+                {"role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "three"},
+                {"role": "user", "content": [{"type": "input_text", "text": "four"}]},
+            ],
+            tools=[{"type": "function", "name": "f"}],
+        )
 
-            assert [text for _, text in said(context(events))] == [
-                "one",
-                "two",
-                "{}",
-                "three",
-                "four",
-            ]
-            (tool,) = response(events)["tools"]
-            absent = {"description": None, "parameters": None}
-            assert {name: tool[name] for name in absent} == absent
-            assert "strict" in tool
-
-    run(case())
+        assert [text for _, text in said(context(events))] == [
+            "one",
+            "two",
+            "{}",
+            "three",
+            "four",
+        ]
+        (tool,) = response(events)["tools"]
+        absent = {"description": None, "parameters": None}
+        assert {name: tool[name] for name in absent} == absent
+        assert "strict" in tool
 
 
 UNHEEDED: list[tuple[Json, str]] = [
@@ -270,33 +251,27 @@ UNHEEDED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("members", "param"), UNHEEDED)
-def test_in_07_what_nothing_acts_on_is_taken_or_refused_by_name_as_the_setting_says(
+async def test_in_07_what_nothing_acts_on_is_taken_or_refused_by_name_as_the_setting_says(
     wire: Wire, members: Json, param: str
 ) -> None:
-    async def case() -> None:
-        async with serve(limits=Limits(ignores=False)) as served, wire(served) as peer:
-            refused = (await ask(peer, input="hi", **members))[-1]
-            assert (refused["type"], refused["status"]) == ("error", 400)
-            assert refused["error"]["code"] == "unknown_parameter"
-            assert refused["error"]["param"] == param
-            assert (await ask(peer, input="hi"))[-1]["type"] == "response.completed"
-        async with serve() as served, wire(served) as peer:
-            assert (await ask(peer, input="hi", **members))[-1]["type"] == "response.completed"
-
-    run(case())
+    async with serve(limits=Limits(ignores=False)) as served, wire(served) as peer:
+        refused = (await ask(peer, input="hi", **members))[-1]
+        assert (refused["type"], refused["status"]) == ("error", 400)
+        assert refused["error"]["code"] == "unknown_parameter"
+        assert refused["error"]["param"] == param
+        assert (await ask(peer, input="hi"))[-1]["type"] == "response.completed"
+    async with serve() as served, wire(served) as peer:
+        assert (await ask(peer, input="hi", **members))[-1]["type"] == "response.completed"
 
 
 @pytest.mark.needs("custom_tools")
-def test_in_07_so_is_a_tool_that_nothing_runs_before_any_upstream(wire: Wire) -> None:
-    async def case() -> None:
-        tools = [FUNCTION, {"type": "web_search"}]
-        async with serve(limits=Limits(ignores=False)) as served, wire(served) as peer:
-            last = (await ask(peer, input="hi", tools=tools))[-1]
-            assert (last["type"], last["status"]) == ("error", 400)
-            assert last["error"]["code"] == "unsupported_tool"
-            assert last["error"]["param"] == "tools[1].type"
-        async with serve() as served, wire(served) as peer:
-            done = (await ask(peer, input="hi", tools=tools))[-1]
-            assert done["type"] == "response.completed"
-
-    run(case())
+async def test_in_07_so_is_a_tool_that_nothing_runs_before_any_upstream(wire: Wire) -> None:
+    tools = [FUNCTION, {"type": "web_search"}]
+    async with serve(limits=Limits(ignores=False)) as served, wire(served) as peer:
+        last = (await ask(peer, input="hi", tools=tools))[-1]
+        assert (last["type"], last["status"]) == ("error", 400)
+        assert last["error"]["code"] == "unsupported_tool"
+        assert last["error"]["param"] == "tools[1].type"
+    async with serve() as served, wire(served) as peer:
+        done = (await ask(peer, input="hi", tools=tools))[-1]
+        assert done["type"] == "response.completed"

@@ -37,135 +37,114 @@ CALLS: dict[str, Any] = {
 }
 
 
-def test_st_02_the_next_turn_sees_the_models_own_answer_and_no_instructions(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(COLOURS) as served, wire(served) as peer:
-            first = await ask(peer, instructions="be terse", input="pick a colour")
-            second = await ask(
-                peer,
-                model="fake-context",
-                previous_response_id=response(first)["id"],
-                input="which colour?",
-            )
+async def test_st_02_the_next_turn_sees_the_models_own_answer_and_no_instructions(
+    wire: Wire,
+) -> None:
+    async with serve(COLOURS) as served, wire(served) as peer:
+        first = await ask(peer, instructions="be terse", input="pick a colour")
+        second = await ask(
+            peer,
+            model="fake-context",
+            previous_response_id=response(first)["id"],
+            input="which colour?",
+        )
 
-            assert said(context(second)) == [
-                ("user", "pick a colour"),
-                ("assistant", "teal"),
-                ("user", "which colour?"),
-            ]
-            assert response(second)["instructions"] is None
-
-    run(case())
-
-
-def test_st_05_a_long_chain_keeps_every_fact_once_and_in_order(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(COLOURS) as served, wire(served) as peer:
-            previous, facts = None, []
-            for number in range(1, 6):
-                turn = await ask(peer, previous_response_id=previous, input=f"fact {number}")
-                previous = response(turn)["id"]
-                facts += [("user", f"fact {number}"), ("assistant", "teal")]
-            last = await ask(
-                peer, model="fake-context", previous_response_id=previous, input="all?"
-            )
-
-            assert [*facts, ("user", "all?")] == said(context(last))
-
-    run(case())
+        assert said(context(second)) == [
+            ("user", "pick a colour"),
+            ("assistant", "teal"),
+            ("user", "which colour?"),
+        ]
+        assert response(second)["instructions"] is None
 
 
-def test_st_06_a_delta_with_only_the_tool_output_gives_each_item_once(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(CALLS) as served, wire(served) as peer:
-            first = await ask(peer, input="call it")
-            call = response(first)["output"][0]
-            second = await ask(
-                peer,
-                previous_response_id=response(first)["id"],
-                input=[output(call["call_id"], "ok"), {"role": "user", "content": "and?"}],
-            )
+async def test_st_05_a_long_chain_keeps_every_fact_once_and_in_order(wire: Wire) -> None:
+    async with serve(COLOURS) as served, wire(served) as peer:
+        previous, facts = None, []
+        for number in range(1, 6):
+            turn = await ask(peer, previous_response_id=previous, input=f"fact {number}")
+            previous = response(turn)["id"]
+            facts += [("user", f"fact {number}"), ("assistant", "teal")]
+        last = await ask(peer, model="fake-context", previous_response_id=previous, input="all?")
 
-            items = context(second)
-            assert [item.get("type", "message") for item in items] == [
-                "message",
-                "function_call",
-                "function_call_output",
-                "message",
-            ]
-            assert [call["id"]] == [item["id"] for item in items if item.get("id")]
-
-    run(case())
+        assert [*facts, ("user", "all?")] == said(context(last))
 
 
-def test_st_06_a_delta_that_repeats_the_call_is_refused_by_its_id(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(CALLS) as served, wire(served) as peer:
-            first = await ask(peer, input="call it")
-            call = response(first)["output"][0]
-            repeated = await ask(
-                peer,
-                previous_response_id=response(first)["id"],
-                input=[call, output(call["call_id"], "ok")],
-            )
+async def test_st_06_a_delta_with_only_the_tool_output_gives_each_item_once(wire: Wire) -> None:
+    async with serve(CALLS) as served, wire(served) as peer:
+        first = await ask(peer, input="call it")
+        call = response(first)["output"][0]
+        second = await ask(
+            peer,
+            previous_response_id=response(first)["id"],
+            input=[output(call["call_id"], "ok"), {"role": "user", "content": "and?"}],
+        )
 
-            assert [event["type"] for event in repeated] == ["error"]
-            assert repeated[0]["status"] == 400
-            assert repeated[0]["error"]["type"] == "invalid_request_error"
-            assert repeated[0]["error"]["param"] == "input"
-            assert call["id"] in repeated[0]["error"]["message"]
+        items = context(second)
+        assert [item.get("type", "message") for item in items] == [
+            "message",
+            "function_call",
+            "function_call_output",
+            "message",
+        ]
+        assert [call["id"]] == [item["id"] for item in items if item.get("id")]
 
-    run(case())
+
+async def test_st_06_a_delta_that_repeats_the_call_is_refused_by_its_id(wire: Wire) -> None:
+    async with serve(CALLS) as served, wire(served) as peer:
+        first = await ask(peer, input="call it")
+        call = response(first)["output"][0]
+        repeated = await ask(
+            peer,
+            previous_response_id=response(first)["id"],
+            input=[call, output(call["call_id"], "ok")],
+        )
+
+        assert [event["type"] for event in repeated] == ["error"]
+        assert repeated[0]["status"] == 400
+        assert repeated[0]["error"]["type"] == "invalid_request_error"
+        assert repeated[0]["error"]["param"] == "input"
+        assert call["id"] in repeated[0]["error"]["message"]
 
 
-def test_st_08_a_create_without_a_previous_id_begins_a_new_chain(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(CALLS) as served, wire(served) as peer:
-            await ask(peer, input="call it")
-            fresh = await ask(
-                peer,
-                input=[
-                    {"role": "user", "content": "summary: we use port 9"},
-                    {"role": "user", "content": "go on"},
-                ],
-            )
+async def test_st_08_a_create_without_a_previous_id_begins_a_new_chain(wire: Wire) -> None:
+    async with serve(CALLS) as served, wire(served) as peer:
+        await ask(peer, input="call it")
+        fresh = await ask(
+            peer,
+            input=[
+                {"role": "user", "content": "summary: we use port 9"},
+                {"role": "user", "content": "go on"},
+            ],
+        )
 
-            assert said(context(fresh)) == [
-                ("user", "summary: we use port 9"),
-                ("user", "go on"),
-            ]
-
-    run(case())
+        assert said(context(fresh)) == [
+            ("user", "summary: we use port 9"),
+            ("user", "go on"),
+        ]
 
 
 @pytest.mark.needs("line")
-def test_st_09_a_failed_continuation_drops_its_parent_and_the_line_lives(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(COLOURS) as served, wire(served) as peer:
-            parent = response(await ask(peer, input="one"))["id"]
-            bad = await ask(peer, previous_response_id=parent, input=[output("nope", "x")])
-            gone = await ask(peer, previous_response_id=parent, input="hello")
-            alive = await ask(peer, input="hello")
+async def test_st_09_a_failed_continuation_drops_its_parent_and_the_line_lives(wire: Wire) -> None:
+    async with serve(COLOURS) as served, wire(served) as peer:
+        parent = response(await ask(peer, input="one"))["id"]
+        bad = await ask(peer, previous_response_id=parent, input=[output("nope", "x")])
+        gone = await ask(peer, previous_response_id=parent, input="hello")
+        alive = await ask(peer, input="hello")
 
-            assert bad[0]["error"]["message"].startswith("No tool call found")
-            assert gone[0]["status"] == 400
-            assert gone[0]["error"]["code"] == "previous_response_not_found"
-            assert gone[0]["error"]["param"] == "previous_response_id"
-            assert text(alive) == "teal"
-
-    run(case())
+        assert bad[0]["error"]["message"].startswith("No tool call found")
+        assert gone[0]["status"] == 400
+        assert gone[0]["error"]["code"] == "previous_response_not_found"
+        assert gone[0]["error"]["param"] == "previous_response_id"
+        assert text(alive) == "teal"
 
 
-def test_st_09_a_stored_parent_survives_a_failed_continuation(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(COLOURS) as served, wire(served) as peer:
-            parent = response(await ask(peer, store=True, input="one"))["id"]
-            await ask(peer, previous_response_id=parent, input=[output("nope", "x")])
-            again = await ask(peer, previous_response_id=parent, input="hello")
+async def test_st_09_a_stored_parent_survives_a_failed_continuation(wire: Wire) -> None:
+    async with serve(COLOURS) as served, wire(served) as peer:
+        parent = response(await ask(peer, store=True, input="one"))["id"]
+        await ask(peer, previous_response_id=parent, input=[output("nope", "x")])
+        again = await ask(peer, previous_response_id=parent, input="hello")
 
-            assert text(again) == "teal"
-
-    run(case())
+        assert text(again) == "teal"
 
 
 async def _leaves_a_call_open(wire: Wire, words: str, kind: str, answer: str) -> None:
@@ -199,50 +178,44 @@ def test_tl_03_an_open_custom_tool_call_is_named_with_its_kind(wire: Wire) -> No
 
 
 @pytest.mark.needs("lanes")
-def test_mx_05_a_queued_fork_keeps_the_parent_that_its_lane_has_left_behind(wire: Wire) -> None:
+async def test_mx_05_a_queued_fork_keeps_the_parent_that_its_lane_has_left_behind(
+    wire: Wire,
+) -> None:
     slow = {**ECHO_CONTEXT["rules"][0], "id": "slow", "when": {"user_contains": "slow"}}
     script = {
         "models": ["scripted"],
         "rules": [{**slow, "pace": {"ttft_ms": 200}}, *ECHO_CONTEXT["rules"]],
     }
 
-    async def case() -> None:
-        async with serve(script) as served, wire(served) as peer:
-            first = response(await ask(peer, stream_id="m", input="one"))["id"]
-            create = {"type": "response.create", "model": "scripted", "store": False}
-            await peer.send({**create, "stream_id": "f", "input": "slow"})
-            await peer.send(
-                {**create, "stream_id": "f", "previous_response_id": first, "input": "fork"}
-            )
-            await peer.send(
-                {**create, "stream_id": "m", "previous_response_id": first, "input": "on"}
-            )
-            ends: list[Any] = []
-            while len(ends) < 3:
-                event = await peer.receive()
-                if event["type"] == "response.completed":
-                    ends.append((event["stream_id"], said(context([event]))[0::2]))
+    async with serve(script) as served, wire(served) as peer:
+        first = response(await ask(peer, stream_id="m", input="one"))["id"]
+        create = {"type": "response.create", "model": "scripted", "store": False}
+        await peer.send({**create, "stream_id": "f", "input": "slow"})
+        await peer.send(
+            {**create, "stream_id": "f", "previous_response_id": first, "input": "fork"}
+        )
+        await peer.send({**create, "stream_id": "m", "previous_response_id": first, "input": "on"})
+        ends: list[Any] = []
+        while len(ends) < 3:
+            event = await peer.receive()
+            if event["type"] == "response.completed":
+                ends.append((event["stream_id"], said(context([event]))[0::2]))
 
-            assert ends == [
-                ("m", [("user", "one"), ("user", "on")]),
-                ("f", [("user", "slow")]),
-                ("f", [("user", "one"), ("user", "fork")]),
-            ]
-
-    run(case())
+        assert ends == [
+            ("m", [("user", "one"), ("user", "on")]),
+            ("f", [("user", "slow")]),
+            ("f", [("user", "one"), ("user", "fork")]),
+        ]
 
 
 @pytest.mark.needs("lanes")
-def test_mx_05_a_failed_fork_on_another_lane_leaves_the_parent_alone(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(COLOURS) as served, wire(served) as peer:
-            parent = response(await ask(peer, stream_id="m", input="one"))["id"]
-            failed = await ask(
-                peer, stream_id="f2", previous_response_id=parent, input=[output("nope", "x")]
-            )
-            kept = await ask(peer, stream_id="m", previous_response_id=parent, input="on")
+async def test_mx_05_a_failed_fork_on_another_lane_leaves_the_parent_alone(wire: Wire) -> None:
+    async with serve(COLOURS) as served, wire(served) as peer:
+        parent = response(await ask(peer, stream_id="m", input="one"))["id"]
+        failed = await ask(
+            peer, stream_id="f2", previous_response_id=parent, input=[output("nope", "x")]
+        )
+        kept = await ask(peer, stream_id="m", previous_response_id=parent, input="on")
 
-            assert failed[0]["type"] == "error"
-            assert text(kept) == "teal"
-
-    run(case())
+        assert failed[0]["type"] == "error"
+        assert text(kept) == "teal"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.server import Served, run
+from tests.conformance.server import Served
 from tests.conformance.server import serve as serve_behind
 from tests.conformance.wire import Wire, ask, response
 from tests.support.upstream_server import MODEL, Hang, Part, UpstreamServer, streamed, upstream
@@ -27,7 +27,9 @@ async def before(parts: Sequence[Part]) -> AsyncIterator[tuple[UpstreamServer, S
 
 
 @pytest.mark.needs("events", "custom_tools")
-def test_items_of_tools_that_ran_there_are_output_items_and_stay_in_the_chain(wire: Wire) -> None:
+async def test_items_of_tools_that_ran_there_are_output_items_and_stay_in_the_chain(
+    wire: Wire,
+) -> None:
     parts = [
         added("web_search_call", **{**SEARCH, "status": "in_progress"}),
         said("web_search_call.searching", item_id="ws_1", output_index=0),
@@ -38,28 +40,25 @@ def test_items_of_tools_that_ran_there_are_output_items_and_stay_in_the_chain(wi
         ended(used=(7, 9)),
     ]
 
-    async def case() -> None:
-        async with before(parts) as (server, served), wire(served) as peer:
-            events = await ask(peer, model=MODEL, input="one", store=True)
-            made = response(events)
-            search, message = made["output"]
-            assert search == {"type": "web_search_call", **SEARCH}
-            assert message["content"][0]["annotations"] == [NOTE]
-            kinds = [each["type"].removeprefix("response.") for each in events[2:-1]]
-            assert kinds[:2] == ["output_item.added", "output_item.done"]
-            assert "output_text.annotation.added" in kinds
-            again = await ask(peer, model=MODEL, input="two", previous_response_id=made["id"])
-            assert response(again)["status"] == "completed"
-            assert [each["role"] for each in server.bodies[-1]["input"]] == [
-                "user",
-                "assistant",
-                "user",
-            ]
-
-    run(case())
+    async with before(parts) as (server, served), wire(served) as peer:
+        events = await ask(peer, model=MODEL, input="one", store=True)
+        made = response(events)
+        search, message = made["output"]
+        assert search == {"type": "web_search_call", **SEARCH}
+        assert message["content"][0]["annotations"] == [NOTE]
+        kinds = [each["type"].removeprefix("response.") for each in events[2:-1]]
+        assert kinds[:2] == ["output_item.added", "output_item.done"]
+        assert "output_text.annotation.added" in kinds
+        again = await ask(peer, model=MODEL, input="two", previous_response_id=made["id"])
+        assert response(again)["status"] == "completed"
+        assert [each["role"] for each in server.bodies[-1]["input"]] == [
+            "user",
+            "assistant",
+            "user",
+        ]
 
 
-def test_up_01_the_phase_of_a_message_is_kept_both_ways(wire: Wire) -> None:
+async def test_up_01_the_phase_of_a_message_is_kept_both_ways(wire: Wire) -> None:
     parts = [
         added("message", role="assistant", phase="commentary", content=[]),
         text("one"),
@@ -68,41 +67,35 @@ def test_up_01_the_phase_of_a_message_is_kept_both_ways(wire: Wire) -> None:
         ended(),
     ]
 
-    async def case() -> None:
-        async with before(parts) as (server, served), wire(served) as peer:
-            made = response(await ask(peer, model=MODEL, input="one", store=True))
-            assert [each.get("phase") for each in made["output"]] == ["commentary", None]
-            again = [{"role": "user", "content": "one"}, *made["output"]]
-            for message in again:
-                message.pop("id", None)
-            for members in (
-                {"previous_response_id": made["id"], "input": "go on"},
-                {"input": again},
-            ):
-                await ask(peer, model=MODEL, **members)
-                told = server.bodies[-1]["input"]
-                assert [each.get("phase") for each in told[:3]] == [None, "commentary", None]
-
-    run(case())
+    async with before(parts) as (server, served), wire(served) as peer:
+        made = response(await ask(peer, model=MODEL, input="one", store=True))
+        assert [each.get("phase") for each in made["output"]] == ["commentary", None]
+        again = [{"role": "user", "content": "one"}, *made["output"]]
+        for message in again:
+            message.pop("id", None)
+        for members in (
+            {"previous_response_id": made["id"], "input": "go on"},
+            {"input": again},
+        ):
+            await ask(peer, model=MODEL, **members)
+            told = server.bodies[-1]["input"]
+            assert [each.get("phase") for each in told[:3]] == [None, "commentary", None]
 
 
 @pytest.mark.parametrize("second", ["\ude00b", "b"])
-def test_up_03_an_emoji_in_two_chunks_is_one_and_half_of_one_is_u_fffd(
+async def test_up_03_an_emoji_in_two_chunks_is_one_and_half_of_one_is_u_fffd(
     wire: Wire, second: str
 ) -> None:
     parts = [text("a\ud83d"), text(second), ended()]
 
-    async def case() -> None:
-        async with before(parts) as (_, served), wire(served) as peer:
-            made = response(await ask(peer, model=MODEL, input="one"))
-            assert made["status"] == "completed"
-            whole = "a\U0001f600b" if second != "b" else "a\ufffdb"
-            assert made["output"][0]["content"][0]["text"] == whole
-
-    run(case())
+    async with before(parts) as (_, served), wire(served) as peer:
+        made = response(await ask(peer, model=MODEL, input="one"))
+        assert made["status"] == "completed"
+        whole = "a\U0001f600b" if second != "b" else "a\ufffdb"
+        assert made["output"][0]["content"][0]["text"] == whole
 
 
-def test_up_02_null_in_an_item_is_as_if_absent(wire: Wire) -> None:
+async def test_up_02_null_in_an_item_is_as_if_absent(wire: Wire) -> None:
     items = [
         {"role": "user", "content": "one"},
         {"type": "reasoning", "id": None, "summary": []},
@@ -117,32 +110,26 @@ def test_up_02_null_in_an_item_is_as_if_absent(wire: Wire) -> None:
         {"role": "user", "content": "three"},
     ]
 
-    async def case() -> None:
-        async with before([text("fine"), ended()]) as (server, served), wire(served) as peer:
-            made = response(await ask(peer, model=MODEL, input=items))
-            assert made["status"] == "completed"
-            told = server.bodies[-1]["input"]
-            assert [each["content"] for each in told] == ["one", "two", "three"]
-
-    run(case())
+    async with before([text("fine"), ended()]) as (server, served), wire(served) as peer:
+        made = response(await ask(peer, model=MODEL, input=items))
+        assert made["status"] == "completed"
+        told = server.bodies[-1]["input"]
+        assert [each["content"] for each in told] == ["one", "two", "three"]
 
 
-def test_up_04_a_log_probability_of_minus_infinity_fails_no_turn(wire: Wire) -> None:
+async def test_up_04_a_log_probability_of_minus_infinity_fails_no_turn(wire: Wire) -> None:
     entry = {"token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": []}
     never = {**entry, "logprob": float("-inf")}
     parts = [said("output_text.delta", delta="aa", logprobs=[entry, never]), ended()]
 
-    async def case() -> None:
-        async with before(parts) as (_, served), wire(served) as peer:
-            include = ["message.output_text.logprobs"]
-            made = response(await ask(peer, model=MODEL, input="one", include=include))
-            assert made["status"] == "completed"
-            assert made["output"][0]["content"][0]["logprobs"] == [entry]
-
-    run(case())
+    async with before(parts) as (_, served), wire(served) as peer:
+        include = ["message.output_text.logprobs"]
+        made = response(await ask(peer, model=MODEL, input="one", include=include))
+        assert made["status"] == "completed"
+        assert made["output"][0]["content"][0]["logprobs"] == [entry]
 
 
-def test_up_05_no_tokens_are_said_to_be_written_to_a_cache_unless_that_is_stated(
+async def test_up_05_no_tokens_are_said_to_be_written_to_a_cache_unless_that_is_stated(
     wire: Wire,
 ) -> None:
     details = {"cached_tokens": 40, "cache_write_tokens": 0}
@@ -152,39 +139,30 @@ def test_up_05_no_tokens_are_said_to_be_written_to_a_cache_unless_that_is_stated
         said("completed", response={"id": "r", "status": "completed", "usage": used}),
     ]
 
-    async def case() -> None:
-        async with before(parts) as (_, served), wire(served) as peer:
-            made = response(await ask(peer, model=MODEL, input="one"))
-            assert made["usage"]["input_tokens_details"] == details
-
-    run(case())
+    async with before(parts) as (_, served), wire(served) as peer:
+        made = response(await ask(peer, model=MODEL, input="one"))
+        assert made["usage"]["input_tokens_details"] == details
 
 
 @pytest.mark.apart("the union of Open Responses is closed")
-def test_items_that_a_profile_does_not_know_are_left_out_there(wire: Wire) -> None:
+async def test_items_that_a_profile_does_not_know_are_left_out_there(wire: Wire) -> None:
     parts = [item("web_search_call", **SEARCH), text("fine"), ended()]
 
-    async def case() -> None:
-        async with before(parts) as (_, served), wire(served) as peer:
-            made = response(await ask(peer, model=MODEL, input="one"))
-            kinds = [each["type"] for each in made["output"]]
-            known = "custom_tools" in wire.offers
-            assert kinds == (["web_search_call", "message"] if known else ["message"])
-
-    run(case())
+    async with before(parts) as (_, served), wire(served) as peer:
+        made = response(await ask(peer, model=MODEL, input="one"))
+        kinds = [each["type"] for each in made["output"]]
+        known = "custom_tools" in wire.offers
+        assert kinds == (["web_search_call", "message"] if known else ["message"])
 
 
-def test_an_upstream_that_goes_on_past_the_limit_ends_the_response_there(wire: Wire) -> None:
+async def test_an_upstream_that_goes_on_past_the_limit_ends_the_response_there(wire: Wire) -> None:
     parts: list[Part] = [*(text(f" word{at}") for at in range(40)), Hang()]
 
-    async def case() -> None:
-        async with before(parts) as (server, served), wire(served) as peer:
-            made = response(await ask(peer, model=MODEL, input="one", max_output_tokens=16))
-            assert made["status"] == "incomplete"
-            assert made["incomplete_details"] == {"reason": "max_output_tokens"}
-            assert made["usage"]["output_tokens"] == 16
-            told: Any = made["output"][0]["content"][0]["text"]
-            assert told == "".join(f" word{at}" for at in range(16))
-            await server.signal.until(lambda: server.gone == 1)
-
-    run(case())
+    async with before(parts) as (server, served), wire(served) as peer:
+        made = response(await ask(peer, model=MODEL, input="one", max_output_tokens=16))
+        assert made["status"] == "incomplete"
+        assert made["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert made["usage"]["output_tokens"] == 16
+        told: Any = made["output"][0]["content"][0]["text"]
+        assert told == "".join(f" word{at}" for at in range(16))
+        await server.signal.until(lambda: server.gone == 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.server import Served, run
+from tests.conformance.server import Served
 from tests.conformance.server import serve as serve_behind
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, response
 from tests.support.model_server import KEY, model_server
@@ -36,24 +36,21 @@ def text_of(made: Json) -> str:
     return "".join(part["text"] for item in made["output"] for part in item["content"])
 
 
-def test_a_conversation_of_two_turns_finds_its_prefix_cached(
+async def test_a_conversation_of_two_turns_finds_its_prefix_cached(
     wire: Wire, model: tuple[str, str]
 ) -> None:
-    async def case() -> None:
-        async with serve_behind(upstream=model) as served, wire(served) as peer:
-            first = await say(peer, served, input="Tell me about the sea. " * 20)
-            second = await say(peer, served, input="Go on.", previous_response_id=first["id"])
-            for made in (first, second):
-                assert made["status"] in ("completed", "incomplete")
-                assert text_of(made)
-                assert 1 <= made["usage"]["output_tokens"] <= 16
-            usage = second["usage"]
-            assert usage["input_tokens_details"]["cached_tokens"] > 100
-            assert usage["input_tokens"] > first["usage"]["input_tokens"]
-            booked = [row.output_tokens for row in served.rows]
-            assert booked == [each["usage"]["output_tokens"] for each in (first, second)]
-
-    run(case())
+    async with serve_behind(upstream=model) as served, wire(served) as peer:
+        first = await say(peer, served, input="Tell me about the sea. " * 20)
+        second = await say(peer, served, input="Go on.", previous_response_id=first["id"])
+        for made in (first, second):
+            assert made["status"] in ("completed", "incomplete")
+            assert text_of(made)
+            assert 1 <= made["usage"]["output_tokens"] <= 16
+        usage = second["usage"]
+        assert usage["input_tokens_details"]["cached_tokens"] > 100
+        assert usage["input_tokens"] > first["usage"]["input_tokens"]
+        booked = [row.output_tokens for row in served.rows]
+        assert booked == [each["usage"]["output_tokens"] for each in (first, second)]
 
 
 @pytest.mark.needs("line", "lanes")
@@ -62,25 +59,20 @@ def test_a_conversation_of_two_turns_finds_its_prefix_cached(
     [Wanted(mode="responses"), Wanted(mode="completions", tokenizer=find())],
     ids=["responses", "completions"],
 )
-def test_the_other_modes_hold_a_conversation_too(
+async def test_the_other_modes_hold_a_conversation_too(
     wire: Wire, model: tuple[str, str], how: Wanted
 ) -> None:
-    async def case() -> None:
-        async with serve_behind(upstream=model, how=how) as served, wire(served) as peer:
-            short = {"max_output_tokens": 8}
-            first = await say(peer, served, **short, input="Tell me about the sea. " * 6)
-            second = await say(
-                peer, served, input="Go on.", previous_response_id=first["id"], **short
-            )
-            for made in (first, second):
-                assert text_of(made)
-                assert 1 <= made["usage"]["output_tokens"] <= 8
-            assert second["usage"]["input_tokens_details"]["cached_tokens"] > 30
-
-    run(case())
+    async with serve_behind(upstream=model, how=how) as served, wire(served) as peer:
+        short = {"max_output_tokens": 8}
+        first = await say(peer, served, **short, input="Tell me about the sea. " * 6)
+        second = await say(peer, served, input="Go on.", previous_response_id=first["id"], **short)
+        for made in (first, second):
+            assert text_of(made)
+            assert 1 <= made["usage"]["output_tokens"] <= 8
+        assert second["usage"]["input_tokens_details"]["cached_tokens"] > 30
 
 
-def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> None:
+async def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> None:
     schema = {
         "type": "object",
         "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
@@ -89,35 +81,31 @@ def test_an_answer_keeps_to_its_schema(wire: Wire, model: tuple[str, str]) -> No
     }
     form = {"type": "json_schema", "name": "person", "schema": schema, "strict": True}
 
-    async def case() -> None:
-        async with serve_behind(upstream=model) as served, wire(served) as peer:
-            made = await say(
-                peer,
-                served,
-                input="Invent a person.",
-                text={"format": form},
-                max_output_tokens=64,
-            )
-            assert made["status"] == "completed"
-            assert json.loads(text_of(made)).keys() == {"age"}
-
-    run(case())
+    async with serve_behind(upstream=model) as served, wire(served) as peer:
+        made = await say(
+            peer,
+            served,
+            input="Invent a person.",
+            text={"format": form},
+            max_output_tokens=64,
+        )
+        assert made["status"] == "completed"
+        assert json.loads(text_of(made)).keys() == {"age"}
 
 
-def test_a_prompt_that_is_too_long_is_one_typed_error(wire: Wire, model: tuple[str, str]) -> None:
-    async def case() -> None:
-        async with serve_behind(upstream=model) as served, wire(served) as peer:
-            (engine,) = served.services.engines.values()
-            await peer.send(
-                {
-                    "type": "response.create",
-                    "model": engine.models()[0].id,
-                    "store": False,
-                    "input": "word " * 6000,
-                }
-            )
-            (error,) = await collect(peer)
-            assert error["error"]["code"] == "context_length_exceeded"
-            assert text_of(await say(peer, served, input="Say hello."))
-
-    run(case())
+async def test_a_prompt_that_is_too_long_is_one_typed_error(
+    wire: Wire, model: tuple[str, str]
+) -> None:
+    async with serve_behind(upstream=model) as served, wire(served) as peer:
+        (engine,) = served.services.engines.values()
+        await peer.send(
+            {
+                "type": "response.create",
+                "model": engine.models()[0].id,
+                "store": False,
+                "input": "word " * 6000,
+            }
+        )
+        (error,) = await collect(peer)
+        assert error["error"]["code"] == "context_length_exceeded"
+        assert text_of(await say(peer, served, input="Say hello."))

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import asdict
 
-from tests.conformance.server import Served, run, serve
+from tests.conformance.server import Served, serve
 from tests.conformance.wire import WIRES, Json, Peer, Wire, ask, collect, response
 from tieline_server.core.booking import Booking
 from tieline_server.engines.bpe import shipped
@@ -71,37 +71,31 @@ async def three_turns(peer: Peer, **members: Any) -> list[Json]:
     return answers
 
 
-def test_us_01_each_turn_of_a_line_has_a_row_with_all_of_its_tokens(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            answers = await three_turns(peer)
+async def test_us_01_each_turn_of_a_line_has_a_row_with_all_of_its_tokens(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        answers = await three_turns(peer)
 
-            assert [row.response_id for row in served.rows] == [each["id"] for each in answers]
-            assert [counts(row) for row in served.rows] == [(100, 60, 20, 5)] * 3
-            assert [used(each) for each in answers] == [(100, 60, 20, 5)] * 3
-            (name,) = (name for name, each in WIRES.items() if each.connect is wire.connect)
-            assert {row.transport for row in served.rows} == {name.removeprefix("open-")}
-            (total,) = await served.ledger.usage(Question(by="model"))
-            assert (total.group, total.responses) == ("scripted", 3)
-            assert counts(total) == (300, 180, 60, 15)
-
-    run(case())
+        assert [row.response_id for row in served.rows] == [each["id"] for each in answers]
+        assert [counts(row) for row in served.rows] == [(100, 60, 20, 5)] * 3
+        assert [used(each) for each in answers] == [(100, 60, 20, 5)] * 3
+        (name,) = (name for name, each in WIRES.items() if each.connect is wire.connect)
+        assert {row.transport for row in served.rows} == {name.removeprefix("open-")}
+        (total,) = await served.ledger.usage(Question(by="model"))
+        assert (total.group, total.responses) == ("scripted", 3)
+        assert counts(total) == (300, 180, 60, 15)
 
 
-def test_us_01_the_same_turns_have_the_same_rows_on_every_transport() -> None:
+async def test_us_01_the_same_turns_have_the_same_rows_on_every_transport() -> None:
     async def rows(wire: Wire) -> list[Any]:
         async with serve(SCRIPT) as served, wire(served) as peer:
             await three_turns(peer, store=True)
             return [comparable(row) for row in served.rows]
 
-    async def case() -> None:
-        found = {name: await rows(wire) for name, wire in WIRES.items()}
-        expected = found["websocket"]
+    found = {name: await rows(wire) for name, wire in WIRES.items()}
+    expected = found["websocket"]
 
-        assert len(expected) == 3
-        assert found == dict.fromkeys(WIRES, expected)
-
-    run(case())
+    assert len(expected) == 3
+    assert found == dict.fromkeys(WIRES, expected)
 
 
 async def begin(peer: Peer, *, deltas: int) -> str:
@@ -127,51 +121,42 @@ def only_row(served: Served) -> Booking:
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("events")
-def test_us_03_a_peer_that_leaves_is_booked_what_was_sampled_for_it(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await begin(peer, deltas=10)
-            await peer.abort()
-            await served.signal.until(lambda: served.engine.running == 0)
+async def test_us_03_a_peer_that_leaves_is_booked_what_was_sampled_for_it(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await begin(peer, deltas=10)
+        await peer.abort()
+        await served.signal.until(lambda: served.engine.running == 0)
 
-            row = only_row(served)
-            assert (row.outcome, row.stored) == ("disconnected", False)
-            assert row.output_tokens >= 10
-
-    run(case())
+        row = only_row(served)
+        assert (row.outcome, row.stored) == ("disconnected", False)
+        assert row.output_tokens >= 10
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("events", "cancel_by_id")
-def test_us_03_a_cancel_by_id_books_what_its_terminal_event_says(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            cut = await peer.cancel(await begin(peer, deltas=10))
-            end = response(await collect(peer))
+async def test_us_03_a_cancel_by_id_books_what_its_terminal_event_says(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        cut = await peer.cancel(await begin(peer, deltas=10))
+        end = response(await collect(peer))
 
-            row = only_row(served)
-            assert (row.outcome, row.response_id) == ("cancelled", end["id"])
-            assert cut["status"] == end["status"] == "cancelled"
-            assert used(cut) == used(end) == counts(row)
-            assert row.output_tokens >= 10
-
-    run(case())
+        row = only_row(served)
+        assert (row.outcome, row.response_id) == ("cancelled", end["id"])
+        assert cut["status"] == end["status"] == "cancelled"
+        assert used(cut) == used(end) == counts(row)
+        assert row.output_tokens >= 10
 
 
 @UP_TO_THE_CLOCK
 @pytest.mark.needs("cancel")
-def test_us_03_a_cancel_on_the_line_books_what_its_terminal_event_says(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve(SCRIPT) as served, wire(served) as peer:
-            await begin(peer, deltas=10)
-            await peer.send({"type": "response.cancel"})
-            end = response(await collect(peer))
+async def test_us_03_a_cancel_on_the_line_books_what_its_terminal_event_says(wire: Wire) -> None:
+    async with serve(SCRIPT) as served, wire(served) as peer:
+        await begin(peer, deltas=10)
+        await peer.send({"type": "response.cancel"})
+        end = response(await collect(peer))
 
-            row = only_row(served)
-            assert row.outcome == "cancelled"
-            assert used(end) == counts(row)
-
-    run(case())
+        row = only_row(served)
+        assert row.outcome == "cancelled"
+        assert used(end) == counts(row)
 
 
 def words(tokens: int) -> str:
@@ -184,26 +169,23 @@ def words(tokens: int) -> str:
 
 
 @pytest.mark.needs("warm_up")
-def test_us_04_a_warm_up_has_a_row_of_its_own_and_its_turn_reports_it_as_cached(
+async def test_us_04_a_warm_up_has_a_row_of_its_own_and_its_turn_reports_it_as_cached(
     wire: Wire,
 ) -> None:
-    async def case() -> None:
-        async with serve() as served, wire(served) as peer:
-            # A user message takes four tokens beside its text.
-            warm = response(await ask(peer, input=words(86), generate=False))
-            turn = response(await ask(peer, previous_response_id=warm["id"], input="go on"))
+    async with serve() as served, wire(served) as peer:
+        # A user message takes four tokens beside its text.
+        warm = response(await ask(peer, input=words(86), generate=False))
+        turn = response(await ask(peer, previous_response_id=warm["id"], input="go on"))
 
-            first, second = served.rows
-            assert (first.kind, first.response_id, counts(first)) == (
-                "prewarm",
-                warm["id"],
-                (90, 0, 0, 0),
-            )
-            assert (second.kind, second.cached_tokens) == ("turn", 90)
-            assert second.input_tokens > 90
-            assert [used(warm), used(turn)] == [counts(first), counts(second)]
-            (total,) = await served.ledger.usage(Question(by="key"))
-            session = map(sum, zip(used(warm), used(turn), strict=True))
-            assert counts(total) == tuple(session)
-
-    run(case())
+        first, second = served.rows
+        assert (first.kind, first.response_id, counts(first)) == (
+            "prewarm",
+            warm["id"],
+            (90, 0, 0, 0),
+        )
+        assert (second.kind, second.cached_tokens) == ("turn", 90)
+        assert second.input_tokens > 90
+        assert [used(warm), used(turn)] == [counts(first), counts(second)]
+        (total,) = await served.ledger.usage(Question(by="key"))
+        session = map(sum, zip(used(warm), used(turn), strict=True))
+        assert counts(total) == tuple(session)

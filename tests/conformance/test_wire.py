@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.server import run, serve
+from tests.conformance.server import serve
 from tests.conformance.wire import OFFERS, WIRES, Json, Wire, ask, offering, response
 
 
@@ -35,40 +35,34 @@ ASKED: list[tuple[str, Json, str]] = [
 
 @pytest.mark.apart("what is not offered is the point")
 @pytest.mark.parametrize(("offer", "members", "param"), ASKED, ids=[offer for offer, *_ in ASKED])
-def test_what_a_transport_does_not_offer_is_refused_by_name(
+async def test_what_a_transport_does_not_offer_is_refused_by_name(
     wire: Wire, offer: str, members: Json, param: str
 ) -> None:
-    async def case() -> None:
-        async with serve() as served, wire(served) as peer:
-            create = {"type": "response.create", "model": "scripted", "input": "hi"}
-            await peer.send({**create, "store": True, **members})
-            first = await peer.receive()
-            if offer in wire.offers:
-                assert first["type"] == "response.created" or "events" not in wire.offers
-                return
-            assert (first["type"], first["status"]) == ("error", 400)
-            assert first["error"]["code"] == "unsupported_parameter"
-            assert first["error"]["param"].partition("[")[0] == param
-
-    run(case())
+    async with serve() as served, wire(served) as peer:
+        create = {"type": "response.create", "model": "scripted", "input": "hi"}
+        await peer.send({**create, "store": True, **members})
+        first = await peer.receive()
+        if offer in wire.offers:
+            assert first["type"] == "response.created" or "events" not in wire.offers
+            return
+        assert (first["type"], first["status"]) == ("error", 400)
+        assert first["error"]["code"] == "unsupported_parameter"
+        assert first["error"]["param"].partition("[")[0] == param
 
 
 @pytest.mark.apart("what is not offered is the point")
 @pytest.mark.needs("messages")
-def test_an_event_that_a_line_does_not_offer_is_one_that_it_does_not_know(wire: Wire) -> None:
-    async def case() -> None:
-        async with serve() as served, wire(served) as peer:
-            done = response(await ask(peer, input="hi"))["id"]
-            for offer, message in (
-                ("cancel", {"type": "response.cancel"}),
-                ("steer", {"type": "response.steer", "previous_response_id": done, "input": "x"}),
-                ("append", {"type": "response.append", "input": []}),
-            ):
-                if offer not in wire.offers:
-                    await peer.send(message)
-                    refused = await peer.receive()
-                    assert (refused["type"], refused["status"]) == ("error", 400), refused
-                    assert refused["error"]["code"] in ("invalid_event", "unsupported_parameter")
-            assert (await ask(peer, input="still?"))[-1]["type"] == "response.completed"
-
-    run(case())
+async def test_an_event_that_a_line_does_not_offer_is_one_that_it_does_not_know(wire: Wire) -> None:
+    async with serve() as served, wire(served) as peer:
+        done = response(await ask(peer, input="hi"))["id"]
+        for offer, message in (
+            ("cancel", {"type": "response.cancel"}),
+            ("steer", {"type": "response.steer", "previous_response_id": done, "input": "x"}),
+            ("append", {"type": "response.append", "input": []}),
+        ):
+            if offer not in wire.offers:
+                await peer.send(message)
+                refused = await peer.receive()
+                assert (refused["type"], refused["status"]) == ("error", 400), refused
+                assert refused["error"]["code"] in ("invalid_event", "unsupported_parameter")
+        assert (await ask(peer, input="still?"))[-1]["type"] == "response.completed"
