@@ -8,22 +8,20 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from tieline_server.core.transitions import LANES, LINES
-from tieline_server.core.turns import TURNS
+from tieline_server.core.tables import CONNECTIONS, LANES, TURNS
 
 PAGE = Path(__file__).with_name("state-machines.md")
 
 INTRO = """# State machines
 
-Made from the tables in `server/tieline_server/core/turns.py` and `transitions.py` by
-`docs/state_machines.py`.
-Each arrow names the input and the action; inputs that change nothing are left out.
+Made from the tables in `server/tieline_server/core/tables.py` by `docs/state_machines.py`.
+Each arrow names the input and the action; the inputs that a state ignores are left out.
 """
 
 _CHARTS = (
     ("A turn: the life of one response", TURNS),
     ("A lane: a first-in first-out queue of turns", LANES),
-    ("A line: one connection", LINES),
+    ("A connection", CONNECTIONS),
 )
 
 Table = Mapping[tuple[str, str], tuple[str, str]]
@@ -33,10 +31,7 @@ def chart(table: Table) -> str:
     """One table as a Mermaid state diagram."""
     arrows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (state, what), (action, following) in table.items():
-        if action == "ignore" and following == state:
-            continue
-        label = what if action == "ignore" else f"{what}: {action}"
-        arrows[state, following].append(label)
+        arrows[state, following].append(f"{what}: {action}")
     first = next(iter(table))[0]
     lines = [f"    [*] --> {first}"]
     lines += [

@@ -55,7 +55,7 @@ from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import SettingsCache
 from tieline_server.core.share import Share
 from tieline_server.core.snapshot import snapshot
-from tieline_server.core.transitions import INPUTS, LINES, LineInput, LineState
+from tieline_server.core.tables import CONNECTIONS, INPUTS, ConnectionInput, ConnectionState
 from tieline_server.core.turn import Turn
 
 _SAMPLING: Final = frozenset({"sampling", "steered"})
@@ -91,7 +91,7 @@ class Connection:
         self.driver: Any = driver
         """Who drives it: a turn's jobs report there, wherever the turn has moved."""
         self.id = new_id(ids.CONNECTION)
-        self.state: LineState = "open"
+        self.state: ConnectionState = "open"
         self.heard = False
         """Whether the client has said anything: only its first message may start a session."""
         self.outgoing = Outgoing(merge_from=limits.merge_from if merge else None, wake=wake)
@@ -292,10 +292,12 @@ class Connection:
         """What a heartbeat says: the liveliest of the lanes."""
         return self._lanes.phase
 
-    def handle(self, what: LineInput, *args: object) -> None:
-        """Runs the row of (state, ``what``)."""
-        action, self.state = LINES[self.state, what]
-        getattr(self, action)(*args)
+    def handle(self, what: ConnectionInput, *args: object) -> None:
+        """Runs the row of (state, ``what``); what the state ignores has none."""
+        row = CONNECTIONS.get((self.state, what))
+        if row is not None:
+            action, self.state = row
+            getattr(self, action)(*args)
 
     # Host of turns.
 
@@ -304,9 +306,6 @@ class Connection:
         return f"{self.id}/{lane or ''}"
 
     # Actions of the table.
-
-    def ignore(self, *_: object) -> None:
-        """Late, or needs no answer."""
 
     def start_session(self, start: SessionStart, _principal: Principal) -> None:
         """The client says what it can take; the answer says what the server offers."""
@@ -543,7 +542,6 @@ class Connection:
             if turn is None:
                 lane.handle("next")
             elif turn.ended:
-                lane.current = None
                 lane.handle("end")
                 self._after(turn, lane)
             elif turn.state == "held" and self.state == "ending":

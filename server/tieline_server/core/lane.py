@@ -10,9 +10,8 @@ from tieline_server.core.effects import Principal
 from tieline_server.core.history import ChainNode
 from tieline_server.core.limits import size_of
 from tieline_server.core.settings import Settings, SettingsCache
-from tieline_server.core.transitions import LANES, LaneInput, LaneState
+from tieline_server.core.tables import LANES, LaneInput, LaneState, TurnState
 from tieline_server.core.turn import Host, Turn
-from tieline_server.core.turns import TurnState
 
 
 class Lane:
@@ -30,9 +29,11 @@ class Lane:
         self._host = host
 
     def handle(self, what: LaneInput, *args: object) -> None:
-        """Runs the row of (state, ``what``)."""
-        action, self.state = LANES[self.state, what]
-        getattr(self, action)(*args)
+        """Runs the row of (state, ``what``); what the state ignores has none."""
+        row = LANES.get((self.state, what))
+        if row is not None:
+            action, self.state = row
+            getattr(self, action)(*args)
 
     def turns(self) -> Iterator[Turn]:
         """The running turn, then those that wait."""
@@ -116,8 +117,12 @@ class Lane:
 
     # Actions of the table.
 
-    def ignore(self, *_: object) -> None:
-        """Only the state changes."""
+    def follow_turn(self) -> None:
+        """Its turn became held, or goes on: the lane's state says so, and that is all."""
+
+    def free(self) -> None:
+        """Its turn has ended, or went elsewhere."""
+        self.current = None
 
     def enqueue(self, turn: Turn) -> None:
         """The create takes its place in the queue. What may wait there is counted."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def part(turn: "Turn", lane: "Lane") -> None:
     """The turn runs on without its connection, until another connection takes it."""
     host = turn.host
-    lane.current = None
     lane.handle("end")
     if turn in host.waiting:
         host.waiting.remove(turn)

@@ -55,8 +55,8 @@ from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.share import Share
 from tieline_server.core.snapshot import snapshot
 from tieline_server.core.steering import Steers
+from tieline_server.core.tables import TURNS, TurnInput, TurnState
 from tieline_server.core.turn_holdings import TurnHoldings
-from tieline_server.core.turns import TURNS, TurnInput, TurnState
 from tieline_server.core.usage_counter import UsageCounter
 
 _MARKS: Final = frozenset({Accepted, Finish})
@@ -158,9 +158,11 @@ class Turn:
         self._size: int | None = None
 
     def handle(self, what: TurnInput, *args: Any) -> None:
-        """Runs the row of (state, ``what``)."""
-        action, self.state = TURNS[self.state, what]
-        getattr(self, action)(*args)
+        """Runs the row of (state, ``what``); what the state ignores has none."""
+        row = TURNS.get((self.state, what))
+        if row is not None:
+            action, self.state = row
+            getattr(self, action)(*args)
 
     @property
     def size(self) -> int:
@@ -239,9 +241,6 @@ class Turn:
         self.handle("fail" if self.announced else "refuse", error)
 
     # Actions of the table.
-
-    def ignore(self, *_: object) -> None:
-        """The input is late or cannot matter here."""
 
     def resolve(
         self, tip: ChainHead | None = None, found: Mapping[str, Item] | None = None

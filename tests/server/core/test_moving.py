@@ -12,8 +12,8 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.deltas import Finish, TextDelta
 from tieline_server.core.limits import Limits
+from tieline_server.core.tables import TurnInput, TurnState
 from tieline_server.core.turn import Turn
-from tieline_server.core.turns import TurnInput, TurnState
 
 
 def line_of(**members: Any) -> Lockstep:
