@@ -13,7 +13,7 @@ from typing import Protocol
 from tieline.events import Event
 from tieline.requests import Request, Resume
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 
 
 class Link(Protocol):

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline.errors import ApiError, TielineError
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 
 RECHECK: Final = 1.0
 """Seconds between two looks at the file."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tieline_server.core.effects import TurnRecord
+from tieline_server.core.values import TurnRecord
 from tieline_server.guards.base import Counts
 
 BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable
 from typing import Final
 
 from tieline.errors import ApiError, TielineError
-from tieline_server.core.effects import Resolved
+from tieline_server.core.values import Resolved
 
 RETRY_AFTER: Final = 1.0
 """Seconds after which an engine that is awaited may have come."""

@@ -19,7 +19,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from tieline.errors import ERRORS, how_to_install
-from tieline_server.core.effects import TurnRecord
+from tieline_server.core.values import TurnRecord
 from tieline_server.metrics import BUCKETS, Numbers, model_of
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from tests.support.brief_model import BriefModel
 from tests.support.scripted_chat import scripted_chat
 from tests.support.signal import Signal
 from tieline.ids import IdSource
-from tieline_server.core.booking import Booking
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Delta
-from tieline_server.core.effects import Prompt, Resolved, TurnRecord
+from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES, Profile
+from tieline_server.core.values import Booking, Resolved, TurnRecord
 from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from tests.conformance.server import Served, serve
 from tests.conformance.wire import WIRES, Json, Peer, Wire, ask, collect, response
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 from tieline_server.engines.bpe import shipped
 from tieline_server.ledger.base import Question, Sum
 

@@ -32,6 +32,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.replay_log import ReplayLog, ReplayLogs
 from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
+from tieline_server.core.values import TurnRecord
 
 LANES = [None, "a", "b"]
 WINDOW = 120.0
@@ -134,7 +135,7 @@ class World:
         self.last: dict[str, int] = {}
         """Response -> the last number that its latest reader saw."""
         self.asked: list[tuple[Lockstep, effects.Follow]] = []
-        self.records: list[effects.TurnRecord] = []
+        self.records: list[TurnRecord] = []
         self.released: list[str] = []
         self.left: set[str] = set()
         """Responses that have left a line on which they ran: its reader hears no more of them."""

@@ -23,7 +23,7 @@ from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_client import connect
 from tieline_server.app import Signals, limits_of, opened, serve
 from tieline_server.config import PREFIX, Config, ConfigError
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.guards.base import GuardError
 from tieline_server.keys import KeyFileError
 from tieline_server.ledger.sql import SqlLedger

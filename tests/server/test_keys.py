@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tieline.errors import ApiError
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.keys import ADDRESSES, KeyFileError, Keys, Refusals, read
 
 

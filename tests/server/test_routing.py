@@ -3,7 +3,7 @@
 import pytest
 
 from tieline.errors import ApiError
-from tieline_server.core.effects import Resolved
+from tieline_server.core.values import Resolved
 from tieline_server.routing import ALL, ModelCatalog, RoutingError
 
 SMALL = Resolved(model="small", engine="llama")

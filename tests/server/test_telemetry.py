@@ -20,7 +20,7 @@ from tests.support.otlp_collector import collecting
 from tests.support.records import turn
 from tieline.errors import how_to_install
 from tieline_server import telemetry
-from tieline_server.core.effects import TurnRecord
+from tieline_server.core.values import TurnRecord
 from tieline_server.telemetry import Signals, Telemetry, make_logger, signals_from_environment
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -16,7 +16,8 @@ from tieline.items import Item
 from tieline_server.core import sealed
 from tieline_server.core.compaction import TAIL
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
-from tieline_server.core.effects import Principal, Prompt
+from tieline_server.core.effects import Prompt
+from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.ledger.base import Question
 from tieline_server.windows import Compacted, compact

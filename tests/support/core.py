@@ -22,12 +22,12 @@ from tieline.responses import Response
 from tieline_server.core import effects
 from tieline_server.core.connection import Connection
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
-from tieline_server.core.effects import Principal, Resolved, Saved, TurnRecord
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history import ChainNode, Saved
 from tieline_server.core.limits import Limits, size_of
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
+from tieline_server.core.values import Principal, Resolved, TurnRecord
 from tieline_server.routing import ModelCatalog
 from tieline_server.sealing import Keyring
 

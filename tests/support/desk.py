@@ -11,7 +11,7 @@ from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Request, Resume
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 
 
 def not_found() -> ApiError:

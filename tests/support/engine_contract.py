@@ -24,9 +24,10 @@ from tieline_server.core.deltas import (
     ItemEnd,
     TextDelta,
 )
-from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import SettingsCache, settle
+from tieline_server.core.values import Work
 from tieline_server.engines.base import Engine
 
 WEATHER: dict[str, Any] = {

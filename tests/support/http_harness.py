@@ -15,9 +15,9 @@ from tests.support.http_client import Connection
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
 from tieline_server.core.budget import Budget
-from tieline_server.core.effects import Resolved, TurnRecord
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.core.values import Resolved, TurnRecord
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger

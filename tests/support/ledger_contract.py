@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tieline_server.core.booking import Booking
-from tieline_server.core.effects import Outcome
+from tieline_server.core.values import Booking, Outcome
 from tieline_server.ledger.base import By, Ledger, Question, Sum
 
 Scenario = Callable[[Ledger], Awaitable[None]]

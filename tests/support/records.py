@@ -3,7 +3,7 @@
 from typing import Any
 
 from tieline.responses import Usage
-from tieline_server.core.effects import Times, TurnRecord, Work
+from tieline_server.core.values import Times, TurnRecord, Work
 
 
 def turn(**changes: Any) -> TurnRecord:

@@ -14,12 +14,13 @@ from tests.support.core import LOCAL, catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
 from tieline.requests import Resume
-from tieline_server.core.booking import Booking
 from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
-from tieline_server.core.effects import Principal, Prompt, Saved, TurnRecord
+from tieline_server.core.effects import Prompt
+from tieline_server.core.history import Saved
 from tieline_server.core.limits import Limits
 from tieline_server.core.replay_log import ReplayLog
+from tieline_server.core.values import Booking, Principal, TurnRecord
 from tieline_server.engines.base import Model
 from tieline_server.journals.memory import MemoryJournal
 from tieline_server.ledger.memory import MemoryLedger

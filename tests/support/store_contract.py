@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tieline.items import Item, Opened, decode, decode_input
 from tieline.responses import Response
-from tieline_server.core.booking import Booking
-from tieline_server.core.effects import Discard, Keep, Saved
-from tieline_server.core.history import ChainHead, ChainNode
+from tieline_server.core.effects import Discard, Keep
+from tieline_server.core.history import ChainHead, ChainNode, Saved
+from tieline_server.core.values import Booking
 from tieline_server.stores.base import ResponseStore
 
 Scenario = Callable[[ResponseStore], Awaitable[None]]

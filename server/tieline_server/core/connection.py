@@ -30,19 +30,9 @@ from tieline_server.core import moving, reading, refusals, steering
 from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
-from tieline_server.core.effects import (
-    CancelSource,
-    Catalog,
-    Close,
-    Effect,
-    Outlive,
-    Principal,
-    Release,
-    Saved,
-    Work,
-)
+from tieline_server.core.effects import CancelSource, Close, Effect, Outlive, Release
 from tieline_server.core.finish import CANCELLED, DRAINED
-from tieline_server.core.history import ChainHead
+from tieline_server.core.history import ChainHead, Saved
 from tieline_server.core.lane import Lane
 from tieline_server.core.lanes import Lanes
 from tieline_server.core.latest_responses import LatestResponses
@@ -57,6 +47,7 @@ from tieline_server.core.share import Share
 from tieline_server.core.snapshot import snapshot
 from tieline_server.core.tables import CONNECTIONS, INPUTS, ConnectionInput, ConnectionState
 from tieline_server.core.turn import Turn
+from tieline_server.core.values import Catalog, Principal, Work
 
 _SAMPLING: Final = frozenset({"sampling", "steered"})
 _RECENT: Final = 256

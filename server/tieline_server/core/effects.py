@@ -5,110 +5,20 @@ back through the methods of :class:`~tieline_server.core.connection.Connection`.
 driver what it must call next.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Cancel
-from tieline.responses import Response, Usage
-from tieline_server.core.history import ChainHead, ChainNode
+from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.values import TurnRecord, Work
 
 if TYPE_CHECKING:
     from tieline_server.core.replay_log import ReplayLog
     from tieline_server.core.settings import Settings
     from tieline_server.core.turn import Turn
-
-Outcome = Literal["completed", "incomplete", "cancelled", "failed", "disconnected", "refused"]
-
-
-class Work(Struct):
-    """Bytes handled so far on a connection, by stage: what "a turn costs what is new" is proved
-    with.
-
-    ``decode``: request bytes parsed. ``validate``: settings and items checked. ``render``: JSON
-    of items turned into tokens or fragments. ``encode``: bytes of events built.
-    What is reused counts nowhere.
-    """
-
-    decode: int = 0
-    validate: int = 0
-    render: int = 0
-    encode: int = 0
-
-    @property
-    def total(self) -> int:
-        """All stages together."""
-        return self.decode + self.validate + self.render + self.encode
-
-    def copy(self) -> "Work":
-        """The counters as they stand."""
-        return Work(self.decode, self.validate, self.render, self.encode)
-
-    def since(self, before: "Work") -> "Work":
-        """What was done after ``before`` was copied."""
-        return Work(
-            self.decode - before.decode,
-            self.validate - before.validate,
-            self.render - before.render,
-            self.encode - before.encode,
-        )
-
-
-class Caller(Struct, frozen=True, kw_only=True):
-    """The call by which somebody asks, as a log names it; what it says decides nothing."""
-
-    request_id: str
-    client_request_id: str | None = None
-    """The client's own name of it."""
-    address: str = ""
-
-
-class Principal(Struct, frozen=True, kw_only=True):
-    """Who asks: the owner of chains, and the models that the key may use (None: all)."""
-
-    owner: str = "local"
-    models: frozenset[str] | None = None
-    caller: Caller | None = None
-
-
-class Defaults(Struct, frozen=True, kw_only=True):
-    """What a model's settings say where a create says nothing."""
-
-    reasoning_effort: str | None = None
-    max_output_tokens: int | None = None
-
-
-class Resolved(Struct, frozen=True, kw_only=True):
-    """A model name resolved: the public name, its engine, and what it can do."""
-
-    model: str
-    engine: str
-    steering: bool = True
-    target: str | None = None
-    """The engine's own name of it, where that is another."""
-    defaults: Defaults = Defaults()
-    price: Mapping[str, float] | None = None
-    """Per million tokens, where the settings say one."""
-
-    @property
-    def served(self) -> str:
-        """The name that its engine knows."""
-        return self.target or self.model
-
-
-class Catalog(Protocol):
-    """Which models there are. Pure: a table lookup."""
-
-    def resolve(self, name: str | None) -> Resolved | None:
-        """The model of this name, the default one for None, or None when there is no such."""
-        ...
-
-    def entries(self) -> tuple[Resolved, ...]:
-        """All of them, the default one first."""
-        ...
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -213,18 +123,6 @@ class Stop(Struct, frozen=True):
     turn: "Turn"
 
 
-class Saved(Struct, frozen=True, kw_only=True):
-    """A response as a store keeps it."""
-
-    response: Response
-    tip: ChainHead
-    owner: str
-    input_from: ChainNode | None
-    """The link before the response's own input; None for the first of a chain."""
-    terminal: int | None = None
-    """The number of its terminal event where its events are kept; None where they are not."""
-
-
 class Keep(Struct, frozen=True):
     """Items that have joined the chain of a response which will be stored; nobody waits.
 
@@ -253,51 +151,7 @@ class Save(Struct, frozen=True):
 
     turn: "Turn"
     record: Saved
-    booking: "TurnRecord"
-
-
-class Times(Struct, frozen=True, kw_only=True):
-    """When a turn ran, in seconds on the driver's clock, and where its time went."""
-
-    started_at: float
-    """When the create was received."""
-    ended_at: float
-    first_token_at: float | None
-    phases: Callable[[], dict[str, int]]
-    """Microseconds by phase (wire.md 3.4.4), worked out where somebody asks."""
-
-
-# A call with more than 15 keywords packs them into a dictionary, which costs four times as much.
-class TurnRecord(Struct, frozen=True, kw_only=True):
-    """What one turn was: for the log, the ledger, metrics and spans. Never content."""
-
-    response_id: str
-    previous_response_id: str | None
-    owner: str
-    model: str
-    """What was asked for or resolved; see ``public_model``."""
-    lane: str | None
-    outcome: Outcome
-    kind: Literal["turn", "prewarm", "compaction"]
-    reason: str | None
-    error_code: str | None
-    usage: Usage
-    times: Times
-    trace_context: dict[str, str] | None
-    work: Work
-    """The connection's work during this turn; what of its events is encoded later is not in it."""
-    store: bool
-    events: int
-    """Events of the response, merged ones counted once."""
-    caller: Caller | None = None
-    """The call that asked for it."""
-    settled: bool = True
-    """Whether its model and settings were settled: its turn on the lane had come."""
-
-    @property
-    def public_model(self) -> str:
-        """The model's public name, or "" where ``model`` may be any word of the client's."""
-        return self.model if self.settled and self.outcome != "refused" else ""
+    booking: TurnRecord
 
 
 class Record(Struct, frozen=True):

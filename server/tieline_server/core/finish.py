@@ -7,10 +7,11 @@ from msgspec import UNSET, UnsetType
 from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
-from tieline_server.core.effects import Outcome, Record, Save, Saved
-from tieline_server.core.history import NO_CALLS, ChainHead
+from tieline_server.core.effects import Record, Save
+from tieline_server.core.history import NO_CALLS, ChainHead, Saved
 from tieline_server.core.record import record_of
 from tieline_server.core.snapshot import snapshot
+from tieline_server.core.values import Outcome
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn

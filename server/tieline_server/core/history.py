@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from tieline.items import SEALABLE, Item
+from tieline.responses import Response
 from tieline_server.core import sealed
 
 T = TypeVar("T")
@@ -255,3 +256,15 @@ class ChainHead(Struct, frozen=True, eq=False, gc=False):
     segment: ChainNode
     owner: str
     settings: object
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A response as a store keeps it."""
+
+    response: Response
+    tip: ChainHead
+    owner: str
+    input_from: ChainNode | None
+    """The link before the response's own input; None for the first of a chain."""
+    terminal: int | None = None
+    """The number of its terminal event where its events are kept; None where they are not."""

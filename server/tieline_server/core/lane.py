@@ -6,12 +6,12 @@ from typing import Final, get_args
 
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create
-from tieline_server.core.effects import Principal
 from tieline_server.core.history import ChainNode
 from tieline_server.core.limits import size_of
 from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.tables import LANES, LaneInput, LaneState, TurnState
 from tieline_server.core.turn import Host, Turn
+from tieline_server.core.values import Principal
 
 
 class Lane:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tieline_server.core.effects import Outcome, Times, TurnRecord
+from tieline_server.core.values import Outcome, Times, TurnRecord
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn

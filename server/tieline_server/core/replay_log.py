@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tieline.events import LifecycleEvent
 from tieline.responses import Response
 from tieline_server.core.budget import Budget
-from tieline_server.core.effects import Outcome, Saved
 from tieline_server.core.event_log import EventLog, EventLogs
-from tieline_server.core.history import ChainHead, ChainNode
+from tieline_server.core.history import ChainHead, ChainNode, Saved
 from tieline_server.core.latest_responses import LatestResponses
 from tieline_server.core.snapshot import so_far
+from tieline_server.core.values import Outcome
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn

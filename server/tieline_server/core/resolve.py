@@ -10,11 +10,12 @@ from tieline.errors import ApiError
 from tieline.items import SEALABLE, Item
 from tieline.requests import Append
 from tieline_server.core import ignored, input_checks, sealed
-from tieline_server.core.effects import Catalog, Principal, Prompt, Resolved
+from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.input_items import read_input
 from tieline_server.core.profile import unsupported
 from tieline_server.core.settings import Settings, settle
+from tieline_server.core.values import Catalog, Principal, Resolved
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn

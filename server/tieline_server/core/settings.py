@@ -21,7 +21,6 @@ from tieline.items import Item
 from tieline.requests import Create
 from tieline.responses import EMPTY_OBJECT, NULL, Response
 from tieline_server.core import ignored, known_values
-from tieline_server.core.effects import Defaults, Work
 from tieline_server.core.known_values import EFFORTS, SUMMARIES, VERBOSITIES
 from tieline_server.core.tools import (
     ToolChoice,
@@ -33,6 +32,7 @@ from tieline_server.core.tools import (
     parse_tools,
     present,
 )
+from tieline_server.core.values import Defaults, Work
 
 T = TypeVar("T")
 

@@ -18,19 +18,7 @@ from tieline.responses import NO_USAGE, Response
 from tieline_server.core import compaction, idempotency, input_checks, reading, resolve, steering
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
-from tieline_server.core.effects import (
-    Begin,
-    Catalog,
-    Claim,
-    Effect,
-    Load,
-    Principal,
-    Release,
-    Resolved,
-    Sample,
-    Stop,
-    Work,
-)
+from tieline_server.core.effects import Begin, Claim, Effect, Load, Release, Sample, Stop
 from tieline_server.core.finish import (
     CANCELLED,
     conclude,
@@ -58,6 +46,7 @@ from tieline_server.core.steering import Steers
 from tieline_server.core.tables import TURNS, TurnInput, TurnState
 from tieline_server.core.turn_holdings import TurnHoldings
 from tieline_server.core.usage_counter import UsageCounter
+from tieline_server.core.values import Catalog, Principal, Resolved, Work
 
 _MARKS: Final = frozenset({Accepted, Finish})
 

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection, Insert, bindparam, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 from tieline_server.database.schema import LEDGER
 
 SECONDS_OF_DAY: Final = 86_400

@@ -11,7 +11,7 @@ from tieline import responses
 from tieline.errors import TielineError
 from tieline.items import Item, decode
 from tieline.responses import Response, ResponseError, Usage
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 from tieline_server.database import begun, bookings, chains
 from tieline_server.database.schema import CLAIMS, RESPONSES, RUNNING
 

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 
 By = Literal["key", "model", "day"]
 """What sums are grouped by: who asked, the model, or the day (UTC, ``YYYY-MM-DD``) of the end."""

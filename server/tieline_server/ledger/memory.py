@@ -9,7 +9,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from tieline_server.config import Config
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 from tieline_server.ledger.base import By, Question, Sum
 
 ROWS: Final = 10_000

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from sqlalchemy import Connection, Select, func, select
 
 from tieline_server.config import Config
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 from tieline_server.database import bookings
 from tieline_server.database.connection import Database, connect
 from tieline_server.database.errors import DatabaseError, Unavailable

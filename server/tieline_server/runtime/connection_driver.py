@@ -13,7 +13,6 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Request, Resume, SessionEnd, Steer
 from tieline.responses import Response
-from tieline_server.core.booking import is_response
 from tieline_server.core.connection import Connection
 from tieline_server.core.effects import (
     Begin,
@@ -26,19 +25,18 @@ from tieline_server.core.effects import (
     Keep,
     Load,
     Outlive,
-    Principal,
     Record,
     Release,
     Sample,
     Save,
     Stop,
-    Work,
 )
 from tieline_server.core.idempotency import key_digest
 from tieline_server.core.profile import Profile
 from tieline_server.core.refusals import no_target
 from tieline_server.core.settings import SettingsCache
 from tieline_server.core.turn import Turn
+from tieline_server.core.values import Principal, Work, is_response
 from tieline_server.journals import base as journals
 from tieline_server.runtime import jobs, reading
 from tieline_server.runtime.linked import LinkedLane

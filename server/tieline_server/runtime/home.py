@@ -6,7 +6,7 @@ from contextlib import aclosing
 from tieline.events import Event
 from tieline.requests import Request, Resume
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.homes import Link
 from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.reading import BATCH, events_of, forget, not_found

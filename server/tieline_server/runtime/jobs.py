@@ -14,10 +14,10 @@ import msgspec
 from tieline.errors import ApiError
 from tieline_server import summaries
 from tieline_server.core import compaction, effects
-from tieline_server.core.booking import booking_of
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import Load, Prompt, Save
 from tieline_server.core.turn import Turn
+from tieline_server.core.values import booking_of
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.journals.base import Claim
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from tieline.events import ErrorEvent, Event, ResponseCreated
 from tieline.requests import Create, Request
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.homes import Link
 
 Asked = tuple[Create, Principal]

@@ -10,9 +10,10 @@ from tieline.codecs.json import decode_event
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Resume
-from tieline_server.core.effects import Follow, Saved
+from tieline_server.core.effects import Follow
 from tieline_server.core.event_log import EventLog
 from tieline_server.core.finish import terminal_event
+from tieline_server.core.history import Saved
 from tieline_server.core.idempotency import key_digest
 from tieline_server.core.reading import relaned
 from tieline_server.core.refusals import error_event

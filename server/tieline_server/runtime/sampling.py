@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tieline_server import engines, guards
 from tieline_server.config import UPSTREAM, Config, ConfigError, urls_of
-from tieline_server.core.effects import Defaults, Resolved
+from tieline_server.core.values import Defaults, Resolved
 from tieline_server.engines.base import Engine, EngineAway, Probing
 from tieline_server.engines.presence import Presence
 from tieline_server.guards.base import Counts, Guard

@@ -7,8 +7,9 @@ not exist. After ``put`` has returned, every ``get`` sees the response.
 from typing import Protocol
 
 from tieline.items import Item
-from tieline_server.core.booking import Booking
-from tieline_server.core.effects import Discard, Keep, Saved
+from tieline_server.core.effects import Discard, Keep
+from tieline_server.core.history import Saved
+from tieline_server.core.values import Booking
 
 
 class ResponseStore(Protocol):

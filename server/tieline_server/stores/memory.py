@@ -8,10 +8,10 @@ from typing import Final, Protocol, Self
 
 from tieline.items import Item
 from tieline_server.config import MIB, Config
-from tieline_server.core.booking import Booking
-from tieline_server.core.effects import Discard, Keep, Saved
-from tieline_server.core.history import ChainNode
+from tieline_server.core.effects import Discard, Keep
+from tieline_server.core.history import ChainNode, Saved
 from tieline_server.core.holdings import Holdings
+from tieline_server.core.values import Booking
 
 RESPONSES: Final = 10_000
 """Responses that are kept where no other bound is set."""

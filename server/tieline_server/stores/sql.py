@@ -25,9 +25,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tieline import responses
 from tieline.items import Item, decode
 from tieline_server.config import KIB, Config
-from tieline_server.core.booking import Booking
-from tieline_server.core.effects import Discard, Keep, Saved
-from tieline_server.core.history import ChainHead, ChainNode
+from tieline_server.core.effects import Discard, Keep
+from tieline_server.core.history import ChainHead, ChainNode, Saved
+from tieline_server.core.values import Booking
 from tieline_server.database import begun, bookings, chains
 from tieline_server.database.connection import Database
 from tieline_server.database.errors import Away, Overtaken, Unavailable

@@ -13,7 +13,7 @@ from tieline import events
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Append, Create, Request
 from tieline.responses import Response
-from tieline_server.core.effects import Caller, Principal
+from tieline_server.core.values import Caller, Principal
 from tieline_server.transports.calls import RETRY_AFTER, LiveConnection
 
 

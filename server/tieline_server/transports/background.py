@@ -5,8 +5,8 @@ from msgspec import structs
 from tieline import events
 from tieline.requests import Create
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
+from tieline_server.core.values import Principal
 from tieline_server.runtime import Services, lasts
 from tieline_server.transports.answers import (
     Answer,

@@ -17,8 +17,7 @@ from tieline.errors import ApiError
 from tieline.ids import RESPONSE
 from tieline.items import Item
 from tieline.responses import Response
-from tieline_server.core.effects import Saved
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history import ChainNode, Saved
 from tieline_server.homes import Home
 from tieline_server.journals.base import Begun, Cancellation
 from tieline_server.runtime import Services, forget

@@ -10,7 +10,7 @@ from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.workers.frames import Decoder
 
 BATCH: Final = 64 * 1024

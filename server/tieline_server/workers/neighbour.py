@@ -20,7 +20,7 @@ from tieline.events import Event
 from tieline.requests import Request
 from tieline.requests import Resume as ResumeRequest
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.homes import Link
 from tieline_server.workers.calls import (
     ANSWERED,

@@ -17,9 +17,9 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.effects import Principal
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import EXTENSIONS, REVISION
+from tieline_server.core.values import Principal
 
 LOOK = CallStart(kind="function_call", name="look")
 NOT_FOUND = ("previous_response_not_found", "previous_response_id")

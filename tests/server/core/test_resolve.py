@@ -8,8 +8,8 @@ from tests.support.core import LOCAL, SEALER, Lockstep, output, user, word
 from tieline.items import Item, Opened, decode
 from tieline.responses import Response
 from tieline_server.core import sealed
-from tieline_server.core.effects import Principal, Saved
-from tieline_server.core.history import ChainHead, ChainNode
+from tieline_server.core.history import ChainHead, ChainNode, Saved
+from tieline_server.core.values import Principal
 
 INCLUDE = ["reasoning.encrypted_content"]
 

@@ -9,7 +9,6 @@ from tests.support.core import create_of, raw
 from tieline.errors import ApiError
 from tieline.items import decode
 from tieline.responses import Response
-from tieline_server.core.effects import Work
 from tieline_server.core.known_values import EFFORTS, INCLUDE
 from tieline_server.core.settings import (
     LOGPROBS,
@@ -20,6 +19,7 @@ from tieline_server.core.settings import (
     settle,
 )
 from tieline_server.core.tools import MAX_TOOLS, Tool, ToolChoice
+from tieline_server.core.values import Work
 
 
 def settled(**members: Any) -> Settings:

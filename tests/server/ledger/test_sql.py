@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 
 from tests.support.database import Durable, durable
 from tests.support.store_contract import booked, put, saved
-from tieline_server.core.booking import Booking
+from tieline_server.core.values import Booking
 from tieline_server.database.schema import LEDGER
 from tieline_server.database.writer import Write
 from tieline_server.ledger.base import By, Question

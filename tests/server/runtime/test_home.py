@@ -13,7 +13,7 @@ from tests.support.runtime import PATIENCE, Answer, Stage, hello, looker, mute, 
 from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Cancel, Create, Request, Resume, SessionEnd
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.homes import Home, Link
 from tieline_server.runtime import ConnectionDriver, LocalHome
 

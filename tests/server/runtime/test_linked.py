@@ -8,7 +8,7 @@ from tieline.errors import ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event, ResponseCreated
 from tieline.requests import Cancel, Request
 from tieline.responses import Response
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.runtime.linked import LinkedLane
 
 

@@ -8,7 +8,8 @@ from tests.support.core import create_of, output
 from tests.support.runtime import Stage, hello
 from tieline import events
 from tieline.errors import ApiError
-from tieline_server.core.effects import Principal, Prompt
+from tieline_server.core.effects import Prompt
+from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import count_input_tokens
 

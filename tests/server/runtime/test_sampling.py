@@ -11,7 +11,7 @@ from tests.support.server_process import write_script
 from tieline.errors import ApiError, TielineError
 from tieline_server.app import opened
 from tieline_server.config import Config
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.upstream import UpstreamEngine

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from tests.support.records import turn
 from tests.support.runtime import Stage, hello, run
-from tieline_server.core.booking import Booking
 from tieline_server.core.deltas import Delta
-from tieline_server.core.effects import Principal, Prompt, Resolved
+from tieline_server.core.effects import Prompt
+from tieline_server.core.values import Booking, Principal, Resolved
 from tieline_server.engines.base import Model
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Services

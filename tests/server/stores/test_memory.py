@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.support.store_contract import StoreContract, put, saved
-from tieline_server.core.effects import Saved
+from tieline_server.core.history import Saved
 from tieline_server.stores.base import ResponseStore
 from tieline_server.stores.memory import MemoryStore
 

@@ -1,7 +1,7 @@
 """Chains in memory: shared links count once, and the bounds hold."""
 
 from tests.support.store_contract import saved
-from tieline_server.core.effects import Saved
+from tieline_server.core.history import Saved
 from tieline_server.stores.recent import Chain, RecentChains
 
 

@@ -22,8 +22,8 @@ from tests.support.store_contract import (
     unstored,
 )
 from tieline.items import decode_input
-from tieline_server.core.effects import Discard, Saved
-from tieline_server.core.history import ChainNode
+from tieline_server.core.effects import Discard
+from tieline_server.core.history import ChainNode, Saved
 from tieline_server.database.connection import READERS
 from tieline_server.database.errors import Away, DatabaseError, Unavailable
 from tieline_server.database.retention import ROUND

@@ -8,7 +8,7 @@ from tieline import responses
 from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.events import OutputTextDelta
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.workers.calls import (
     ANSWERED,
     ASKED,

@@ -15,7 +15,7 @@ from tieline.codecs.json import decode_request, encode
 from tieline.errors import ApiError
 from tieline.events import Event, OutputTextDelta
 from tieline.requests import BY_TYPE, Cancel, Resume
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.homes import Home
 from tieline_server.workers.neighbour import Neighbour
 from tieline_server.workers.socket import HomeSocket

@@ -33,10 +33,10 @@ from tieline.items import (
     decode_input,
 )
 from tieline_server.core.client_tools import as_functions, callable_tools
-from tieline_server.core.effects import Work
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import Tool
+from tieline_server.core.values import Work
 from tieline_server.engines.chat_format.constrain import Constraint, Speech
 from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.effort import NAMES, words_for

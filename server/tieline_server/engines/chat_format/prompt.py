@@ -11,9 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from tieline_server.core.client_tools import brought_tools, callable_tools
-from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import BRINGING, Tool
+from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.chat_template import (
     ChatTemplate,

@@ -18,8 +18,8 @@ from tieline.events import Event
 from tieline.requests import Create, Resume
 from tieline.responses import Response
 from tieline.v1 import line_pb2
-from tieline_server.core.effects import Principal
 from tieline_server.core.profile import Profile
+from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, ConnectionDriver, Services
 from tieline_server.transports.answers import REQUEST_ID, final_answer, known, traced
 from tieline_server.transports.background import acknowledged, first_event, profile_for

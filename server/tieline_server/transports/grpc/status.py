@@ -16,7 +16,7 @@ from msgspec import Struct
 from tieline.codecs.proto import error_status
 from tieline.errors import ApiError
 from tieline.ids import IdSource
-from tieline_server.core.effects import Caller
+from tieline_server.core.values import Caller
 from tieline_server.runtime import Services
 from tieline_server.transports.answers import REQUEST_ID, caller_of, internal_error
 

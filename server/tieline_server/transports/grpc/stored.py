@@ -8,7 +8,7 @@ from tieline.items import Item
 from tieline.responses import Response
 from tieline.v1 import items_pb2, line_pb2, models_pb2
 from tieline_server import runtime
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.runtime import Services
 from tieline_server.transports.answers import known
 from tieline_server.transports.grpc.creates import (

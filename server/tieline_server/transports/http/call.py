@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct
 
-from tieline_server.core.effects import Caller
+from tieline_server.core.values import Caller
 from tieline_server.transports.http.create_reader import CreateReader
 from tieline_server.transports.http.errors import SERVER
 

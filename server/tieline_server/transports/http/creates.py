@@ -11,8 +11,8 @@ from msgspec import structs
 from tieline import responses
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create, Resume, SessionStart
-from tieline_server.core.effects import Principal
 from tieline_server.core.profile import unsupported
+from tieline_server.core.values import Principal
 from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports.answers import (
     Answer,

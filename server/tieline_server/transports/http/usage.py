@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from tieline.errors import ApiError
-from tieline_server.core.effects import Principal
+from tieline_server.core.values import Principal
 from tieline_server.ledger import questions
 from tieline_server.ledger.base import By, Question
 from tieline_server.ledger.questions import QuestionError

@@ -31,8 +31,8 @@ from msgspec import structs
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline_server.core.effects import Principal
 from tieline_server.core.share import Share
+from tieline_server.core.values import Principal
 from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports.answers import caller_of, internal_error, known
 from tieline_server.transports.calls import LiveCalls, LiveConnection

@@ -21,9 +21,9 @@ from tests.support.engine_contract import (
     tokens_in,
 )
 from tieline_server.core.deltas import Accepted, Delta, Finish, ReasoningDelta, TextDelta
-from tieline_server.core.effects import Work
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import SettingsCache
+from tieline_server.core.values import Work
 from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.scripted import script

@@ -16,8 +16,9 @@ from tests.support.model_server import KEY, model_server
 from tests.support.upstream_server import MODEL, UpstreamServer, streamed, upstream
 from tests.support.upstream_shapes import COMPLETIONS, TOKENIZER
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
-from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
+from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted

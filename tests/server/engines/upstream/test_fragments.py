@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.support.engine_contract import link
-from tieline_server.core.effects import Work
 from tieline_server.core.history import ChainNode
+from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream.fragments import messages_of
 

@@ -33,9 +33,10 @@ from tests.support.upstream_server import (
 )
 from tests.support.upstream_shapes import CHAT, COMPLETIONS, RESPONSES, SHAPES, Shape, opened
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
-from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import SettingsCache
+from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.exchange import Patience

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.engine_contract import WEATHER, link, prompt
-from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.tools import Tool
+from tieline_server.core.values import Work
 from tieline_server.engines.upstream.prefaces import LANES, Preface, Prefaces
 
 TIP = link("hello")

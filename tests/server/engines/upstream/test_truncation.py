@@ -17,8 +17,9 @@ from tests.support.upstream_server import (
     upstream,
     usage,
 )
-from tieline_server.core.effects import Prompt, Work
+from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
+from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.truncation import room_of, start_of, tokens_in
