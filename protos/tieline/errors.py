@@ -224,10 +224,7 @@ class ApiError(TielineError):
         )
 
     def bare(self) -> Self:
-        """This error without the frames that it was raised in.
-
-        For one who keeps it and is in those frames: all that they hold would be in a circle.
-        """
+        """This error without the frames that it was raised in, for what keeps it."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 

@@ -18,7 +18,7 @@ from tieline.errors import ApiError
 from tieline.responses import Response
 
 
-# Nothing that an event holds can lead back to it, and there are many: the collector need not look.
+# Nothing that an event holds can lead back to it: no collector need look (gc=False).
 class Event(Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
     """What all events have. Not made by itself."""
 

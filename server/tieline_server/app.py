@@ -4,7 +4,6 @@ The only module that knows which classes play the parts of engine, store and doo
 """
 
 import asyncio
-import gc
 import os
 import time
 from collections.abc import (
@@ -23,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
-from tieline_server import engines, guards, telemetry
+from tieline_server import engines, garbage_collection, guards, telemetry
 from tieline_server.config import MEMORY, Config, ConfigError, flag
 from tieline_server.core.budget import Budget
 from tieline_server.core.limits import Limits
@@ -39,7 +38,6 @@ from tieline_server.ledger import LEDGERS
 from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
-from tieline_server.pretouch import pretouch
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.runtime.sampling import open_sampling
 from tieline_server.sealing import Keyring
@@ -56,12 +54,6 @@ from tieline_server.workers.post import ENDS, Post
 
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
-
-COLLECTIONS: Final = (10_000, 10, 10)
-"""Objects more than before, and times that the younger ones were gone through, from which on
-garbage is looked for. What turns keep is none, and lines leave none: looking as often as Python
-does by itself cost a resumable turn over SSE some 10 microseconds. What is garbage all the same,
-a library's own perhaps, goes when a million objects are there that were not before."""
 
 DATABASES: Final = {
     "sqlite": ("tieline_server.database.sqlite", "alembic.command"),
@@ -91,12 +83,8 @@ async def serve(
         home = open_home(services, numbers, post)
         await stack.enter_async_context(post.reachable(home))
         doors = open_doors(services, config, home, post)
-        stack.callback(pretouch(config.pretouch_bytes).clear)
-        # A full collection would walk through all modules each time, which stops every turn and
-        # every write for 50 ms and more.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*COLLECTIONS)
+        garbage_collection.freeze()
+        garbage_collection.look_seldom()
         try:
             bound = {name: await _start(name, door) for name, door in doors.items()}
             post.caution(config, log)

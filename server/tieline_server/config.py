@@ -294,11 +294,6 @@ class Config(BaseSettings):
         ge=1,
         description="Bytes of events in memory of all resumable responses together.",
     )
-    pretouch_bytes: int = Field(
-        64 * MIB,
-        ge=0,
-        description="Bytes of memory that each process touches as it starts, before a turn must.",
-    )
     ignored: Literal["warn", "refuse"] = Field(
         "warn",
         description="What a create gets that has unknown members or tools which nothing runs: "

@@ -18,6 +18,6 @@ def none_left(*kinds: type) -> Iterator[None]:
     try:
         before = count()
         yield
-        assert count() == before, "held by a circle"
+        assert count() == before, "held by a reference cycle"
     finally:
         gc.enable()

@@ -23,13 +23,10 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The caller's environment without settings of ours or of OpenTelemetry.
-
-    Memory is not touched ahead: what grows would not be seen until it has outgrown that.
-    """
+    """The caller's environment without settings of ours or of OpenTelemetry."""
     foreign = ("TIELINE_", "OTEL_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, "TIELINE_PRETOUCH_BYTES": "0", **variables}
+    return {**kept, **variables}
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -267,8 +267,7 @@ class ConnectionDriver:
                 raise error
         finally:
             self._waiter = self._send = None
-            # It holds this frame, which must not hold it.
-            error = None
+            error = None  # It holds this frame.
 
     def phase(self) -> str:
         """What a heartbeat says."""
@@ -292,12 +291,10 @@ class ConnectionDriver:
                 cancelled = True
         if self.connection.driver is self:
             self._services.running.kept.inherit(self.connection.memory, self._services.budget)
-            # No circle is left, so that it goes at once and not with the next collection.
             self.connection.let_go()
             self._outgoing.wake = _asleep
         if cancelled:
-            # Not the one that came: it would hold this frame, and this frame it.
-            raise asyncio.CancelledError
+            raise asyncio.CancelledError  # Not the one that came, which holds this frame.
 
     # Effects.
 
@@ -462,7 +459,7 @@ class ConnectionDriver:
             self._waiter.set_result(None)
 
     def _send_on(self) -> None:
-        # No variable for the waiter: an exception holds this frame, and the waiter would hold it.
+        # No variable for the waiter, which may keep an exception that holds this frame.
         if self._waiter is None or self._send is None or self._waiter.done():
             return
         try:

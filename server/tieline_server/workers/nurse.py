@@ -7,7 +7,6 @@ a thread (an agent that instruments the interpreter), workers are started by exe
 """
 
 import contextlib
-import gc
 import os
 import selectors
 import signal
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tieline.errors import TielineError
+from tieline_server import garbage_collection
 from tieline_server.config import Config
 from tieline_server.workers.control import (
     TO_NURSERY,
@@ -58,9 +58,7 @@ def nurse(
             _tell(control, pack(Failed(str(error))))
             return FAILED
         _tell(control, pack(Prepared()))
-        # What is there now is there for good: no collection copies its pages into a worker.
-        gc.collect()
-        gc.freeze()
+        garbage_collection.freeze()
         born = _Nursery(control, command).run()
     return 0 if born is None else work(born, serve)
 

@@ -32,6 +32,7 @@ from tieline_server.engines.upstream.probe import (
     models_of,
 )
 from tieline_server.engines.upstream.replicas import Replica, Replicas
+from tieline_server.garbage_collection import forget_frames
 
 T = TypeVar("T")
 
@@ -295,8 +296,7 @@ class _Course:
 
     def failed(self, replica: Replica, failure: Failure, *, last: bool) -> None:
         """The replica failed; ``last``: no other is asked."""
-        # This, the prompt and all of its chain are in the frames that it was raised in.
-        failure.__traceback__ = failure.__context__ = None
+        forget_frames(failure)
         self._failure, self._last = failure, last
         self._failed.add(replica)
         if failure.down:

@@ -17,6 +17,7 @@ from tieline.codecs.proto import error_status
 from tieline.errors import ApiError
 from tieline.ids import IdSource
 from tieline_server.core.values import Caller
+from tieline_server.garbage_collection import forget_frames
 from tieline_server.runtime import Services
 from tieline_server.transports.answers import REQUEST_ID, caller_of, internal_error
 
@@ -81,9 +82,8 @@ def guarded(behaviour: Behaviour, services: Services) -> Handler:
             call = open_call(context, services.ids)
             return await _behave(behaviour, request, context, call, services)
         except grpc.aio.AbortError as error:
-            # The library keeps it with the call. All that its frames hold, the request among it,
-            # would be in a circle, and stay until garbage is looked for.
-            error.__traceback__ = error.__context__ = None
+            # The library keeps the error with the call.
+            forget_frames(error)
             del request, context
             raise
 

@@ -158,8 +158,7 @@ class EventWriter:
             if awaited is not None and not awaited.cancelled():
                 awaited.exception()
             return
-        # An exception of the write holds this frame, and comes out of what was awaited.
-        del awaited
+        del awaited  # An exception that comes out of it holds this frame.
         try:
             self._write.send(None).add_done_callback(self._go_on)
             return

@@ -11,6 +11,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import HttpRequestParser
 
 from tieline.errors import ApiError
+from tieline_server.garbage_collection import forget_frames
 from tieline_server.places import OwnPlaces, Places
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
@@ -119,8 +120,7 @@ class Connection(web.RequestHandler):
             await super().start()
         finally:
             self.connections.tasks.discard(task)
-            # An exception holds this frame, and the task that it ends must not be in it.
-            del task
+            del task  # An exception that ends it holds this frame.
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Takes a place, if there is one."""
@@ -206,8 +206,7 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """What is no HTTP is answered in our shape, and what it was is nobody's business."""
         if exc is not None:
-            # Its frames hold the connection and what came on it, and a variable of theirs holds it.
-            exc.__traceback__ = None
+            forget_frames(exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
         error = internal_error()

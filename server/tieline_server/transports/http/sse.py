@@ -11,6 +11,7 @@ from msgspec import UNSET
 from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.profile import PROFILES
+from tieline_server.garbage_collection import forget_frames
 from tieline_server.transports.batches import Batches
 from tieline_server.transports.calls import LiveConnection
 from tieline_server.transports.http.connection import UNSENT_BYTES
@@ -116,9 +117,8 @@ class EventStream:
         try:
             await self._pump()
         except ConnectionError as error:
-            # aiohttp's word for a peer that is gone. In its frames is what was waited for, which
-            # holds it in turn.
-            error.__traceback__ = None
+            # aiohttp's word for a peer that is gone.
+            forget_frames(error)
             raise asyncio.CancelledError from None
         finally:
             self._pulse.stop()

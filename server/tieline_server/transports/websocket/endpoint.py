@@ -33,6 +33,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.share import Share
 from tieline_server.core.values import Principal
+from tieline_server.garbage_collection import forget_frames
 from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports.answers import caller_of, internal_error, known
 from tieline_server.transports.calls import LiveCalls, LiveConnection
@@ -265,8 +266,7 @@ class Connection:
         except Stuck:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         except ConnectionError as error:
-            # In its frames is what aiohttp waited for, which holds it in turn.
-            error.__traceback__ = None
+            forget_frames(error)
             return None
         except Exception:
             _log.exception("a WebSocket was not written to its end")

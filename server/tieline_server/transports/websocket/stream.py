@@ -23,6 +23,7 @@ from tieline.errors import ApiError
 from tieline.ids import is_stream_id
 from tieline.requests import Cancel, ClientHeartbeat, Request, Resume, SessionEnd, SessionStart
 from tieline_server.core.profile import Profile
+from tieline_server.garbage_collection import forget_frames
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.batches import Batches
@@ -304,9 +305,8 @@ class RequestReader:
                     await self._writer.caught_up()
                     backlog = 0
         except ConnectionError as error:
-            # A pong that could not be sent: the peer is gone. What aiohttp waited for is in the
-            # frames, and holds the error in turn.
-            error.__traceback__ = None
+            # A pong that could not be sent: the peer is gone.
+            forget_frames(error)
         except Exception:
             _log.exception("a WebSocket was not read to its end")
         self._connection.drop()
@@ -334,8 +334,8 @@ class RequestReader:
                 self.refused = WSCloseCode.PROTOCOL_ERROR
         elif message.type is WSMsgType.ERROR and isinstance(message.data, WebSocketError):
             self.refused = int(message.data.code)
-            # aiohttp's parser keeps it, and is in its frames with all that it had of a message.
-            message.data.__traceback__ = None
+            # aiohttp's parser keeps the error.
+            forget_frames(message.data)
         return False
 
     def reject(self, error: ApiError) -> None:
