@@ -279,10 +279,12 @@ class Config(BaseSettings):
         512 * MIB, ge=1, description="Bytes of all such messages together."
     )
     max_owner_queue_bytes: int = Field(
-        256 * MIB, ge=1, description="Bytes of one owner's requests that wait behind others."
+        256 * MIB,
+        ge=1,
+        description="Bytes of one owner's requests that wait behind others, and steers.",
     )
     max_total_queue_bytes: int = Field(
-        512 * MIB, ge=1, description="Bytes of all such requests together."
+        512 * MIB, ge=1, description="Bytes of all such requests and steers together."
     )
     max_resume_bytes: int = Field(
         64 * MIB,

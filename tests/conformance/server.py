@@ -125,6 +125,13 @@ class Served(Struct):
     signal: Signal
     counts: Counts
     """What its guards did."""
+    key: str | None = None
+    """The API key that peers send."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What peers send with it, over HTTP and as metadata of gRPC."""
+        return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
 
     @property
     def rows(self) -> list[Booking]:
@@ -209,6 +216,7 @@ def _services(
     members: dict[str, Any] = {
         "limits": Limits(),
         "observe": lambda record, transport: None,
+        "keys": Keys(None, clock=time.monotonic, warn=print),
         **settings,
     }
     return Services(
@@ -225,7 +233,6 @@ def _services(
         ledger=ledger,
         journal=journal,
         budget=Budget(),
-        keys=Keys(None, clock=time.monotonic, warn=print),
         clock=time.monotonic,
         now=time.time,
         ids=IdSource(Numbered(), ahead=1),

@@ -1,11 +1,18 @@
 """Cancel, steer, and a peer that leaves."""
 
+import hashlib
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, context, output, response, said
+from tests.support.signal import Signal
+from tieline_server.core.share import Share
+from tieline_server.keys import Keys
 
 SCRIPT: Json = {
     "models": ["scripted", {"name": "stubborn", "steering": False}],
@@ -316,3 +323,73 @@ async def test_a_cancel_that_crosses_a_steered_end_cancels_the_successor(wire: W
 
         assert response(successor)["previous_response_id"] == running
         assert response(successor)["status"] == "cancelled"
+
+
+class WatchedShare(Share):
+    """Tells when something is given back."""
+
+    def __init__(self, *, each: int, signal: Signal) -> None:
+        super().__init__(each=each)
+        self._signal = signal
+
+    def give_back(self, owner: str, amount: int = 1) -> None:
+        """As a share does."""
+        super().give_back(owner, amount)
+        self._signal.notify()
+
+
+def _keys(folder: Path, *owners: str) -> Keys:
+    """One key for each owner, of the same name."""
+    path = folder / "keys.toml"
+    hashes = ((owner, hashlib.sha256(owner.encode()).hexdigest()) for owner in owners)
+    rows = [f'[[keys]]\nhash = "sha256:{hash_}"\nowner = "{owner}"\n' for owner, hash_ in hashes]
+    path.write_text("".join(rows))
+    return Keys(path, clock=time.monotonic, warn=print)
+
+
+async def _steered(peer: Peer, calls: list[str]) -> Json:
+    """What is said of a steer of 1,000 letters for a turn that is held."""
+    held = await ask(peer, append=True, input="call it")
+    calls.append(response(held)["output"][-1]["call_id"])
+    steer = {"previous_response_id": response(held)["id"], "input": "x" * 1000}
+    await peer.send({"type": "response.steer", **steer})
+    return await peer.receive()
+
+
+@pytest.mark.needs("steer", "append")
+async def test_the_steers_of_one_owner_have_a_bound_over_all_its_lines(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Another owner is served; what is used, and what goes with its line, leaves room."""
+    signal = Signal()
+    share = WatchedShare(each=3000, signal=signal)
+
+    calls: list[str] = []
+    async with serve(SCRIPT, keys=_keys(tmp_path, "ann", "bob"), queued=share) as served:
+        ann, bob = (structs.replace(served, key=name) for name in ("ann", "bob"))
+        async with wire(ann) as one, wire(ann) as two, wire(ann) as three, wire(bob) as other:
+            told = [await _steered(peer, calls) for peer in (one, two, three, other)]
+            assert [each["type"].rpartition(".")[2] for each in told] == [
+                "accepted",
+                "accepted",
+                "failed",
+                "accepted",
+            ]
+            assert told[2]["error"]["code"] == "too_many_pending_steers"
+            await one.send({"type": "response.append", "input": [output(calls[0], "ok")]})
+            assert "x" * 1000 in str(response(await collect(one))["output"])
+            steer = {
+                "type": "response.steer",
+                "previous_response_id": told[2]["steer"]["previous_response_id"],
+                "input": "x" * 1000,
+            }
+            await three.send(steer)
+            assert (await three.receive())["type"] == "response.steer.accepted"
+            await three.send(steer)
+            assert (await three.receive())["type"] == "response.steer.failed"
+            each = share.held_by("ann") // 2
+            await two.abort()
+            await signal.until(lambda: share.held_by("ann") == each)
+            await three.send(steer)
+            assert (await three.receive())["type"] == "response.steer.accepted"
+    assert share.taken == 0

@@ -486,7 +486,7 @@ async def _compact(session: ClientSession, base: str, members: Json) -> Json:
 
 @asynccontextmanager
 async def _grpc(served: Served) -> AsyncIterator[Peer]:
-    async with RawConnection(served.port) as line:
+    async with RawConnection(served.port, metadata=tuple(served.headers.items())) as line:
         peer = GrpcPeer(line)
         await peer.send({"type": "tieline.session.start", "merge": "never"})
         assert (await peer.receive())["type"] == "tieline.session.started"
@@ -496,14 +496,17 @@ async def _grpc(served: Served) -> AsyncIterator[Peer]:
 @asynccontextmanager
 async def _websocket(served: Served, *, profile: str = "openai") -> AsyncIterator[Peer]:
     url = f"http://127.0.0.1:{served.http_ports[profile]}/v1/responses"
-    async with ClientSession() as session, session.ws_connect(url) as opened:
+    async with (
+        ClientSession(headers=served.headers) as session,
+        session.ws_connect(url) as opened,
+    ):
         yield WebSocketPeer(session, opened, url)
 
 
 @asynccontextmanager
 async def _http(served: Served, *, stream: bool, profile: str = "openai") -> AsyncIterator[Peer]:
     url = f"http://127.0.0.1:{served.http_ports[profile]}/v1/responses"
-    async with ClientSession() as session:
+    async with ClientSession(headers=served.headers) as session:
         peer = HttpPeer(session, url, stream=stream)
         yield peer
         await peer.close()

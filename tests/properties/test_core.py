@@ -49,6 +49,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.limits import Limits
 from tieline_server.core.reading import Reading
+from tieline_server.core.share import NO_BOUND, Share
 from tieline_server.core.tables import (
     CONNECTIONS,
     LANES,
@@ -414,6 +415,8 @@ ENDS = [Finish(), Finish(reason="length"), Finish(reason="content_filter")]
 ENDINGS = ["half_close", "drain", "age", "drop"]
 APPENDABLE = ["open", "draining", "aged"]
 """Where a held turn can still be answered."""
+BYTES = [NO_BOUND, NO_BOUND, 12_000, 800]
+"""How much of what waits an owner may have."""
 LANES_OF = [None, "a", "b"]
 
 lanes = st.sampled_from(LANES_OF)
@@ -440,10 +443,16 @@ class AnyConnection(RuleBasedStateMachine):
         """Accepted and not yet used."""
         self.dropped = False
 
-    @initialize(merge=st.booleans(), active=st.integers(1, 3), queue=st.integers(1, 4))
-    def open(self, merge: bool, active: int, queue: int) -> None:
+    @initialize(
+        merge=st.booleans(),
+        active=st.integers(1, 3),
+        queue=st.integers(1, 4),
+        bytes_=st.sampled_from(BYTES),
+    )
+    def open(self, merge: bool, active: int, queue: int, bytes_: int) -> None:
         limits = Limits(active=active, queue=queue, lanes=2, steers=2, held_timeout=50.0)
-        self.line = Lockstep(limits=limits, merge=merge, store_answers=False)
+        queued = Share(each=bytes_)
+        self.line = Lockstep(limits=limits, merge=merge, store_answers=False, queued=queued)
 
     def _fresh(self) -> str:
         """A text that nobody has said yet."""
@@ -683,8 +692,9 @@ class AnyConnection(RuleBasedStateMachine):
         latest = filter(None, map(memory.latest, {None, *LANES_OF}))
         held = {link for tip in latest for link in tip.segment.path()}
         assert memory.size == sum(link.size for link in held), "what has ended holds nothing"
-        memory.clear()
+        self.line.line.let_go()
         assert memory.size == 0
+        assert self.line.line.queued.taken == 0, "nothing waits any more"
 
     def _bring_to_its_end(self) -> None:
         self.line.half_close()
@@ -790,7 +800,8 @@ def test_a_line_lives_long_whatever_happens(repeats: Callable[[int], int]) -> No
     for seed in range(repeats(500)):
         dice = random.Random(seed)
         life = AnyConnection()
-        life.open(dice.random() < 0.5, dice.randrange(1, 4), dice.randrange(1, 5))
+        bytes_ = dice.choice(BYTES)
+        life.open(dice.random() < 0.5, dice.randrange(1, 4), dice.randrange(1, 5), bytes_)
         end_at = dice.randrange(400)
         for number in range(200):
             _live(life, dice)

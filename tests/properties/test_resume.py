@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tests.support.core import TEN, Lockstep, output, user
+from tests.support.core import TEN, Lockstep, output, user, waiting_bytes
 from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
@@ -483,6 +483,8 @@ class World:
             assert all(turn.host is step.line for turn in turns)
             assert all(turn in turns for turn in step.line.waiting)
             assert not step.line.waiting or not step.line.admission.has_place
+        waiting = sum(waiting_bytes(step.line) for step in self.every())
+        assert self.queued.taken == waiting, "what waits is counted, wherever its turn has moved"
         ids = [record.response_id for record in self.records]
         assert len(ids) == len(set(ids)), "one record a response"
         assert len(self.released) == len(set(self.released)), "a key ends once"
@@ -516,7 +518,7 @@ class World:
             assert step.line.state == "closed"
             assert step.line.admission.idle
             assert not step.line.waiting
-            step.line.memory.clear()
+            step.line.let_go()
             assert step.line.memory.size == 0
         assert self.budget.size == 0
         assert self.queued.taken == 0

@@ -19,7 +19,7 @@ from tieline.ids import IdSource
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, text_of
 from tieline.requests import Append, Cancel, Create, Request
 from tieline.responses import Response
-from tieline_server.core import effects
+from tieline_server.core import effects, steering
 from tieline_server.core.connection import Connection
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.history import ChainNode, Saved
@@ -27,6 +27,7 @@ from tieline_server.core.limits import Limits, size_of
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
+from tieline_server.core.turn_holdings import WAITING
 from tieline_server.core.values import Principal, Resolved, TurnRecord
 from tieline_server.routing import ModelCatalog
 from tieline_server.sealing import Keyring
@@ -150,6 +151,21 @@ def links_of(saved: Saved) -> list[ChainNode]:
         own.append(link)
         link = link.parent
     return own[::-1]
+
+
+def waiting_bytes(connection: Connection, *outlived: Turn) -> int:
+    """Bytes of all requests and steers that wait on a connection, and of turns that left it."""
+    turns = [*connection._lanes.turns(), *outlived]
+    for turn in turns:
+        extra = steering.size(turn.extra) if turn.tip is None and not turn.ended else 0
+        assert turn.standing._waits in (extra, extra + turn.size + WAITING)
+    parked = [each for lane in connection._lanes for each, _ in lane.parked]
+    pending = [each.items for each in connection._succession._waiting.values()]
+    return (
+        sum(turn.standing._waits + turn.steers.size for turn in turns)
+        + sum(size_of(each) for each in parked if not isinstance(each, Cancel))
+        + sum(map(steering.size, pending))
+    )
 
 
 class Lockstep:
@@ -469,10 +485,7 @@ class Lockstep:
         for lane in self.line._lanes:
             assert all(turn.state in ("queued", "doomed") for turn in lane.queue)
             assert len(lane.queue) <= limits.queue + 1, "one more than asked for: a successor"
-        turns = [*self.line._lanes.turns(), *self.outlived]
-        parked = [each for lane in self.line._lanes for each, _ in lane.parked]
-        waiting = sum(turn.standing._waits for turn in turns)
-        waiting += sum(size_of(each) for each in parked if not isinstance(each, Cancel))
+        waiting = waiting_bytes(self.line, *self.outlived)
         assert self.line.queued.taken == waiting, "what waits is counted, and nothing else"
         recorded = [each.response_id for each in self.records]
         assert len(recorded) == len(set(recorded)), "one record a response"

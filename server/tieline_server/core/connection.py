@@ -322,7 +322,7 @@ class Connection:
             tip = self.memory.find(named)
             if tip is not None and tip.owner == principal.owner:
                 turn.pinned = tip
-            turn.extra = self._succession.take(named)
+            self._succession.join(turn, named)
         lane.handle("create", turn)
         self._follow_lane(lane)
 
@@ -380,8 +380,7 @@ class Connection:
             if turn is None:
                 raise steering.no_target(steer, latest=self.memory)
             steering.admit(turn, most=self.limits.steers)
-            waiting = self._succession.waiting_bytes(self._lanes.turns())
-            self.admission.steer_bytes(waiting, steering.size(items))
+            self._succession.admit(turn, items, self._lanes.turns())
         except ApiError as refusal:
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named
@@ -563,10 +562,9 @@ class Connection:
         if turn.request.event_id is not None:
             self._ended.append(turn.request.event_id)
         self._succession.restore(turn)
-        if self.state != "closed":
-            self._succession.follow(turn, lane.queue)
-            if lane.parked:
-                self._unpark(lane)
+        self._succession.follow(turn, None if self.state == "closed" else lane.queue)
+        if lane.parked:
+            self._unpark(lane)
 
     def _rest(self) -> None:
         """Nothing runs, waits or is held: a connection that was told goodbye can close."""

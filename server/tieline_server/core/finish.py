@@ -119,6 +119,7 @@ def forsake(turn: "Turn") -> None:
     """There will be no response: nothing of it stays, and its key is free."""
     turn.standing.discard()
     turn.standing.leave()
+    turn.steers.drop()
     if turn.log is not None:
         turn.log.drop()
     turn.release_key(at_once=True)

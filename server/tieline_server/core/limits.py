@@ -92,6 +92,17 @@ def _size(member: Any) -> int:
     return len(member) if kind is str else 0
 
 
+def admit_steer(queued: Share, owner: str, size: int) -> None:
+    """Admits a steer beside all that waits of all connections; raises 429 or 503."""
+    if not queued.fits(owner, size):
+        raise ApiError.of(
+            "too_many_pending_steers",
+            f"What waits may have {queued.each} bytes of one key's owner together.",
+        )
+    if not queued.has_room(owner, size):
+        raise ApiError.of("server_is_overloaded", "The server has no room for more steers.")
+
+
 def admit_waiting(queued: Share, owner: str, size: int) -> None:
     """Admits a request that waits, beside those of all connections; raises 429 or 503."""
     if not queued.fits(owner, size):

@@ -33,9 +33,13 @@ class Share:
         """Takes so much for an owner; False where a bound is in the way."""
         if not self.has_room(owner, amount):
             return False
+        self.add(owner, amount)
+        return True
+
+    def add(self, owner: str, amount: int) -> None:
+        """Counts what an owner has already, whatever the bounds."""
         self.taken += amount
         self._owners[owner] = self.held_by(owner) + amount
-        return True
 
     def give_back(self, owner: str, amount: int = 1) -> None:
         """Gives back what was taken for an owner."""

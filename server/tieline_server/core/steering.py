@@ -18,9 +18,13 @@ from tieline.requests import Steer
 from tieline_server.core.input_items import read_input
 from tieline_server.core.latest_responses import LatestResponses
 from tieline_server.core.outbox import Outbox
+from tieline_server.core.share import Share
 
 if TYPE_CHECKING:
     from tieline_server.core.turn import Turn
+
+MESSAGE: Final = 256
+"""Bytes, about, that a message takes beside its JSON."""
 
 
 def read(steer: Steer) -> tuple[Item, ...]:
@@ -39,8 +43,8 @@ def read(steer: Steer) -> tuple[Item, ...]:
 
 
 def size(items: Iterable[Item]) -> int:
-    """Bytes of JSON of a steer's messages."""
-    return sum(len(item.raw) for item in items)
+    """Bytes, about, that a steer's messages take."""
+    return sum(len(item.raw) + MESSAGE for item in items)
 
 
 def _is_user(item: Item) -> bool:
@@ -93,13 +97,15 @@ def admit(turn: "Turn", *, most: int) -> None:
 
 
 class Steers:
-    """The steers that one response has accepted and not yet used."""
+    """The steers that one response has accepted and not yet used; ``queued`` counts them."""
 
-    __slots__ = ("_accepted", "_outbox", "_response_id")
+    __slots__ = ("_accepted", "_outbox", "_owner", "_queued", "_response_id")
 
-    def __init__(self, response_id: str, outbox: Outbox) -> None:
+    def __init__(self, response_id: str, outbox: Outbox, queued: Share, owner: str) -> None:
         self._response_id = response_id
         self._outbox = outbox
+        self._queued = queued
+        self._owner = owner
         self._accepted: list[tuple[events.SteerRef, tuple[Item, ...]]] = []
 
     def __len__(self) -> int:
@@ -107,13 +113,14 @@ class Steers:
 
     @property
     def size(self) -> int:
-        """Bytes of JSON of all their messages."""
+        """Bytes, about, of all their messages."""
         return sum(size(own) for _, own in self._accepted)
 
     def accept(self, items: Sequence[Item], steer_id: str) -> None:
         """Takes a steer and says so."""
         taken = events.SteerRef(previous_response_id=self._response_id, id=steer_id)
         self._accepted.append((taken, tuple(items)))
+        self._queued.add(self._owner, size(items))
         box = self._outbox
         box.push(
             events.SteerAccepted(sequence_number=box.count, stream_id=box.stream_id, steer=taken)
@@ -122,8 +129,14 @@ class Steers:
     def take(self) -> list[Item]:
         """The messages of all accepted steers, in order; they are used now."""
         items = [item for _, own in self._accepted for item in own]
-        self._accepted.clear()
+        self.drop()
         return items
+
+    def drop(self) -> None:
+        """Lets all of them go."""
+        if self._accepted:
+            self._queued.give_back(self._owner, self.size)
+            self._accepted.clear()
 
     def conclude(self, *, goes_on: bool, open_calls: Mapping[str, Item]) -> None:
         """The response ended: tells what becomes of the steers that are still unused."""
@@ -153,7 +166,7 @@ class Steers:
                         steer=steer,
                     )
                 )
-            self._accepted.clear()
+            self.drop()
 
 
 _APPROVAL: Final = "mcp_approval_request"

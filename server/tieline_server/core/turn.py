@@ -103,7 +103,7 @@ class Turn:
         self.state: TurnState = "queued"
         self.outbox = Outbox(host.outgoing, self.lane)
         self.output = Output(self.outbox, host.new_id)
-        self.steers = Steers(self.id, self.outbox)
+        self.steers = Steers(self.id, self.outbox, host.queued, principal.owner)
         self.resolved: Resolved | None = None
         self.settings: Settings | None = None
         self.pinned: ChainHead | None = None

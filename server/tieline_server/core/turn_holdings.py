@@ -40,8 +40,12 @@ class TurnHoldings:
 
     def wait(self, size: int) -> None:
         """Its request of ``size`` bytes waits for the end of another response."""
-        if self._host.queued.take(self._owner, size + WAITING):
-            self._waits = size + WAITING
+        self.count(size + WAITING)
+
+    def count(self, size: int) -> None:
+        """So many more bytes wait to join its chain."""
+        self._host.queued.add(self._owner, size)
+        self._waits += size
 
     def _waited(self) -> None:
         if self._waits:

@@ -7,7 +7,8 @@ from msgspec import Raw, structs
 
 from tieline.errors import ApiError
 from tieline.requests import Append, Create
-from tieline_server.core.limits import Admission, Limits, size_of
+from tieline_server.core.limits import Admission, Limits, admit_steer, size_of
+from tieline_server.core.share import Share
 
 LARGE: dict[str, Any] = {
     "Raw": Raw(b"x" * 999),
@@ -87,6 +88,22 @@ def test_what_waits_has_a_bound_in_bytes_but_one_request_may_always_wait() -> No
         admission.queue_bytes(90, Create(user="u" * 11))
     assert (refused.value.status, refused.value.code) == (429, "queue_full")
     assert refused.value.retry_after == 1.0
+
+
+@pytest.mark.parametrize(
+    ("owner", "code", "status"),
+    [("ann", "too_many_pending_steers", 429), ("bob", "server_is_overloaded", 503)],
+)
+def test_a_steer_past_the_bound_of_its_owner_or_of_all_is_refused(
+    owner: str, code: str, status: int
+) -> None:
+    queued = Share(each=100, total=150)
+    assert queued.take("ann", 60)
+    admit_steer(queued, "ann", 40)
+    assert queued.take("carl", 60)
+    with pytest.raises(ApiError) as refused:
+        admit_steer(queued, owner, 41)
+    assert (refused.value.status, refused.value.code) == (status, code)
 
 
 UNBOUNDED = {

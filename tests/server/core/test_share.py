@@ -23,3 +23,12 @@ def test_an_owner_that_has_nothing_is_not_remembered() -> None:
         share.take(str(name))
         share.give_back(str(name))
     assert share._owners == {}
+
+
+def test_what_is_there_already_counts_whatever_the_bounds() -> None:
+    share = Share(each=3, total=4)
+    share.add("a", 5)
+    assert (share.held_by("a"), share.taken) == (5, 5)
+    assert not share.take("b")
+    share.give_back("a", 5)
+    assert share.take("b")

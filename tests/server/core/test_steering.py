@@ -11,6 +11,7 @@ from tieline.items import CALL_KINDS, decode
 from tieline_server.core.deltas import CallDelta, CallStart, Finish, ItemEnd, TextDelta
 from tieline_server.core.limits import Limits
 from tieline_server.core.outbox import Outbox, Outgoing
+from tieline_server.core.share import Share
 from tieline_server.core.steering import Steers
 
 LOOK = CallStart(kind="function_call", name="look")
@@ -196,7 +197,7 @@ class TestPending:
         """wire.md 2.3."""
         pushed: list[Any] = []
         outgoing = Outgoing(merge_from=None, wake=lambda: None)
-        steers = Steers("resp_1", Outbox(outgoing, None))
+        steers = Steers("resp_1", Outbox(outgoing, None), Share(), "local")
         steers.accept([], "steer_1")
         members = {"type": kind, "id": "c", "call_id": "c", "name": "n", "execution": "client"}
         call = decode(msgspec.json.encode(members))
