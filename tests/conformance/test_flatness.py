@@ -32,7 +32,7 @@ async def test_the_bytes_handled_at_turn_200_are_those_of_turn_5(wire: Wire) -> 
     async with serve(script) as served, wire(served) as peer:
         previous = None
         line = next(iter(served.services.running.connections))
-        totals = [line.work.copy()]
+        totals = [line.connection.work.copy()]
         for number in range(1, 201):
             events = await ask(
                 peer,
@@ -42,7 +42,7 @@ async def test_the_bytes_handled_at_turn_200_are_those_of_turn_5(wire: Wire) -> 
                 input=f"fact {number:03}: " + "y" * 1000,
             )
             previous = response(events)["id"]
-            totals.append(line.work.copy())
+            totals.append(line.connection.work.copy())
 
         work = [after.since(before) for before, after in pairwise(totals)]
         for stage in ("decode", "validate", "render", "encode"):

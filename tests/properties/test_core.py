@@ -48,7 +48,6 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.limits import Limits
-from tieline_server.core.reading import Reading
 from tieline_server.core.share import NO_BOUND, Share
 from tieline_server.core.tables import (
     CONNECTIONS,
@@ -61,7 +60,8 @@ from tieline_server.core.tables import (
     TurnInput,
     TurnState,
 )
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn import Reading, Turn
+from tieline_server.core.turn_machine import TurnMachine
 
 ERROR = ApiError.of("server_error", "It broke.")
 ITEMS = tuple(decode_input(b'"more"'))
@@ -87,7 +87,7 @@ def _doomed(line: Lockstep) -> str:
     return turn
 
 
-class Stopped(Turn):
+class Stopped(TurnMachine):
     """A turn that is ready to run and does not."""
 
     __slots__ = ()
@@ -270,7 +270,7 @@ LANE_STATES: dict[LaneState, Callable[[Lockstep], object]] = {
 
 def _lane_input(line: Lockstep, what: LaneInput) -> None:
     lane = line.line._lanes.get(None)
-    create = Turn(line.line, create_of(input="hi"), principal=LOCAL, recall=lane.recall)
+    create = TurnMachine(line.line, create_of(input="hi"), principal=LOCAL, recall=lane.recall)
     if what == "next" and not lane.queue:
         lane.queue.append(create)  # By its meaning: something is queued.
     if what == "hold" and lane.current is not None and lane.current.tip is None:
@@ -686,7 +686,7 @@ class AnyConnection(RuleBasedStateMachine):
         announced = self.line.audit.by_response
         if not self.dropped:
             assert all(self.line.audit.ended(each) for each in announced)
-        for response_id in {sample.turn.id for sample in self.line.asked}:
+        for response_id in {sample.turn for sample in self.line.asked}:
             self._compare_chain(self.line.turns[response_id])
         memory = self.line.line.memory
         latest = filter(None, map(memory.latest, {None, *LANES_OF}))
@@ -712,7 +712,7 @@ class AnyConnection(RuleBasedStateMachine):
     def _compare_chain(self, turn: Turn) -> None:
         """Each prompt was the parent's chain, the input, then what was said, in true order."""
         expected, _ = self._grown(turn)
-        asked = [words(each.prompt.tip) for each in self.line.asked if each.turn is turn]
+        asked = [words(each.prompt.tip) for each in self.line.asked if each.turn == turn.own_id]
         assert asked == expected[: len(asked)]
         for context in expected:
             texts = [each for each in context if "text-" in each]

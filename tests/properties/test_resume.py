@@ -29,7 +29,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.history import ChainHead
 from tieline_server.core.limits import Limits
-from tieline_server.core.replay_log import ReplayLog, ReplayLogs
+from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
 from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
 from tieline_server.core.values import TurnRecord
@@ -95,9 +95,10 @@ class Noted(ReplayLogs):
         super().__init__()
         self._world = world
 
-    def begin(self, turn: Turn, size: int) -> ReplayLog:
-        """As the kept turns do."""
-        kept = super().begin(turn, size)
+    def begin(self, turn: Replayed, *, owner: str, key: str | None, size: int) -> ReplayLog:
+        """As the replay logs do."""
+        kept = super().begin(turn, owner=owner, key=key, size=size)
+        assert isinstance(turn, Turn)
         self._world.begun(turn, kept)
         return kept
 
@@ -114,11 +115,15 @@ class World:
         self.limits = Limits(active=active, queue=3, lanes=2, resume_window=WINDOW)
         self.made = 0
         self.now = 100.0
+        self.steps: dict[str, Lockstep] = {}
+        """Id of a connection -> what drives it."""
         self.lines: list[Lockstep] = []
         self.shelters: list[Lockstep] = []
         self.gone: list[Lockstep] = []
         self.held: list[tuple[Lockstep, effects.Effect]] = []
         """Claims, loads and saves that are not answered yet."""
+        self.asking: dict[effects.TurnId, Turn] = {}
+        """Turns that effects have named, by their own ids."""
         self.keys: dict[bytes, tuple[str, bytes]] = {}
         self.kept: dict[str, Turn] = {}
         """Responses whose events are kept, by id."""
@@ -159,8 +164,8 @@ class World:
             budget=self.budget,
             queued=self.queued,
             kept=self.logs,
-            driver=step,
         )
+        self.steps[step.line.id] = step
         step._at()
         step.audit = Loose()  # type: ignore[assignment]
         step.reading = False
@@ -190,28 +195,33 @@ class World:
         assert turn.id not in self.kept
         self.kept[turn.id] = turn
         self.logged[turn.id] = kept
-        self.starts.add((id(turn.host.driver), turn.lane, turn.id, None))
+        self.starts.add((id(self.steps[turn.host.id]), turn.lane, turn.id, None))
 
     def _carry_out(self, step: Lockstep, effect: effects.Effect) -> None:
+        named = getattr(effect, "turn", None)
+        if named is not None and (asking := step.line.turn(named)) is not None:
+            self.asking[named] = asking
         if isinstance(effect, effects.Claim | effects.Load | effects.Save):
             self.held.append((step, effect))
         elif isinstance(effect, effects.Follow):
             self.asked.append((step, effect))
-            where = (id(step), effect.turn.lane)
+            where = (id(step), self.asking[effect.turn].lane)
             self.starts.add((*where, effect.response_id, effect.after))
         elif isinstance(effect, effects.Outlive):
-            self.left.add(effect.turn.id)
-            self._shelter(effect.turn)
+            turn = step.line.let_leave(effect.turn)
+            self.left.add(turn.id)
+            self._shelter(turn)
         elif isinstance(effect, effects.Record):
             self.records.append(effect.record)
             step.records.append(effect.record)
         elif isinstance(effect, effects.Release):
-            self.released.append(effect.turn.id)
-            self.keys = {key: own for key, own in self.keys.items() if own[0] != effect.turn.id}
+            self.released.append(effect.turn)
+            self.keys = {key: own for key, own in self.keys.items() if own[0] != effect.turn}
         elif isinstance(effect, effects.CancelSource):
             self._cancel(effect.response_id, effect.owner)
         elif isinstance(effect, effects.Sample):
-            assert effect.turn.host is step.line, "who samples is on the line that asks for it"
+            if (asking := self.asking.get(effect.turn)) is not None:
+                assert asking.host is step.line, "who samples is on the line that asks for it"
         elif isinstance(effect, effects.Close):
             assert step.closed is None, "a line closes once"
             step.closed = effect
@@ -244,17 +254,18 @@ class World:
             return
         _, effect = self.held.pop(self.dice.randrange(len(self.held)))
         assert isinstance(effect, effects.Claim | effects.Load | effects.Save)
-        step: Lockstep = effect.turn.host.driver
+        turn = self.asking[effect.turn]
+        step = self.steps[turn.host.id]
         step._at()
         if isinstance(effect, effects.Claim):
-            own = (effect.turn.id, effect.body)
+            own = (effect.turn, effect.body)
             holder, body = self.keys.setdefault(effect.key, own)
-            step.line.claimed(effect.turn, holder, same=body == effect.body)
+            step.line.claimed(turn, holder, same=body == effect.body)
         elif isinstance(effect, effects.Load):
-            step.line.loaded(effect.turn, None, {})
+            step.line.loaded(turn, None, {})
         else:
             error = ApiError.of("server_error", "No.") if self.dice.random() < 0.1 else None
-            step.line.saved(effect.turn, error)
+            step.line.saved(turn, error)
         self.settle()
 
     def follow(self) -> None:
@@ -263,7 +274,7 @@ class World:
             return
         at = self.dice.randrange(len(self.asked))
         step, effect = self.asked[at]
-        reader = effect.turn
+        reader = self.asking[effect.turn]
         if reader.state != "following":
             del self.asked[at]
             return
@@ -289,10 +300,10 @@ class World:
         self.settle()
 
     def _take_over(self, step: Lockstep, effect: effects.Follow, turn: Turn) -> None:
-        source: Lockstep = turn.host.driver
+        source = self.steps[turn.host.id]
         source._at()
-        source.line.give(turn)
-        step.line.take(turn, effect.turn, effect.after)
+        assert source.line.give(turn.id) is turn
+        step.line.take(turn, self.asking[effect.turn], effect.after)
         self.moved += 1
 
     # What clients do.
@@ -417,7 +428,7 @@ class World:
             step += piece
         if end if end is not None else self.dice.random() < 0.3:
             step.append(self.dice.choice(ENDS))
-        line: Lockstep = turn.host.driver
+        line = self.steps[turn.host.id]
         line._at()
         line.line.deltas(turn, step)
         self.settle()
@@ -426,7 +437,7 @@ class World:
         """An engine breaks."""
         if placed := self.placed():
             turn = self.dice.choice(placed)
-            line: Lockstep = turn.host.driver
+            line = self.steps[turn.host.id]
             line._at()
             line.line.engine_failed(turn, ApiError.of("server_error", "No."))
             self.settle()
@@ -491,8 +502,8 @@ class World:
         assert self.logs.size == sum(log.size for log in self.logged.values())
         busy = [turn for turn in self.kept.values() if not turn.ended]
         for turn in busy:
-            assert turn.host.driver in self.every()
-            assert turn in list(turn.host.driver.line._lanes.turns()), "it is on one line"
+            assert self.steps[turn.host.id] in self.every()
+            assert turn in list(self.steps[turn.host.id].line._lanes.turns()), "it is on one line"
 
     def finish(self) -> None:
         """Brings everything to its end, and looks at what is left."""

@@ -199,6 +199,8 @@ class Lockstep:
         self.reading = True
         """Whether events are taken as they come."""
         self.turns: dict[str, Turn] = {}
+        self.asking: dict[effects.TurnId, Turn] = {}
+        """Turns that effects have named, by their own ids."""
         self.asked: list[effects.Sample] = []
         """What the engine was asked, in order."""
         self.stopped: list[str] = []
@@ -354,7 +356,7 @@ class Lockstep:
             if item.id in load.item_ids and item.id is not None
         }
         self._at()
-        self.line.loaded(load.turn, saved, found)
+        self.line.loaded(self.asking[load.turn], saved, found)
 
     def saved(self, save: effects.Save, error: ApiError | None = None) -> None:
         """The store commits, or fails to."""
@@ -363,14 +365,18 @@ class Lockstep:
         if error is None:
             self.stored[save.record.owner, save.record.response.id] = save.record
         self._at()
-        self.line.saved(save.turn, error)
+        self.line.saved(self.asking[save.turn], error)
 
     def _carry_out(self, effect: effects.Effect) -> None:
+        named = getattr(effect, "turn", None)
+        if named is not None and (turn := self.line.turn(named)) is not None:
+            self.asking[named] = turn
         if isinstance(effect, effects.Sample):
-            self.asked.append(effect)
-            self.turns[effect.turn.id] = effect.turn
+            if effect.turn in self.asking:  # Otherwise it has ended since it asked.
+                self.asked.append(effect)
+                self.turns[effect.prompt.response_id] = self.asking[effect.turn]
         elif isinstance(effect, effects.Stop):
-            self.stopped.append(effect.turn.id)
+            self.stopped.append(effect.turn)
         elif isinstance(effect, effects.Record):
             self.records.append(effect.record)
         elif isinstance(effect, effects.Close):
@@ -398,23 +404,24 @@ class Lockstep:
     def _carry_on(self, effect: effects.Effect) -> None:
         """What concerns turns that others can find."""
         if isinstance(effect, effects.Outlive):
-            self.outlived.append(effect.turn)
-            self.turns.pop(effect.turn.id, None)
+            turn = self.line.let_leave(effect.turn)
+            self.outlived.append(turn)
+            self.turns.pop(turn.id, None)
         elif isinstance(effect, effects.Follow):
             self.follows.append(effect)
         elif isinstance(effect, effects.Release):
-            self.released.append((effect.turn.id, effect.at_once))
+            self.released.append((effect.turn, effect.at_once))
         elif isinstance(effect, effects.CancelSource):
             self.cancelled_sources.append(effect.response_id)
         else:
             assert isinstance(effect, effects.Begin)
-            self.begun.append(effect.turn.id)
+            self.begun.append(effect.log.response_id)
 
     def claimed(self, claim: effects.Claim) -> None:
         """The first create of a key has it."""
-        holder, body = self.keys.setdefault(claim.key, (claim.turn.id, claim.body))
+        holder, body = self.keys.setdefault(claim.key, (claim.turn, claim.body))
         self._at()
-        self.line.claimed(claim.turn, holder, same=body == claim.body)
+        self.line.claimed(self.asking[claim.turn], holder, same=body == claim.body)
 
     # What a test looks at.
 
@@ -457,7 +464,7 @@ class Lockstep:
 
     def prompt(self, response_id: str) -> effects.Prompt:
         """What the engine was last asked for a response."""
-        return [each.prompt for each in self.asked if each.turn.id == response_id][-1]
+        return [each.prompt for each in self.asked if each.prompt.response_id == response_id][-1]
 
     def context(self, response_id: str) -> list[str]:
         """The chain that the engine was last asked to continue, in short."""

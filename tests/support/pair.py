@@ -27,7 +27,6 @@ from tieline_client._asks import Ask, AskState, Verdict
 from tieline_client._connection import Connection, Delivery
 from tieline_server.core.deltas import Delta
 from tieline_server.core.limits import Limits
-from tieline_server.core.snapshot import snapshot
 from tieline_server.core.turn import Turn
 
 _STEER_EVENTS: Final = (events.SteerAccepted, events.SteerFailed, events.SteerPending)
@@ -520,7 +519,7 @@ class Pair:
         response = story.fold.response
         assert record.outcome == (response.status or "")
         for turn in turns:
-            assert plain(story.folds[turn.id].response) == plain(snapshot(turn, turn.status))
+            assert plain(story.folds[turn.id].response) == plain(turn.snapshot(turn.status))
 
     def _check_agreement(self) -> None:
         for lane in {story.ask.lane for story in self.stories.values()}:

@@ -23,6 +23,7 @@ from tieline_server.core.replay_log import ReplayLog
 from tieline_server.core.values import Booking, Principal, TurnRecord
 from tieline_server.engines.base import Model
 from tieline_server.journals.memory import MemoryJournal
+from tieline_server.keys import Keys
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import ConnectionDriver, Running, Services
 from tieline_server.sealing import Keyring
@@ -187,6 +188,7 @@ class Stage(Peer):
             ledger=ledger,
             journal=journal,
             budget=Budget(),
+            keys=Keys(None, clock=time.monotonic, warn=print),
             limits=limits or Limits(),
             observe=self._observe,
             clock=time.monotonic,

@@ -1,4 +1,4 @@
-"""What survives when history is folded away, and how a turn goes on behind it.
+"""What survives when history is folded away.
 
 In any case: system and developer messages, tools that came with the input or were found, calls
 that wait for their outputs, the last user message, and what has come since the model last spoke
@@ -7,21 +7,16 @@ whatever else there is room for; an output never stays without its call. Sizes a
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
-from tieline import ids, items
+from tieline import items
 from tieline.items import AdditionalTools, Item, Message, Opened
-from tieline_server.core import sealed
 from tieline_server.core.deltas import Accepted, Delta, Finish
-from tieline_server.core.history import ChainNode
 from tieline_server.core.sealed import is_user
 from tieline_server.core.tools import BRINGING
 from tieline_server.core.usage_counter import UsageCounter
-
-if TYPE_CHECKING:
-    from tieline_server.core.turn import Turn
 
 TAIL: Final = 32 * 1024
 """Room for what is neither fixed nor a user message, in a window that a client asks for."""
@@ -119,28 +114,6 @@ def without_open_calls(context: Sequence[Item]) -> tuple[Item, ...]:
     """``context`` without the calls that wait for an output: what a model can be asked about."""
     waiting = _open_calls(context)
     return tuple(item for at, item in enumerate(context) if at not in waiting)
-
-
-def apply(turn: "Turn", fold: Fold) -> None:
-    """A compaction item becomes the next of the turn's output, and all before it is behind it.
-
-    What is not stored has no use for what is behind: the chain begins anew, so that a connection
-    which folds again and again does not grow.
-    """
-    turn.usage = turn.usage.plus(turn.tally.usage(fold.finish))
-    turn.aside += turn.tally.usage(fold.finish).output_tokens
-    turn.tally = UsageCounter()
-    owner, host = turn.principal.owner, turn.host
-    item = sealed.history(
-        Opened(items=fold.items, whole=True),
-        lambda content: host.sealer.seal(owner, content),
-        item_id=host.new_id(ids.COMPACTION),
-    )
-    turn.output.add(item)
-    assert turn.tip is not None
-    assert turn.settings is not None
-    before = turn.tip if turn.settings.store else None
-    turn.tip = turn.standing.move(ChainNode(before, (item,), turn=turn.tip.turn))
 
 
 def count(tally: UsageCounter, step: Iterable[Delta]) -> None:

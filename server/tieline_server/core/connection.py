@@ -30,7 +30,7 @@ from tieline_server.core import moving, reading, refusals, steering
 from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
-from tieline_server.core.effects import CancelSource, Close, Effect, Outlive, Release
+from tieline_server.core.effects import CancelSource, Close, Effect, Outlive, TurnId
 from tieline_server.core.finish import CANCELLED, DRAINED
 from tieline_server.core.history import ChainHead, Saved
 from tieline_server.core.lane import Lane
@@ -44,9 +44,9 @@ from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import SettingsCache
 from tieline_server.core.share import Share
-from tieline_server.core.snapshot import snapshot
 from tieline_server.core.tables import CONNECTIONS, INPUTS, ConnectionInput, ConnectionState
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn import Reading, Turn
+from tieline_server.core.turn_machine import TurnMachine
 from tieline_server.core.values import Catalog, Principal, Work
 
 _SAMPLING: Final = frozenset({"sampling", "steered"})
@@ -70,7 +70,6 @@ class Connection:
         budget: Budget | None = None,
         queued: Share | None = None,
         kept: ReplayLogs | None = None,
-        driver: object = None,
         recall: SettingsCache | None = None,
     ) -> None:
         self.limits = limits
@@ -79,8 +78,6 @@ class Connection:
         self.new_id = new_id
         self.sealer = sealer
         self.kept = ReplayLogs() if kept is None else kept
-        self.driver: Any = driver
-        """Who drives it: a turn's jobs report there, wherever the turn has moved."""
         self.id = new_id(ids.CONNECTION)
         self.state: ConnectionState = "open"
         self.heard = False
@@ -100,6 +97,8 @@ class Connection:
         self._lanes = Lanes(self, self.admission, profile, recall)
         self._succession = PendingSteers(self)
         self._ended: deque[str] = deque(maxlen=_RECENT)
+        self._leaving: dict[TurnId, Turn] = {}
+        """Turns that have left their lanes, until another connection shelters them."""
         self._cut_at: float | None = None
         self._cut_reason = DRAINED
 
@@ -161,14 +160,14 @@ class Connection:
     def claimed(self, turn: Turn, holder: str, *, same: bool) -> None:
         """The response that holds a key: the turn's own, or another's of the same body or not."""
         if turn.state != "claiming":
-            if holder == turn.id:
-                self.effects.append(Release(turn, at_once=True))
+            key = turn.request.idempotency_key
+            if holder == turn.id and key is not None:
+                turn.release(key, at_once=True)
             return
         if holder == turn.id:
-            turn.claimed = True
             turn.handle("claimed")
         elif same:
-            turn.handle("follow", reading.Reading(holder, None, moves=False))
+            turn.handle("follow", Reading(holder, None, moves=False))
         else:
             turn.handle("refuse", refusals.other_body())
         self._follow(turn)
@@ -192,12 +191,15 @@ class Connection:
         turn.handle("claim" if reading.gone(turn, error) else "fail", error)
         self._follow(turn)
 
-    def give(self, turn: Turn) -> None:
-        """Another connection ``takes`` a turn of this one, at once: its reader here is told."""
+    def give(self, response_id: str) -> Turn:
+        """Another connection ``takes`` a turn that runs here, at once: its reader is told."""
+        turn = self._lanes.turn(response_id)
+        assert turn is not None, "it is on a lane while it runs"
         moving.say_elsewhere(turn)
         self.memory.forget_lane(turn.lane)
         self._part(turn)
         self._rest()
+        return turn
 
     def take(self, turn: Turn, reader: Turn, after: int | None) -> None:
         """A turn of another connection moves to the lane on which ``reader`` asked for it."""
@@ -228,13 +230,23 @@ class Connection:
         if turn is None or turn.reading is not None or turn.principal.owner != owner:
             return None
         turn.handle("cut", reason)
-        response = snapshot(turn, turn.status)
+        response = turn.snapshot(turn.status)
         self._follow(turn)
         return response
 
     def find(self, response_id: str) -> Turn | None:
         """The turn of a response on this connection, or one that reads it here."""
         return self._lanes.turn(response_id)
+
+    def turn(self, own_id: TurnId) -> Turn | None:
+        """The turn that an effect names: it has its lane, or is about to leave."""
+        heads = (lane.current for lane in self._lanes)
+        found = (turn for turn in heads if turn is not None and turn.own_id == own_id)
+        return next(found, None) or self._leaving.get(own_id)
+
+    def let_leave(self, own_id: TurnId) -> Turn:
+        """Takes a turn that outlives this connection."""
+        return self._leaving.pop(own_id)
 
     def unpark(self, name: str | None) -> list[tuple[Create | Append | Cancel, Principal]]:
         """Takes what was asked on a lane while the response that it resumed was on its way."""
@@ -254,7 +266,6 @@ class Connection:
         self.memory.clear()
         self._lanes.close()
         self._succession.close()
-        self.driver = None
 
     def age(self) -> None:
         """The connection has lived as long as it may: what runs ends, then it closes."""
@@ -316,7 +327,7 @@ class Connection:
             return
         if self.profile.appends_by_default:
             create = replace(create, append=True)
-        turn = Turn(self, create, principal=principal, recall=lane.recall)
+        turn = TurnMachine(self, create, principal=principal, recall=lane.recall)
         named = create.previous_response_id
         if named is not None:
             tip = self.memory.find(named)
@@ -400,8 +411,8 @@ class Connection:
             self._refuse(resume, error)
             return
         ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
-        reader = Turn(self, ask, principal=principal, recall=lane.recall)
-        reader.reading = reading.Reading(resume.response_id or "", resume.after, moves)
+        reader = TurnMachine(self, ask, principal=principal, recall=lane.recall)
+        reader.reading = Reading(resume.response_id or "", resume.after, moves)
         lane.handle("create", reader)
         self._follow_lane(lane)
 
@@ -481,7 +492,8 @@ class Connection:
 
     def _outlive(self, turn: Turn) -> None:
         self._part(turn)
-        self.effects.append(Outlive(turn))
+        self._leaving[turn.own_id] = turn
+        self.effects.append(Outlive(turn.own_id))
 
     def _part(self, turn: Turn) -> None:
         lane = self._lanes.get(turn.lane)

@@ -5,20 +5,18 @@ back through the methods of :class:`~tieline_server.core.connection.Connection`.
 driver what it must call next.
 """
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Cancel
 from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.replay_log import ReplayLog
+from tieline_server.core.settings import Settings
 from tieline_server.core.values import TurnRecord, Work
 
-if TYPE_CHECKING:
-    from tieline_server.core.replay_log import ReplayLog
-    from tieline_server.core.settings import Settings
-    from tieline_server.core.turn import Turn
+TurnId = str
+"""A turn's own id: it stays the same while the turn reads another response, and as it moves."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -29,7 +27,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """The engine's own name of it."""
     tip: ChainNode
     """The effective input: the chain that ends here."""
-    settings: "Settings"
+    settings: Settings
     session: str
     """Names the connection and lane: the same lane may reuse the same KV slot."""
     owner: str
@@ -45,43 +43,51 @@ class Load(Struct, frozen=True):
     ``response_id`` is None where only items are asked for.
     """
 
-    turn: "Turn"
+    turn: TurnId
     response_id: str | None
     item_ids: tuple[str, ...]
     owner: str
 
 
 class Claim(Struct, frozen=True):
-    """Claim an idempotency key for the turn, then call ``connection.claimed``. Digests only."""
+    """Claim an idempotency key for the turn, then call ``connection.claimed``. Digests only.
 
-    turn: "Turn"
+    ``again`` says that it was claimed before, and that its holder had nothing to show.
+    """
+
+    turn: TurnId
     owner: str
     key: bytes
     body: bytes
     stored: bool
+    again: bool
 
 
 class Release(Struct, frozen=True):
     """The turn's claim of its key ends: at once, or as long after its end as it can be resumed."""
 
-    turn: "Turn"
+    turn: TurnId
+    owner: str
+    key: bytes
+    stored: bool
     at_once: bool
 
 
 class Begin(Struct, frozen=True):
-    """The turn's events are kept (``turn.log``), and as it will be stored, written down."""
+    """The events in this log are kept and, as the response will be stored, written down."""
 
-    turn: "Turn"
+    log: ReplayLog
+    model: str
 
 
 class Follow(Struct, frozen=True):
     """Find the response, feed ``connection.relayed``, at its end call ``connection.followed``.
 
-    With ``moves`` its turn, or its chain where it has ended, comes to this connection
-    (``connection.take_over``); on an error call ``connection.lost``.
+    With ``moves`` its turn comes to this connection (``connection.take``), or its chain where it
+    has ended; on an error call ``connection.lost``.
     """
 
-    turn: "Turn"
+    turn: TurnId
     response_id: str
     after: int | None
     moves: bool
@@ -100,9 +106,9 @@ class CancelSource(Struct, frozen=True):
 
 
 class Outlive(Struct, frozen=True):
-    """The turn has left its connection, which goes: have another connection ``join`` it at once."""
+    """The turn has left its connection, which goes: have another one ``shelter`` it at once."""
 
-    turn: "Turn"
+    turn: TurnId
 
 
 class Sample(Struct, frozen=True):
@@ -112,7 +118,7 @@ class Sample(Struct, frozen=True):
     With ``settings.generate`` false the engine prepares for the prompt and says nothing.
     """
 
-    turn: "Turn"
+    turn: TurnId
     engine: str
     prompt: Prompt
 
@@ -120,7 +126,7 @@ class Sample(Struct, frozen=True):
 class Stop(Struct, frozen=True):
     """Close the turn's sampling at once. Nothing need be reported."""
 
-    turn: "Turn"
+    turn: TurnId
 
 
 class Keep(Struct, frozen=True):
@@ -143,13 +149,12 @@ class Discard(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True):
-    """Make it durable, then call ``connection.saved(turn, error or None)``; the terminal event
-    waits.
+    """Make it durable, then call ``connection.saved``: the terminal event waits for that.
 
     ``booking`` is written down with it, or neither is.
     """
 
-    turn: "Turn"
+    turn: TurnId
     record: Saved
     booking: TurnRecord
 
@@ -163,7 +168,7 @@ class Record(Struct, frozen=True):
 
     record: TurnRecord
     booked: bool = False
-    kept: "ReplayLog | None" = None
+    kept: ReplayLog | None = None
 
 
 class Close(Struct, frozen=True):

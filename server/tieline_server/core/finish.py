@@ -1,20 +1,17 @@
 """How a turn ends: output made whole, the store asked, the terminal event."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.core.effects import Record, Save
-from tieline_server.core.history import NO_CALLS, ChainHead, Saved
-from tieline_server.core.record import record_of
-from tieline_server.core.snapshot import snapshot
-from tieline_server.core.values import Outcome
-
-if TYPE_CHECKING:
-    from tieline_server.core.turn import Turn
+from tieline_server.core.history import NO_CALLS, Saved
+from tieline_server.core.turn import Turn
+from tieline_server.core.values import Outcome, TurnRecord
 
 CANCELLED: Final = "cancelled"
 """The cut reason whose response has status cancelled and no incomplete_details."""
@@ -39,7 +36,7 @@ def terminal_event(
     return kind(sequence_number=number, stream_id=stream_id, response=response)
 
 
-def conclude_cut(turn: "Turn", reason: str) -> None:
+def conclude_cut(turn: Turn, reason: str) -> None:
     """Ends early, for this reason."""
     if reason == CANCELLED:
         conclude(turn, CANCELLED)
@@ -47,7 +44,7 @@ def conclude_cut(turn: "Turn", reason: str) -> None:
         conclude(turn, "incomplete", reason)
 
 
-def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
+def conclude(turn: Turn, status: str, reason: str | None = None) -> None:
     """Output is whole: closes what is open, then has it saved."""
     turn.announce()
     if status == "completed":
@@ -58,30 +55,31 @@ def conclude(turn: "Turn", status: str, reason: str | None = None) -> None:
     turn.status, turn.reason = status, reason
     turn.completed_at = turn.host.unix_time if status == "completed" else None
     turn.marks.concluded(turn.host.now)
-    if not turn.stores or turn.tip is None:
+    head = turn.head()
+    if not turn.stores or head is None:
         turn.handle("saved")
         return
     saved = Saved(
-        response=snapshot(turn, status),
-        tip=_tip(turn),
+        response=turn.snapshot(status),
+        tip=head,
         owner=turn.principal.owner,
         input_from=turn.parent,
         terminal=None if turn.log is None else turn.outbox.count,
     )
     turn.booked = True
-    turn.host.effects.append(Save(turn, saved, record_of(turn, outcome_of(turn))))
+    turn.host.effects.append(Save(turn.own_id, saved, record_of(turn, outcome_of(turn))))
 
 
-def finish(turn: "Turn") -> None:
+def finish(turn: Turn) -> None:
     """The store has it, or need not: the terminal event goes out."""
     turn.marks.saved(turn.host.now)
     if turn.status == "failed":
         _evict_parent(turn)
-    elif turn.tip is not None:
-        turn.standing.rest(turn.lane, _tip(turn))
+    elif (head := turn.head()) is not None:
+        turn.standing.rest(turn.lane, head)
     turn.standing.leave()
     push_timing(turn)
-    response = snapshot(turn, turn.status)
+    response = turn.snapshot(turn.status)
     box = turn.outbox
     # The own reader of a quiet one took response.done for the end.
     box.end(terminal_event(response, box.count, stream_id=box.stream_id), quiet=turn.quiet)
@@ -93,7 +91,7 @@ def finish(turn: "Turn") -> None:
     turn.steers.conclude(goes_on=goes_on, open_calls=calls)
 
 
-def refuse(turn: "Turn", error: ApiError) -> None:
+def refuse(turn: Turn, error: ApiError) -> None:
     """It cannot run: one error event, no response."""
     turn.failure = error.bare()
     turn.status = "refused"
@@ -105,7 +103,7 @@ def refuse(turn: "Turn", error: ApiError) -> None:
     record(turn, "refused")
 
 
-def _evict_parent(turn: "Turn") -> None:
+def _evict_parent(turn: Turn) -> None:
     """A failed continuation drops its parent if that is this lane's (wire.md 4.4.1).
 
     A refusal of what was said is no fault of the chain that it was said to.
@@ -115,7 +113,7 @@ def _evict_parent(turn: "Turn") -> None:
         turn.host.memory.evict(turn.lane, turn.follows)
 
 
-def forsake(turn: "Turn") -> None:
+def forsake(turn: Turn) -> None:
     """There will be no response: nothing of it stays, and its key is free."""
     turn.standing.discard()
     turn.standing.leave()
@@ -125,7 +123,7 @@ def forsake(turn: "Turn") -> None:
     turn.release_key(at_once=True)
 
 
-def record(turn: "Turn", outcome: Outcome) -> None:
+def record(turn: Turn, outcome: Outcome) -> None:
     """Has it written down how the turn ended; events that were kept stay for a while."""
     host, kept = turn.host, turn.log
     if kept is not None:
@@ -134,7 +132,7 @@ def record(turn: "Turn", outcome: Outcome) -> None:
     host.effects.append(Record(record_of(turn, outcome), booked=turn.booked, kept=kept))
 
 
-def push_timing(turn: "Turn") -> None:
+def push_timing(turn: Turn) -> None:
     """Where the time went so far, for a client that asked for it."""
     host = turn.host
     if "timing" in host.extensions:
@@ -144,11 +142,31 @@ def push_timing(turn: "Turn") -> None:
         host.outgoing.put(turn.lane, timing)
 
 
-def outcome_of(turn: "Turn") -> Outcome:
+def outcome_of(turn: Turn) -> Outcome:
     """How it ended, for the record."""
     return turn.status  # type: ignore[return-value]  # by now it is one of them
 
 
-def _tip(turn: "Turn") -> ChainHead:
-    assert turn.tip is not None
-    return ChainHead(turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings)
+def record_of(turn: Turn, outcome: Outcome) -> TurnRecord:
+    """What ``turn`` was, as it ends now."""
+    host = turn.host
+    settings = turn.settings
+    record = TurnRecord(
+        response_id=turn.id,
+        previous_response_id=turn.follows,
+        owner=turn.principal.owner,
+        model=settings.model if settings else turn.request.model or "",
+        lane=turn.lane,
+        outcome=outcome,
+        kind="prewarm" if settings and not settings.generate else "turn",
+        reason=turn.reason,
+        error_code=turn.failure.code if turn.failure else None,
+        usage=turn.usage,
+        times=turn.marks.times(host.now),
+        trace_context=turn.request.trace_context,
+        work=host.work.since(turn.work_before),
+        store=settings.store if settings else False,
+        events=turn.outbox.count,
+        caller=turn.principal.caller,
+    )
+    return record if settings is not None else replace(record, settled=False)

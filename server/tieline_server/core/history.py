@@ -23,6 +23,7 @@ from msgspec import Struct
 from tieline.items import SEALABLE, Item
 from tieline.responses import Response
 from tieline_server.core import sealed
+from tieline_server.core.settings import Settings
 
 T = TypeVar("T")
 
@@ -255,7 +256,7 @@ class ChainHead(Struct, frozen=True, eq=False, gc=False):
     response_id: str
     segment: ChainNode
     owner: str
-    settings: object
+    settings: Settings | None
 
 
 class Saved(Struct, frozen=True, kw_only=True):

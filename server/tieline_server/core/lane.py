@@ -11,6 +11,7 @@ from tieline_server.core.limits import size_of
 from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.tables import LANES, LaneInput, LaneState, TurnState
 from tieline_server.core.turn import Host, Turn
+from tieline_server.core.turn_machine import TurnMachine
 from tieline_server.core.values import Principal
 
 
@@ -85,7 +86,7 @@ class Lane:
         """
         turn, tip = self.current, self._host.memory.latest(self.name)
         on_lane: str | None = None
-        settings: object = None
+        settings: Settings | None = None
         link: ChainNode | None = None
         if turn is not None:
             on_lane = turn.id
@@ -107,7 +108,7 @@ class Lane:
                 f"Response '{named}' is not held: its calls have been answered.",
                 param="response_id",
             )
-        answerable = isinstance(settings, Settings) and settings.append
+        answerable = settings is not None and settings.append
         if answerable and link is not None and link.open_calls:
             raise ApiError.of(
                 "response_already_completed",
@@ -160,7 +161,7 @@ class Lane:
             tool_choice=append.tool_choice,
             trace_context=append.trace_context,
         )
-        turn = Turn(self._host, create, principal=principal, recall=self.recall)
+        turn = TurnMachine(self._host, create, principal=principal, recall=self.recall)
         turn.follows_latest = True
         self.enqueue(turn)
 
@@ -175,4 +176,4 @@ _RUNNING: Final = frozenset(get_args(TurnState)) - {"held", "saving", "ended"}
 
 
 def _is_held_open(turn: Turn) -> bool:
-    return isinstance(turn.settings, Settings) and turn.settings.append is True
+    return turn.settings is not None and turn.settings.append is True

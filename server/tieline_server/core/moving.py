@@ -3,20 +3,15 @@
 A turn never knows: its host is another connection from one event to the next.
 """
 
-from typing import TYPE_CHECKING
-
 from msgspec import UNSET
 
 from tieline import events
 from tieline.errors import ApiError
-
-if TYPE_CHECKING:
-    from tieline_server.core.connection import Connection
-    from tieline_server.core.lane import Lane
-    from tieline_server.core.turn import Turn
+from tieline_server.core.lane import Lane
+from tieline_server.core.turn import Host, Turn
 
 
-def part(turn: "Turn", lane: "Lane") -> None:
+def part(turn: Turn, lane: Lane) -> None:
     """The turn runs on without its connection, until another connection takes it."""
     host = turn.host
     lane.handle("end")
@@ -27,7 +22,7 @@ def part(turn: "Turn", lane: "Lane") -> None:
     turn.standing.let_go()
 
 
-def say_elsewhere(turn: "Turn") -> None:
+def say_elsewhere(turn: Turn) -> None:
     """Tells the lane's reader why no more comes."""
     error = ApiError.of("resumed_elsewhere", "This response was resumed on another connection.")
     told = events.ErrorEvent(
@@ -40,24 +35,24 @@ def say_elsewhere(turn: "Turn") -> None:
     turn.host.outgoing.put(turn.lane, told)
 
 
-def join(connection: "Connection", turn: "Turn", lane: "Lane") -> None:
-    """The turn runs on a lane of this connection from here on."""
-    turn.host = connection
+def join(host: Host, turn: Turn, lane: Lane) -> None:
+    """The turn runs on a lane of this host from here on."""
+    turn.host = host
     turn.lane = lane.name
     turn.recall = lane.recall
-    turn.work_before = connection.work.copy()
-    turn.standing.move_to(connection)
-    turn.outbox.move_to(connection.outgoing, lane.name)
+    turn.work_before = host.work.copy()
+    turn.standing.move_to(host)
+    turn.outbox.move_to(host.outgoing, lane.name)
     if turn.placed:
-        connection.admission.enter()
+        host.admission.enter()
     if turn.state == "waiting":
-        connection.waiting.append(turn)
+        host.waiting.append(turn)
     reader = lane.current
     lane.handle("seat", turn)
     if reader is not None:
         reader.handle("read")
 
 
-def told(turn: "Turn", after: int | None) -> list[events.Event]:
+def told(turn: Turn, after: int | None) -> list[events.Event]:
     """What a reader that has seen the events up to ``after`` has missed so far."""
     return [] if turn.log is None else turn.log.after(after)

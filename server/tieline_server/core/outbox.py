@@ -8,14 +8,12 @@ that keeps up gets every event alone.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from tieline.events import MERGEABLE, Event, merged
-
-if TYPE_CHECKING:
-    from tieline_server.core.replay_log import ReplayLog
+from tieline_server.core.replay_log import ReplayLog
 
 MERGE_CHARACTERS: Final = 128
 """A delta of this size joins no further: ``limits.outbox`` counts events, and bounds memory."""

@@ -13,6 +13,7 @@ from tieline_server.core.history import ChainHead
 from tieline_server.core.limits import admit_steer
 from tieline_server.core.steering import size
 from tieline_server.core.turn import Host, Turn
+from tieline_server.core.turn_machine import TurnMachine
 
 WAITING: Final = 256
 """Responses whose steers wait for tool outputs; of those that never come, the oldest go first."""
@@ -113,7 +114,7 @@ class PendingSteers:
             trace_context=turn.request.trace_context,
             resumable=turn.log is not None,
         )
-        successor = Turn(self._host, create, principal=turn.principal, recall=turn.recall)
+        successor = TurnMachine(self._host, create, principal=turn.principal, recall=turn.recall)
         successor.settings = turn.settings.following()
         owner = turn.principal.owner
         successor.pinned = ChainHead(turn.id, turn.tip, owner=owner, settings=turn.settings)

@@ -6,19 +6,17 @@ their numbers; only the lane that they name is the reader's.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tieline.errors import ApiError
 from tieline.events import Event, ResponseCreated
 from tieline_server.core.effects import CancelSource, Follow, Stop
 from tieline_server.core.finish import CANCELLED
-
-if TYPE_CHECKING:
-    from tieline_server.core.history import ChainHead
-    from tieline_server.core.turn import Turn
+from tieline_server.core.history import ChainHead
+from tieline_server.core.turn import Reading, Turn
 
 GONE: Final = "The server stopped reading this response."
 
@@ -28,25 +26,15 @@ CLAIMS: Final = 3
 """How often a turn claims its key: whose it was may be freed while it is asked for."""
 
 
-class Reading(Struct, frozen=True):
-    """Which response is read, from behind which number, and whether it comes to the lane."""
-
-    response_id: str
-    after: int | None
-    moves: bool
-    own: str = ""
-    """The id of the reader's own, which it has where it comes to run itself."""
-
-
-def begin(turn: "Turn", reading: Reading) -> None:
+def begin(turn: Turn, reading: Reading) -> None:
     """Asks the driver for the events."""
-    turn.reading = replace(reading, own=turn.id)
+    turn.reading = reading
     turn.id = reading.response_id
     turn.expires_at = None
-    turn.host.effects.append(Follow(turn, reading.response_id, reading.after, reading.moves))
+    turn.host.effects.append(Follow(turn.own_id, reading.response_id, reading.after, reading.moves))
 
 
-def relay(turn: "Turn", taken: Sequence[Event]) -> None:
+def relay(turn: Turn, taken: Sequence[Event]) -> None:
     """Passes events on; they have their numbers, so that none may join another."""
     turn.host.outgoing.extend(turn.lane, relaned(taken, turn.lane))
     for each in taken:
@@ -63,7 +51,7 @@ def relaned(taken: Sequence[Event], lane: str | None) -> list[Event]:
     return [each if each.stream_id == name else replace(each, stream_id=name) for each in taken]
 
 
-def part(turn: "Turn", tip: "ChainHead | None" = None) -> None:
+def part(turn: Turn, tip: ChainHead | None = None) -> None:
     """It has been read to its end, and is the lane's latest if it moved here; or nobody reads."""
     if tip is not None:
         turn.standing.rest(turn.lane, tip)
@@ -71,10 +59,10 @@ def part(turn: "Turn", tip: "ChainHead | None" = None) -> None:
             # What is remembered unused makes room for it, or it goes itself.
             turn.host.memory.admit(tip.owner)
     turn.standing.leave()
-    turn.host.effects.append(Stop(turn))
+    turn.host.effects.append(Stop(turn.own_id))
 
 
-def lose(turn: "Turn", error: ApiError) -> None:
+def lose(turn: Turn, error: ApiError) -> None:
     """It cannot be read (any further)."""
     if turn.request.idempotency_key is not None and error.code == "response_not_found":
         # A create asked for no response by its id. It may come again: its key ends with its time.
@@ -82,25 +70,25 @@ def lose(turn: "Turn", error: ApiError) -> None:
     turn.push_error(error, turn.request.event_id)
     turn.failure = error.bare()
     turn.standing.leave()
-    turn.host.effects.append(Stop(turn))
+    turn.host.effects.append(Stop(turn.own_id))
 
 
-def gone(turn: "Turn", error: ApiError) -> bool:
+def gone(turn: Turn, error: ApiError) -> bool:
     """Whether the response of a turn's key came to nothing: the turn then needs one of its own."""
     key = turn.request.idempotency_key
     unheard = turn.outbox.count == 0 and error.code == "response_not_found"
     return key is not None and unheard and turn.claims < CLAIMS
 
 
-def again(turn: "Turn") -> None:
+def again(turn: Turn) -> None:
     """It is no reader any more."""
     if turn.reading is not None:
-        turn.id, turn.reading = turn.reading.own, None
+        turn.id, turn.reading = turn.own_id, None
         if turn.request.timeout_ms is not None:
             turn.expires_at = turn.marks.received + turn.request.timeout_ms / 1000
 
 
-def cut(turn: "Turn", reason: str) -> None:
+def cut(turn: Turn, reason: str) -> None:
     """Who cancels what he reads means the response; for another reason only the reading ends."""
     if reason == CANCELLED:
         turn.host.effects.append(CancelSource(turn.id, turn.principal.owner))

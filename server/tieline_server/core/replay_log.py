@@ -5,7 +5,8 @@ A chain whose line goes while its turn is kept is counted here from then on.
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import Protocol
 
 from tieline.events import LifecycleEvent
 from tieline.responses import Response
@@ -13,11 +14,45 @@ from tieline_server.core.budget import Budget
 from tieline_server.core.event_log import EventLog, EventLogs
 from tieline_server.core.history import ChainHead, ChainNode, Saved
 from tieline_server.core.latest_responses import LatestResponses
-from tieline_server.core.snapshot import so_far
 from tieline_server.core.values import Outcome
 
-if TYPE_CHECKING:
-    from tieline_server.core.turn import Turn
+
+class Replayed(Protocol):
+    """A turn whose events are kept, while it runs."""
+
+    id: str
+    announced: bool
+    parent: ChainNode | None
+
+    @property
+    def connection_id(self) -> str:
+        """The connection that it is on now."""
+        ...
+
+    def so_far(self) -> Response:
+        """The response as it stands."""
+        ...
+
+    def head(self) -> ChainHead | None:
+        """The response with its chain, once it has one."""
+        ...
+
+
+class Recording(Protocol):
+    """What writes the events of a stored response down."""
+
+    @property
+    def begun(self) -> Awaitable[bool]:
+        """Done when it is durable that the response runs: whether it is."""
+        ...
+
+    async def settle(self) -> None:
+        """Everything but the end is handed over, in order."""
+        ...
+
+    def stop(self, *, stored: bool) -> None:
+        """The turn has ended, and its response is stored or never will be."""
+        ...
 
 
 class ReplayLog(EventLog):
@@ -25,13 +60,15 @@ class ReplayLog(EventLog):
 
     __slots__ = ("chain", "goes_at", "key", "owner", "recorder", "response_id", "turn")
 
-    def __init__(self, logs: EventLogs, turn: "Turn", size: int) -> None:
-        self.turn: Turn | None = turn
+    def __init__(
+        self, logs: EventLogs, turn: Replayed, *, owner: str, key: str | None, size: int
+    ) -> None:
+        self.turn: Replayed | None = turn
         self.response_id = turn.id
-        self.owner = turn.principal.owner
-        self.key = turn.request.idempotency_key
-        self.recorder: Any = None
-        """What writes the events of a stored response down: the driver's."""
+        self.owner = owner
+        self.key = key
+        """The idempotency key of the create, where it has one."""
+        self.recorder: Recording | None = None
         self.goes_at: float | None = None
         """When what is left of it goes, on the driver's clock. Known once it has ended."""
         self.chain: ChainHead | weakref.ref[LatestResponses] | None = None
@@ -42,7 +79,7 @@ class ReplayLog(EventLog):
     def look(self) -> Response | None:
         """The response as it stands; None before its first event."""
         if self.turn is not None:
-            return so_far(self.turn) if self.turn.announced else None
+            return self.turn.so_far() if self.turn.announced else None
         last = self.last
         return last.response if isinstance(last, LifecycleEvent) else None
 
@@ -53,7 +90,7 @@ class ReplayLog(EventLog):
             tip = self.tip
             parent = None if tip is None else _before(tip.segment)
         else:
-            tip, parent = _tip(turn), turn.parent
+            tip, parent = turn.head(), turn.parent
         if response is None or tip is None:
             return None
         return Saved(response=response, tip=tip, owner=self.owner, input_from=parent)
@@ -88,10 +125,11 @@ class ReplayLogs(EventLogs):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def begin(self, turn: "Turn", size: int) -> ReplayLog:
+    def begin(self, turn: Replayed, *, owner: str, key: str | None, size: int) -> ReplayLog:
         """A turn keeps its events from now on, which echo ``size`` bytes of its request."""
-        kept = self._by_id[turn.id] = ReplayLog(self, turn, size)
-        return kept
+        log = ReplayLog(self, turn, owner=owner, key=key, size=size)
+        self._by_id[turn.id] = log
+        return log
 
     def find(self, owner: str, response_id: str) -> ReplayLog | None:
         """An owner's turn, or None."""
@@ -171,12 +209,6 @@ class ReplayLogs(EventLogs):
             tip, kept.chain = kept.chain, None
             self._budget.leave((self, kept.response_id))
             self._budget.release(tip.owner, tip.segment)
-
-
-def _tip(turn: "Turn") -> ChainHead | None:
-    if turn.tip is None:
-        return None
-    return ChainHead(turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings)
 
 
 def _before(link: ChainNode | None) -> ChainNode | None:

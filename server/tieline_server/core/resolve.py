@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import UNSET, Raw
 
@@ -15,10 +15,8 @@ from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.input_items import read_input
 from tieline_server.core.profile import unsupported
 from tieline_server.core.settings import Settings, settle
+from tieline_server.core.turn import Turn
 from tieline_server.core.values import Catalog, Principal, Resolved
-
-if TYPE_CHECKING:
-    from tieline_server.core.turn import Turn
 
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 """The member of ``include`` that asks for sealed reasoning."""
@@ -42,7 +40,7 @@ def resolve(catalog: Catalog, model: str | None, principal: Principal) -> Resolv
     return resolved
 
 
-def ground(turn: "Turn") -> None:
+def ground(turn: Turn) -> None:
     """Resolves the model and settles the settings; raises :class:`ApiError` for what is wrong."""
     if turn.settings is not None:
         turn.resolved = resolve(turn.host.catalog, turn.settings.model, turn.principal)
@@ -56,7 +54,7 @@ def ground(turn: "Turn") -> None:
         turn.output.seal = partial(turn.host.sealer.seal, turn.principal.owner)
 
 
-def _settings(turn: "Turn", resolved: Resolved) -> Settings:
+def _settings(turn: Turn, resolved: Resolved) -> Settings:
     profile = turn.host.profile
     profile.check(turn.request)
     settings = settle(
@@ -73,9 +71,9 @@ def _settings(turn: "Turn", resolved: Resolved) -> Settings:
     return settings
 
 
-def _follow_latest(turn: "Turn") -> None:
+def _follow_latest(turn: Turn) -> None:
     tip = turn.host.memory.latest(turn.lane)
-    if tip is None or tip.owner != turn.principal.owner or not isinstance(tip.settings, Settings):
+    if tip is None or tip.owner != turn.principal.owner or tip.settings is None:
         raise ApiError.of("nothing_to_append", "This lane has no response to append to.")
     turn.pinned = tip
     settings = tip.settings.following()
@@ -83,7 +81,7 @@ def _follow_latest(turn: "Turn") -> None:
     turn.resolved = resolve(turn.host.catalog, turn.settings.model, turn.principal)
 
 
-def parent_of(turn: "Turn") -> ChainHead | None:
+def parent_of(turn: Turn) -> ChainHead | None:
     """The response that a turn continues, where the connection knows it; held from here on.
 
     Its lane may go on while the store is asked for items.
@@ -96,14 +94,32 @@ def parent_of(turn: "Turn") -> ChainHead | None:
     return turn.pinned
 
 
-def input_of(turn: "Turn") -> list[Item]:
+def parent_not_found(named: str) -> ApiError:
+    """The response that a create continues is not the owner's, is not kept, or has failed."""
+    return ApiError.of(
+        "previous_response_not_found",
+        f"Previous response with id '{named[:128]}' not found.",
+        param="previous_response_id",
+    )
+
+
+def input_after(turn: Turn, parent: ChainHead | None) -> list[Item]:
+    """The turn's input, now that it is known which response it follows; raises 400."""
+    items = input_of(turn)
+    turn.parent = parent.segment if parent else None
+    if turn.parent is not None:
+        reveal(turn, turn.parent)
+    return items
+
+
+def input_of(turn: Turn) -> list[Item]:
     """The create's own input, then what a steer adds; raises :class:`ApiError` 400."""
     raw = turn.request.input
     own = [] if raw is UNSET else read(turn, raw)
     return [*own, *turn.extra]
 
 
-def answer_of(turn: "Turn", append: Append) -> tuple[list[Item], Settings]:
+def answer_of(turn: Turn, append: Append) -> tuple[list[Item], Settings]:
     """What an append adds to a held turn, and its settings from here on.
 
     Raises :class:`ApiError` 400, or 429 where it does not fit.
@@ -121,7 +137,7 @@ def answer_of(turn: "Turn", append: Append) -> tuple[list[Item], Settings]:
 
 
 def follow(
-    turn: "Turn",
+    turn: Turn,
     new: Sequence[Item],
     before: ChainNode | None,
     found: Mapping[str, Item],
@@ -145,21 +161,21 @@ def follow(
     return opened
 
 
-def reveal(turn: "Turn", chain: ChainNode) -> None:
+def reveal(turn: Turn, chain: ChainNode) -> None:
     """Opens what a store gave back sealed; raises :class:`ApiError` 400."""
     if chain.closed:
         sealer, owner = turn.host.sealer, turn.principal.owner
         chain.reveal(lambda item: sealed.opened_again(item, sealer, owner))
 
 
-def read(turn: "Turn", raw: Raw) -> list[Item]:
+def read(turn: Turn, raw: Raw) -> list[Item]:
     """The items of some input, counted as work; raises :class:`ApiError` 400."""
     items = read_input(raw)
     turn.host.work.validate += sum([len(item.raw) for item in items])
     return items
 
 
-def prompt_of(turn: "Turn") -> Prompt:
+def prompt_of(turn: Turn) -> Prompt:
     """What the engine is asked to go on from, now that all is settled."""
     assert turn.resolved is not None
     assert turn.settings is not None

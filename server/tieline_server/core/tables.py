@@ -96,8 +96,8 @@ TurnInput = Literal[
 TurnAction = Literal[
     "abandon", "accept_steer", "announce", "ask_engine", "ask_store", "claim", "confess", "cut",
     "cut_source", "decline", "doom", "end", "end_unsaved", "extend", "fail", "finish", "fold",
-    "follow", "hold", "lose", "part", "refuse", "relay", "resolve", "run", "take", "wait",
-    "yield_to_steer",
+    "follow", "hold", "lose", "part", "refuse", "relay", "resolve", "resolve_claimed",
+    "resolve_loaded", "run", "take", "wait", "yield_to_steer",
 ]
 
 TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = {
@@ -122,14 +122,14 @@ TURNS: Final[dict[tuple[TurnState, TurnInput], tuple[TurnAction, TurnState]]] = 
     ("resolving", "cut"): ("cut", "saving"),
     ("resolving", "drop"): ("abandon", "ended"),
 
-    ("claiming", "claimed"): ("resolve", "resolving"),
+    ("claiming", "claimed"): ("resolve_claimed", "resolving"),
     ("claiming", "follow"): ("follow", "following"),
     ("claiming", "refuse"): ("refuse", "ended"),
     ("claiming", "steer"): ("decline", "claiming"),
     ("claiming", "cut"): ("cut", "saving"),
     ("claiming", "drop"): ("abandon", "ended"),
 
-    ("loading", "loaded"): ("resolve", "resolving"),
+    ("loading", "loaded"): ("resolve_loaded", "resolving"),
     ("loading", "refuse"): ("refuse", "ended"),
     ("loading", "steer"): ("decline", "loading"),
     ("loading", "cut"): ("cut", "saving"),

@@ -5,7 +5,7 @@ what ``take`` yields; every task that a connection starts is owned here and ende
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -30,8 +30,8 @@ from tieline_server.core.effects import (
     Sample,
     Save,
     Stop,
+    TurnId,
 )
-from tieline_server.core.idempotency import key_digest
 from tieline_server.core.profile import Profile
 from tieline_server.core.refusals import no_target
 from tieline_server.core.settings import SettingsCache
@@ -39,6 +39,7 @@ from tieline_server.core.turn import Turn
 from tieline_server.core.values import Principal, Work, is_response
 from tieline_server.journals import base as journals
 from tieline_server.runtime import jobs, reading
+from tieline_server.runtime.driver import Driver
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.recorder import Recorder
 from tieline_server.runtime.services import INTERNAL, Services
@@ -73,7 +74,7 @@ class ConnectionDriver:
         self._authenticate = authenticate
         self._principal = Principal()
         self._jobs: dict[asyncio.Task[None], Turn] = {}
-        self._speaking: dict[Turn, asyncio.Task[None]] = {}
+        self._speaking: dict[TurnId, asyncio.Task[None]] = {}
         self._links: dict[str | None, LinkedLane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
@@ -96,11 +97,10 @@ class ConnectionDriver:
             budget=services.budget,
             queued=services.queued,
             kept=services.running.kept,
-            driver=self,
             recall=recall,
         )
         self._outgoing = self.connection.outgoing
-        services.running.connections.add(self)
+        services.running.enter(self)
 
     @property
     def work(self) -> Work:
@@ -289,7 +289,7 @@ class ConnectionDriver:
                 await asyncio.wait(pending)
             except asyncio.CancelledError:
                 cancelled = True
-        if self.connection.driver is self:
+        if self._services.running.leave(self):
             self._services.running.kept.inherit(self.connection.memory, self._services.budget)
             self.connection.let_go()
             self._outgoing.wake = _asleep
@@ -301,48 +301,65 @@ class ConnectionDriver:
     def _carry_out(self, validated_since: float | None = None) -> None:
         while self.connection.effects:
             for effect in self.connection.take_effects():
-                if validated_since is not None and isinstance(effect, Sample):
-                    spent = self._services.clock() - validated_since
-                    effect.turn.marks.add("validate", round(spent * 1e6))
+                if validated_since is not None and type(effect) is Sample:
+                    self._validated(effect.turn, self._services.clock() - validated_since)
                 _CARRY[type(effect)](self, effect)
         self._set_timer()
 
+    def _validated(self, own_id: TurnId, seconds: float) -> None:
+        """What came in since is one turn's: this was the time that it took to check."""
+        turn = self.connection.turn(own_id)
+        if turn is not None:
+            turn.marks.add("validate", round(seconds * 1e6))
+
+    # A turn that has ended since it asked is on no lane any more, and needs no job.
+
     def _on_claim(self, effect: Claim) -> None:
-        self._spawn(effect.turn, jobs.claim(self._services, effect))
+        turn = self.connection.turn(effect.turn)
+        if turn is not None:
+            self._spawn(turn, jobs.claim(self._services, turn, effect))
 
     def _on_release(self, effect: Release) -> None:
-        turn, services = effect.turn, self._services
-        key = turn.request.idempotency_key
-        if key is None or (turn.booked and not effect.at_once):
-            # A stored response keeps its key.
-            return
-        owner = turn.principal.owner
+        services = self._services
         claim = journals.Claim(
-            owner=owner,
-            key=key_digest(owner, key),
+            owner=effect.owner,
+            key=effect.key,
             body=b"",
-            response_id=turn.id,
-            stored=turn.stores,
+            response_id=effect.turn,
+            stored=effect.stored,
         )
         at = None if effect.at_once else services.now() + services.limits.resume_window
         services.journal.expire(claim, at=at)
 
     def _on_begin(self, effect: Begin) -> None:
-        turn, services = effect.turn, self._services
+        services, turn = self._services, effect.log.turn
+        if turn is None:
+            # It has ended before it was written down that it runs.
+            return
         recorder = Recorder(
-            turn, services.journal, transport=self.transport, started_at=services.now()
+            effect.log,
+            services.journal,
+            turn=turn,
+            model=effect.model,
+            transport=self.transport,
+            started_at=services.now(),
         )
         services.running.own(recorder.begun)
 
     def _on_load(self, effect: Load) -> None:
-        self._spawn(effect.turn, jobs.load(self._services, effect))
+        turn = self.connection.turn(effect.turn)
+        if turn is not None:
+            self._spawn(turn, jobs.load(self._services, turn, effect))
 
     def _on_sample(self, effect: Sample) -> None:
-        turn = effect.turn
-        self._speak(turn, jobs.sample(self._services, turn, effect.engine, effect.prompt))
+        turn = self.connection.turn(effect.turn)
+        if turn is not None:
+            self._speak(turn, jobs.sample(self._services, turn, effect))
 
     def _on_follow(self, effect: Follow) -> None:
-        self._speak(effect.turn, reading.follow(self._services, effect))
+        turn = self.connection.turn(effect.turn)
+        if turn is not None:
+            self._speak(turn, reading.follow(self._services, turn, effect))
 
     def _on_stop(self, effect: Stop) -> None:
         task = self._speaking.pop(effect.turn, None)
@@ -363,7 +380,7 @@ class ConnectionDriver:
 
     def _on_outlive(self, effect: Outlive) -> None:
         """The turn goes on on a connection of its own, which nobody reads."""
-        turn = effect.turn
+        turn = self.connection.let_leave(effect.turn)
         shelter = ConnectionDriver(
             self._services,
             transport=self.transport,
@@ -383,7 +400,10 @@ class ConnectionDriver:
         self._services.store.discard(effect)
 
     def _on_save(self, effect: Save) -> None:
-        self._spawn(effect.turn, jobs.save(self._services, effect, transport=self.transport))
+        turn = self.connection.turn(effect.turn)
+        if turn is not None:
+            save = jobs.save(self._services, turn, effect, transport=self.transport)
+            self._spawn(turn, save)
 
     def _on_record(self, effect: Record) -> None:
         if self.transport == INTERNAL:
@@ -423,7 +443,7 @@ class ConnectionDriver:
 
     def speaks(self, turn: Turn, task: "asyncio.Task[Any] | None") -> bool:
         """Whether this is the task that samples, or reads, for a turn."""
-        return self._speaking.get(turn) is task
+        return self._speaking.get(turn.own_id) is task
 
     # Time, wake-ups, tasks.
 
@@ -477,28 +497,36 @@ class ConnectionDriver:
     def _speak(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
         """The one job of a turn whose reports come one after the other, and that can be stopped."""
         task = self._spawn(turn, work)
-        self._speaking[turn] = task
+        self._speaking[turn.own_id] = task
 
     def _spawn(self, turn: Turn, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
+        task, running = self._loop.create_task(work), self._services.running
         self._jobs[task] = turn
-        task.add_done_callback(lambda done: jobs.driver_of(turn).job_done(done))
+        task.add_done_callback(lambda done: running.job_done(turn, done))
         return task
 
     def job_done(self, task: asyncio.Task[None]) -> None:
         """A job of this connection is over."""
         turn = self._jobs.pop(task, None)
-        if turn is not None and self._speaking.get(turn) is task:
-            del self._speaking[turn]
+        if turn is not None and self._speaking.get(turn.own_id) is task:
+            del self._speaking[turn.own_id]
 
-    def hand_jobs(self, turn: Turn, other: "ConnectionDriver") -> None:
+    def hand_jobs(self, turn: Turn, other: Driver) -> None:
         """The turn moves to another connection, and its jobs with it."""
-        for task in [task for task, each in self._jobs.items() if each is turn]:
-            other._jobs[task] = self._jobs.pop(task)
-        if turn in self._speaking:
-            other._speaking[turn] = self._speaking.pop(turn)
+        own = [task for task, each in self._jobs.items() if each is turn]
+        for task in own:
+            del self._jobs[task]
+        other.take_jobs(turn, own, self._speaking.pop(turn.own_id, None))
         if self._space is not None:
             self._space.set()
+
+    def take_jobs(
+        self, turn: Turn, jobs: Sequence[asyncio.Task[None]], speaking: asyncio.Task[None] | None
+    ) -> None:
+        """A turn has moved here, with its jobs."""
+        self._jobs.update(dict.fromkeys(jobs, turn))
+        if speaking is not None:
+            self._speaking[turn.own_id] = speaking
 
 
 def _asleep() -> None:

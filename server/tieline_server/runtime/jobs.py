@@ -7,7 +7,7 @@ for its connection whenever it has something to report.
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -15,15 +15,12 @@ from tieline.errors import ApiError
 from tieline_server import summaries
 from tieline_server.core import compaction, effects
 from tieline_server.core.deltas import Accepted, Finish
-from tieline_server.core.effects import Load, Prompt, Save
+from tieline_server.core.effects import Load, Prompt, Sample, Save
 from tieline_server.core.turn import Turn
 from tieline_server.core.values import booking_of
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.journals.base import Claim
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
-
-if TYPE_CHECKING:
-    from tieline_server.runtime.connection_driver import ConnectionDriver
 
 logger: Final = logging.getLogger("tieline.runtime")
 
@@ -34,44 +31,37 @@ PAUSE: Final = 0.1
 """Seconds until a key is claimed again whose response was not found."""
 
 
-def driver_of(turn: Turn) -> "ConnectionDriver":
-    """Who drives the connection that the turn is on now."""
-    driver: ConnectionDriver = turn.host.driver
-    return driver
-
-
 def server_error() -> ApiError:
     """What a client hears of a fault of ours."""
     return ApiError.of("server_error", SERVER_ERROR)
 
 
-async def claim(services: Services, effect: effects.Claim) -> None:
+async def claim(services: Services, turn: Turn, effect: effects.Claim) -> None:
     """Claims an idempotency key for its turn."""
-    turn = effect.turn
     wanted = Claim(
         owner=effect.owner,
         key=effect.key,
         body=effect.body,
-        response_id=turn.id,
+        response_id=effect.turn,
         stored=effect.stored,
     )
     try:
-        if turn.claims > 1:
+        if effect.again:
             # Its holder may have taken it just now, and has nothing to show yet.
             await asyncio.sleep(PAUSE)
         held = await services.journal.claim(wanted)
     except Exception as error:
         told = _told(error, "journal.claim failed", turn)
-        with driver_of(turn).reporting() as connection:
+        with services.running.driver_of(turn).reporting() as connection:
             connection.unclaimed(turn, told)
         return
-    with driver_of(turn).reporting() as connection:
+    with services.running.driver_of(turn).reporting() as connection:
         connection.claimed(turn, held.response_id, same=held.body == wanted.body)
 
 
-async def load(services: Services, effect: Load) -> None:
+async def load(services: Services, turn: Turn, effect: Load) -> None:
     """Asks the store for what a turn continues."""
-    store, owner, turn = services.store, effect.owner, effect.turn
+    store, owner = services.store, effect.owner
     saved, found = None, {}
     try:
         if effect.response_id is not None:
@@ -82,16 +72,15 @@ async def load(services: Services, effect: Load) -> None:
                 found[item_id] = item
     except Exception as error:
         told = _told(error, "store.load failed", turn)
-        with driver_of(turn).reporting() as connection:
+        with services.running.driver_of(turn).reporting() as connection:
             connection.engine_failed(turn, told)
         return
-    with driver_of(turn).reporting() as connection:
+    with services.running.driver_of(turn).reporting() as connection:
         connection.loaded(turn, saved, found)
 
 
-async def save(services: Services, effect: Save, *, transport: str) -> None:
+async def save(services: Services, turn: Turn, effect: Save, *, transport: str) -> None:
     """Has a response stored, with its row of the ledger."""
-    turn = effect.turn
     error: ApiError | None = None
     try:
         kept = services.running.kept.find(effect.record.owner, turn.id)
@@ -106,7 +95,7 @@ async def save(services: Services, effect: Save, *, transport: str) -> None:
         await services.store.put(effect.record, booking)
     except Exception as failure:
         error = _told(failure, "store.put failed", turn, otherwise=UNSTORED)
-    with driver_of(turn).reporting() as connection:
+    with services.running.driver_of(turn).reporting() as connection:
         connection.saved(turn, error)
 
 
@@ -119,28 +108,28 @@ def _told(failure: Exception, event: str, turn: Turn, *, otherwise: str = SERVER
     return ApiError.of("server_error", otherwise)
 
 
-async def sample(services: Services, turn: Turn, engine_name: str, prompt: Prompt) -> None:
+async def sample(services: Services, turn: Turn, effect: Sample) -> None:
     """Samples a turn, to its end or until it is stopped."""
     try:
         if turn.stores and not turn.running:
             # Of what is sampled now the end could not be kept.
             services.check_storage()
-        await _pump(services, turn, services.engines[engine_name], prompt)
+        await _pump(services, turn, services.engines[effect.engine], effect.prompt)
     except ApiError as error:
-        _fail(turn, error)
+        _fail(services, turn, error)
     except Exception:
         logger.exception("engine failed", extra={"response_id": turn.id})
-        _fail(turn, server_error())
+        _fail(services, turn, server_error())
 
 
 async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> None:
     settings = prompt.settings
     # A warm-up is sampled too: its engine prepares what it can, and says nothing (wire.md 3.2.10).
     # Of one that is nobody's only the count is wanted, and a history is folded where it is used.
-    internal = driver_of(turn).transport == INTERNAL
+    internal = services.running.driver_of(turn).transport == INTERNAL
     if not settings.generate and (internal or settings.compaction is not None):
         counted = Accepted(input_tokens=await engine.count(prompt))
-        driver_of(turn).feed(turn, [counted, Finish(output_tokens=0)])
+        services.running.driver_of(turn).feed(turn, [counted, Finish(output_tokens=0)])
         return
     if settings.compaction is not None:
         prompt = await _fold(services, turn, engine, prompt)
@@ -148,11 +137,11 @@ async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     steps = engine.sample(prompt)
     try:
         async for step in steps:
-            driver_of(turn).feed(turn, step)
+            services.running.driver_of(turn).feed(turn, step)
             if not turn.placed:
                 return
             if turn.outbox.crowd >= most:
-                await space(turn, most)
+                await space(services, turn, most)
     finally:
         await steps.aclose()
     raise server_error()
@@ -164,20 +153,20 @@ async def _fold(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     fold = await summaries.fold(engine, prompt, mode=services.compaction, listen=listen)
     if fold is None:
         return prompt
-    with driver_of(turn).reporting() as connection:
+    with services.running.driver_of(turn).reporting() as connection:
         connection.folded(turn, fold)
     assert turn.tip is not None
     return msgspec.structs.replace(prompt, tip=turn.tip)
 
 
-async def space(turn: Turn, most: int) -> None:
+async def space(services: Services, turn: Turn, most: int) -> None:
     """The reader is slow: who speaks waits, nothing is dropped."""
     while turn.outbox.crowd >= most:
-        await driver_of(turn).events_taken()
+        await services.running.driver_of(turn).events_taken()
 
 
-def _fail(turn: Turn, error: ApiError) -> None:
-    driver = driver_of(turn)
+def _fail(services: Services, turn: Turn, error: ApiError) -> None:
+    driver = services.running.driver_of(turn)
     if driver.speaks(turn, asyncio.current_task()):
         # Otherwise it was stopped, or its turn samples anew after its outputs came.
         if isinstance(error, EngineError):

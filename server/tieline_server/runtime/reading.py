@@ -20,7 +20,7 @@ from tieline_server.core.refusals import error_event
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Home, Link
 from tieline_server.journals.base import Cancellation, Claim
-from tieline_server.runtime.jobs import driver_of, server_error, space
+from tieline_server.runtime.jobs import server_error, space
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
 
@@ -54,57 +54,55 @@ def not_resumable(response_id: str) -> ApiError:
     )
 
 
-async def follow(services: Services, effect: Follow) -> None:
+async def follow(services: Services, reader: Turn, effect: Follow) -> None:
     """The job of a turn that reads another response, or has it moved to its lane."""
-    reader = effect.turn
     try:
         if effect.moves:
-            await _room(reader, services.limits.outbox)
-            if _take_over(services, effect):
+            await _room(services, reader)
+            if _take_over(services, reader, effect):
                 return
         home = services.homes.home_of(effect.response_id) if effect.moves else None
-        if home is not None and await _linked(services, effect, home):
+        if home is not None and await _linked(services, reader, effect, home):
             return
-        await _read(services, effect)
+        await _read(services, reader, effect)
     except ApiError as error:
-        _lose(reader, error)
+        _lose(services, reader, error)
     except Exception:
         logger.exception("a response could not be read", extra={"response_id": reader.id})
-        _lose(reader, server_error())
+        _lose(services, reader, server_error())
 
 
-async def _room(reader: Turn, most: int) -> None:
+async def _room(services: Services, reader: Turn) -> None:
     """What a lane has missed comes to it at once, once the connection has sent what it had."""
-    while driver_of(reader).connection.outgoing.waiting >= most:
-        await driver_of(reader).events_taken()
+    most = services.limits.outbox
+    while services.running.driver_of(reader).connection.outgoing.waiting >= most:
+        await services.running.driver_of(reader).events_taken()
 
 
-def _lose(reader: Turn, error: ApiError) -> None:
-    with driver_of(reader).reporting() as connection:
+def _lose(services: Services, reader: Turn, error: ApiError) -> None:
+    with services.running.driver_of(reader).reporting() as connection:
         connection.lost(reader, error)
 
 
-def _take_over(services: Services, effect: Follow) -> bool:
+def _take_over(services: Services, reader: Turn, effect: Follow) -> bool:
     """Moves a turn that runs in this process; False where none does."""
-    reader = effect.turn
     kept = services.running.kept.find(reader.principal.owner, effect.response_id)
     if kept is None or kept.turn is None:
         return False
     if not kept.whole:
         raise not_resumable(effect.response_id)
-    turn = kept.turn
-    source, target = driver_of(turn), driver_of(reader)
+    source, target = services.running.driver_of(kept.turn), services.running.driver_of(reader)
     with source.reporting() as connection:
-        connection.give(turn)
+        turn = connection.give(effect.response_id)
         source.hand_jobs(turn, target)
         with target.reporting() as other:
             other.take(turn, reader, effect.after)
     return True
 
 
-async def _linked(services: Services, effect: Follow, home: Home) -> bool:
+async def _linked(services: Services, reader: Turn, effect: Follow, home: Home) -> bool:
     """Links the lane to the home of the turn until that is gone; False where it has none."""
-    reader, driver = effect.turn, driver_of(effect.turn)
+    driver = services.running.driver_of(reader)
     resume = Resume(
         response_id=effect.response_id, after=effect.after, event_id=reader.request.event_id
     )
@@ -120,7 +118,7 @@ async def _linked(services: Services, effect: Follow, home: Home) -> bool:
 
 async def _relay(services: Services, reader: Turn, link: Link) -> None:
     """Events of a link to its end; what was asked there and came to nothing is seen to here."""
-    driver = driver_of(reader)
+    driver = services.running.driver_of(reader)
     lane = LinkedLane(link, reader.id)
     driver.linked(reader.lane, lane)
     error: ApiError | None = None
@@ -129,7 +127,7 @@ async def _relay(services: Services, reader: Turn, link: Link) -> None:
             async for batch in batches:
                 lane.heard(batch)
                 driver.connection.relayed(reader, batch)
-                await space(reader, services.limits.outbox)
+                await space(services, reader, services.limits.outbox)
     except ApiError as lost:
         error = lost.bare()
     finally:
@@ -148,19 +146,19 @@ async def _relay(services: Services, reader: Turn, link: Link) -> None:
             connection.receive(create, principal)
 
 
-async def _read(services: Services, effect: Follow) -> None:
-    reader, owner = effect.turn, effect.turn.principal.owner
+async def _read(services: Services, reader: Turn, effect: Follow) -> None:
+    owner = reader.principal.owner
     async with aclosing(events_of(services, owner, effect.response_id, effect.after)) as batches:
         async for batch in batches:
-            driver_of(reader).connection.relayed(reader, batch)
-            await space(reader, services.limits.outbox)
+            services.running.driver_of(reader).connection.relayed(reader, batch)
+            await space(services, reader, services.limits.outbox)
     kept = services.running.kept.find(owner, effect.response_id) if effect.moves else None
     tip = None if kept is None else kept.tip
     if tip is None and effect.moves:
         saved = await services.store.get(owner, effect.response_id)
         if saved is not None and saved.response.status in CONTINUABLE:
             tip = saved.tip
-    with driver_of(reader).reporting() as connection:
+    with services.running.driver_of(reader).reporting() as connection:
         connection.followed(reader, tip)
         if kept is not None:
             services.running.kept.moved(kept, connection.memory)

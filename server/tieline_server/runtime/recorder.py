@@ -10,9 +10,7 @@ from typing import Final
 from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline_server.core.reading import relaned
-from tieline_server.core.replay_log import ReplayLog
-from tieline_server.core.snapshot import so_far
-from tieline_server.core.turn import Turn
+from tieline_server.core.replay_log import Replayed, ReplayLog
 from tieline_server.journals.base import Begun, Entry, Journal
 
 logger: Final = logging.getLogger("tieline.runtime")
@@ -24,24 +22,33 @@ FLUSH: Final = 0.1
 class Recorder:
     """Writes down the events of one turn. Made as its log begins."""
 
-    __slots__ = ("_flushed", "_journal", "_loop", "_started_at", "_timer", "_transport", "_turn",
-                 "begun")  # fmt: skip
+    __slots__ = ("_flushed", "_journal", "_log", "_loop", "_model", "_started_at", "_timer",
+                 "_transport", "_turn", "begun")  # fmt: skip
 
-    def __init__(self, turn: Turn, journal: Journal, *, transport: str, started_at: float) -> None:
-        self._turn: Turn | None = turn
+    def __init__(
+        self,
+        log: ReplayLog,
+        journal: Journal,
+        *,
+        turn: Replayed,
+        model: str,
+        transport: str,
+        started_at: float,
+    ) -> None:
+        self._log = log
+        self._turn: Replayed | None = turn
         """While it runs: afterwards nothing keeps it or its connection in a reference cycle."""
         self._journal = journal
+        self._model = model
         self._transport = transport
         self._started_at = started_at
         self._flushed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.begun = self._loop.create_task(self._begin(self._standing(turn)))
+        self.begun = self._loop.create_task(self._begin(self._begun(turn)))
         """Done when it is durable that the response runs: whether it is."""
-        kept = turn.log
-        assert kept is not None, "made as the log begins"
-        kept.recorder = self
-        kept.listen(self._more)
+        log.recorder = self
+        log.listen(self._more)
 
     async def _begin(self, standing: Begun) -> bool:
         try:
@@ -53,11 +60,11 @@ class Recorder:
             return False
         return True
 
-    def _standing(self, turn: Turn) -> Begun:
+    def _begun(self, turn: Replayed) -> Begun:
         return Begun(
-            response=so_far(turn),
-            owner=turn.principal.owner,
-            model=turn.settings.model if turn.settings else "",
+            response=turn.so_far(),
+            owner=self._log.owner,
+            model=self._model,
             transport=self._transport,
             started_at=self._started_at,
         )
@@ -71,9 +78,8 @@ class Recorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        turn = self._turn
-        log = None if turn is None else turn.log
-        if turn is None or log is None or not log.whole:
+        turn, log = self._turn, self._log
+        if turn is None or not log.whole:
             return
         said = log.after(self._flushed - 1)
         if said and said[-1].TERMINAL:
@@ -83,11 +89,11 @@ class Recorder:
         if not fresh:
             return
         entry = Entry(
-            response_id=turn.id,
-            owner=turn.principal.owner,
+            response_id=log.response_id,
+            owner=log.owner,
             first=self._flushed,
             events=tuple(fresh),
-            begun=self._standing(turn),
+            begun=self._begun(turn),
         )
         self._flushed += len(fresh)
         self._journal.log(entry)
@@ -99,17 +105,16 @@ class Recorder:
 
     def stop(self, *, stored: bool) -> None:
         """The turn has ended. Where it will never be stored, what was written down of it goes."""
-        turn, self._turn = self._turn, None
-        if turn is None:
+        if self._turn is None:
             return
+        self._turn = None
         if not stored:
-            owner, response_id = turn.principal.owner, turn.id
+            owner, response_id = self._log.owner, self._log.response_id
             self.begun.add_done_callback(lambda _: self._journal.end(owner, response_id))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if turn.log is not None:
-            turn.log.unlisten(self._more)
+        self._log.unlisten(self._more)
 
 
 async def lasts(kept: ReplayLog) -> bool:

@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tieline.responses import Response
-from tieline_server.core.replay_log import ReplayLog, ReplayLogs
-
-if TYPE_CHECKING:
-    from tieline_server.runtime.connection_driver import ConnectionDriver
+from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
+from tieline_server.runtime.driver import Driver
 
 PATIENCE: Final = 5.0
 """Seconds that whoever cancels waits for the end, which may have to be stored."""
@@ -25,13 +23,35 @@ class Running:
     """
 
     def __init__(self, kept: ReplayLogs | None = None) -> None:
-        self.connections: set[ConnectionDriver] = set()
+        self.connections: set[Driver] = set()
+        """Those that have not begun to close."""
+        self._drivers: dict[str, Driver] = {}
+        """Connection id -> its driver, while jobs may report to it."""
         self.kept = ReplayLogs() if kept is None else kept
         self.tidying: asyncio.TimerHandle | None = None
         """Set while something is left of turns that have ended."""
         self._errands: set[asyncio.Task[Any]] = set()
         self._lasting: set[asyncio.Task[None]] = set()
-        self._shelters: dict[asyncio.Task[None], ConnectionDriver] = {}
+        self._shelters: dict[asyncio.Task[None], Driver] = {}
+
+    def enter(self, driver: Driver) -> None:
+        """A connection begins."""
+        self.connections.add(driver)
+        self._drivers[driver.connection.id] = driver
+
+    def leave(self, driver: Driver) -> bool:
+        """Nothing reports to the connection any more; False where it had left already."""
+        return self._drivers.pop(driver.connection.id, None) is not None
+
+    def driver_of(self, turn: Replayed) -> Driver:
+        """The driver of the connection that the turn is on now."""
+        return self._drivers[turn.connection_id]
+
+    def job_done(self, turn: Replayed, task: asyncio.Task[None]) -> None:
+        """A turn's job is over, wherever the turn has moved meanwhile."""
+        driver = self._drivers.get(turn.connection_id)
+        if driver is not None:
+            driver.job_done(task)
 
     def cancel(self, owner: str, response_id: str) -> Response | None:
         """Cancels a running response of this owner and returns it; None when none runs here."""
@@ -69,7 +89,7 @@ class Running:
         self.kept.expire(clock())
         self.tidy(clock)
 
-    def shelter(self, connection: "ConnectionDriver") -> None:
+    def shelter(self, connection: Driver) -> None:
         """Owns a connection without a peer until what runs on it has ended or gone."""
         task = asyncio.get_running_loop().create_task(_run_out(connection))
         self._shelters[task] = connection
@@ -112,7 +132,7 @@ class Running:
             self.tidying = None
 
 
-async def _run_out(connection: "ConnectionDriver") -> None:
+async def _run_out(connection: Driver) -> None:
     while not connection.closed:
         await connection.wait()
     await connection.close()

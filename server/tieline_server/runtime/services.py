@@ -1,7 +1,7 @@
 """What connections need of the process."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from tieline_server.core.values import Catalog, Principal, TurnRecord, booking_o
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
 from tieline_server.journals.base import Journal
+from tieline_server.keys import Keys
 from tieline_server.ledger.base import Ledger
 from tieline_server.runtime.running import Running
 from tieline_server.stores.base import ResponseStore
@@ -52,6 +53,8 @@ class Services(Struct, frozen=True, kw_only=True):
     running: Running
     budget: Budget
     sealer: Sealer
+    keys: Keys
+    """Which callers there are, and which owner each is."""
     incoming: Share = field(default_factory=Share)
     """Bytes of messages that are still coming."""
     queued: Share = field(default_factory=Share)
@@ -66,8 +69,6 @@ class Services(Struct, frozen=True, kw_only=True):
     """Raises :class:`ApiError` while what would be stored could not be."""
     refused: Callable[[ApiError, str, str], Awaitable[None]] = _at_once
     """Returns when a call from an address, over a transport, may be told that it failed so."""
-    keys: Any = None
-    """The door's: ``keys.authenticate(header) -> Principal``, ``keys.caller(header)``."""
 
     def book(self, record: TurnRecord, transport: str) -> None:
         """Has a turn that ended now written into the ledger."""

@@ -669,7 +669,7 @@ class TestPhase:
         line = Lockstep()
         sessions = [line.prompt(line.create("hi", lane=lane)).session for lane in ("a", "b", None)]
         assert len(set(sessions)) == 3
-        line.answer(line.asked[0].turn.id)
+        line.answer(line.asked[0].turn)
         assert line.prompt(line.create("hi", lane="a")).session == sessions[0]
 
 

@@ -79,8 +79,8 @@ class TestTargets:
         line.cancel(stream_id="a")
         line.create("second", lane="a", idempotency_key="k")
         (follow,) = line.follows
-        assert follow.response_id == turn == follow.turn.id
-        assert lanes_of(line).turn(turn) is line.line.find(turn) is line.asked[-1].turn
+        assert follow.response_id == turn == line.asking[follow.turn].id
+        assert lanes_of(line).turn(turn) is line.line.find(turn) is line.asking[line.asked[-1].turn]
         line.cancel(response_id=turn)
         assert line.status(turn) == ("cancelled", None)
         assert line.cancelled_sources == []

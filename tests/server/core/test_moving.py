@@ -27,8 +27,8 @@ def move(source: Lockstep, target: Lockstep, response_id: str, after: int | None
     follow = target.follows.pop(0)
     source._at()
     target._at()
-    source.line.give(turn)
-    target.line.take(turn, follow.turn, after)
+    assert source.line.give(response_id) is turn
+    target.line.take(turn, target.asking[follow.turn], after)
     # It was asked for by the id of the response, which is the turn's own now.
     target.turns[response_id] = turn
     source.settle()
@@ -155,8 +155,8 @@ def test_what_nobody_resumes_is_cancelled_and_its_shelter_closes(state: TurnStat
     shelter.wait(119.0)
     assert shelter.closed is None
     shelter.wait(1.0)
-    for save in [*line.saves, *shelter.saves]:
-        shelter.line.saved(save.turn, None)
+    for _ in [*line.saves, *shelter.saves]:
+        shelter.line.saved(turn, None)
         shelter.settle()
     assert shelter.closed is not None
     assert shelter.record(response_id).outcome == (
@@ -363,7 +363,7 @@ class TestParked:
         target.append(user("two"))
         (follow,) = target.follows
         target._at()
-        target.line.lost(follow.turn, ApiError.of("response_not_found", "No."))
+        target.line.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
         target.settle()
         (first,) = target.sampling
         target.answer(first)
@@ -378,7 +378,7 @@ class TestParked:
         assert target.errors == []
         (follow,) = target.follows
         target._at()
-        target.line.lost(follow.turn, ApiError.of("response_not_found", "No."))
+        target.line.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
         target.settle()
         assert [each.outcome for each in target.records] == ["cancelled"]
         assert target.sampling == []
@@ -432,8 +432,8 @@ def test_a_sheltered_turn_takes_every_input_in_every_state(
     running = [each for each in shelter.line._lanes.turns() if each.placed]
     assert shelter.line.admission._active == len(running)
     shelter.wait(120.0)
-    for save in line.saves:
-        shelter.line.saved(save.turn, None)
+    for _ in line.saves:
+        shelter.line.saved(turn, None)
         shelter.settle()
     assert turn.ended
     assert shelter.closed is not None

@@ -119,7 +119,7 @@ def _superseded(line: Lockstep) -> None:
     (call,) = line.call(turn)
     line.steer(turn)
     line.create([output(call)], previous_response_id=turn)
-    assert line.context(line.asked[-1].turn.id)[-1] == "user: shorter"
+    assert line.context(line.asked[-1].turn)[-1] == "user: shorter"
 
 
 def _taken_by_a_create_that_is_dropped(line: Lockstep) -> None:
@@ -237,7 +237,7 @@ def test_a_successor_has_the_settings_and_the_lane_of_the_one_before() -> None:
     line.say(turn, TEN, TextDelta("x"))
     line.steer(turn)
     line.say(turn, ItemEnd(), TextDelta("never"))
-    after = line.asked[-1].turn
+    after = line.asking[line.asked[-1].turn]
     assert after.id != turn
     assert after.succeeds == turn
     assert (after.lane, after.follows) == ("a", turn)
@@ -253,7 +253,7 @@ def test_on_a_line_that_is_gone_nothing_goes_on() -> None:
     line.say(turn, TEN, TextDelta("x"))
     line.steer(turn)
     line.drop()
-    assert [each.turn.id for each in line.asked] == [turn]
+    assert [each.turn for each in line.asked] == [turn]
 
 
 def test_what_a_refused_create_had_taken_waits_for_the_next_one() -> None:

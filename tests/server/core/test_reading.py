@@ -28,7 +28,7 @@ def source(text: str = "hi") -> tuple[Lockstep, str, list[Event]]:
 
 
 def reader_of(line: Lockstep) -> Turn:
-    return line.follows[-1].turn
+    return line.asking[line.follows[-1].turn]
 
 
 def drain_of(line: Lockstep) -> list[Event]:
@@ -44,7 +44,8 @@ class TestResumes:
         line.send("response.resume", response_id="resp_x", after=3, stream_id="a")
         (follow,) = line.follows
         assert (follow.response_id, follow.after, follow.moves) == ("resp_x", 3, True)
-        assert (follow.turn.id, follow.turn.lane) == ("resp_x", "a")
+        reader = line.asking[follow.turn]
+        assert (reader.id, reader.lane) == ("resp_x", "a")
 
     def test_events_pass_with_their_numbers_and_the_readers_lane(self) -> None:
         _, response_id, told = source()
@@ -135,7 +136,7 @@ class TestErrors:
             line.drain(5.0)
             line.wait(5.0)
             assert line.errors == [("server_draining", None)]
-        assert line.stopped == ["resp_x"]
+        assert line.stopped == [line.follows[0].turn]
         assert line.cancelled_sources == []
         assert line.closed is not None
         assert reader_of(line).ended
@@ -163,7 +164,9 @@ class TestKeys:
         (follow,) = line.follows
         assert (follow.response_id, follow.after, follow.moves) == (first, None, False)
         line.wait(4.0)
-        assert follow.turn.expires_at is None, "the response has a deadline, its reader has none"
+        assert line.asking[follow.turn].expires_at is None, (
+            "the response has a deadline, its reader has none"
+        )
         assert len(line.asked) == 1
 
     def test_a_create_sent_again_on_the_lane_of_its_held_turn_does_not_end_it(self) -> None:

@@ -29,7 +29,7 @@ from tieline_server.core.tables import (
     TurnInput,
     TurnState,
 )
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn_machine import TurnMachine
 
 
 class Machine(NamedTuple):
@@ -52,7 +52,7 @@ MACHINES = [
         get_args(TurnState),
         get_args(TurnInput),
         get_args(TurnAction),
-        Turn,
+        TurnMachine,
     ),
     Machine(
         "LANES",

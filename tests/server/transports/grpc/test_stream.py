@@ -525,7 +525,7 @@ async def test_work_counts_bytes_read_and_built_and_not_what_comes_again() -> No
         for _ in range(3):
             await line.turn(create("x", instructions="i" * 20_000))
             (runtime,) = served.services.running.connections
-            totals.append((runtime.work.decode, runtime.work.encode))
+            totals.append((runtime.connection.work.decode, runtime.connection.work.encode))
         decoded, encoded = (
             [after - before for before, after in pairwise(counts)]
             for counts in zip(*totals, strict=True)

@@ -151,6 +151,7 @@ async def test_rc_01_an_old_connection_ends_what_runs_then_says_why_and_closes()
         await socket.create("runs")
         await socket.until("response.in_progress")
         (line,) = served.services.running.connections
+        assert isinstance(line, ConnectionDriver)
         line.age()
         await socket.create("late")
         late = await socket.event()

@@ -6,7 +6,7 @@ from tests.support.core import TEN, Lockstep, output
 from tieline import events
 from tieline_server.core.deltas import CallDelta, CallStart, Finish, ReasoningDelta, TextDelta
 from tieline_server.core.limits import Limits
-from tieline_server.core.record import Timestamps
+from tieline_server.core.timestamps import Timestamps
 
 S = 1_000_000
 """Microseconds in a second."""

@@ -1,4 +1,4 @@
-"""Where a turn's time went, and the one record that it leaves.
+"""Where a turn's time went.
 
 Phases are microseconds. ``lane``: behind others on its lane. ``resolve``: settings, parent and
 input settled, the store asked. ``queue``: waiting for an active place. ``prefill``: from asking
@@ -9,14 +9,8 @@ to the first token. ``overhead``: all of ``total`` that is neither engine, nor q
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from tieline_server.core.values import Outcome, Times, TurnRecord
-
-if TYPE_CHECKING:
-    from tieline_server.core.turn import Turn
+from tieline_server.core.values import Times
 
 
 class Timestamps:
@@ -152,28 +146,3 @@ class Timestamps:
 
     def _since_held(self, now: float) -> float:
         return 0.0 if self._held_at is None else now - self._held_at
-
-
-def record_of(turn: "Turn", outcome: Outcome) -> TurnRecord:
-    """What ``turn`` was, as it ends now."""
-    host = turn.host
-    settings = turn.settings
-    record = TurnRecord(
-        response_id=turn.id,
-        previous_response_id=turn.follows,
-        owner=turn.principal.owner,
-        model=settings.model if settings else turn.request.model or "",
-        lane=turn.lane,
-        outcome=outcome,
-        kind="prewarm" if settings and not settings.generate else "turn",
-        reason=turn.reason,
-        error_code=turn.failure.code if turn.failure else None,
-        usage=turn.usage,
-        times=turn.marks.times(host.now),
-        trace_context=turn.request.trace_context,
-        work=host.work.since(turn.work_before),
-        store=settings.store if settings else False,
-        events=turn.outbox.count,
-        caller=turn.principal.caller,
-    )
-    return record if settings is not None else replace(record, settled=False)
