@@ -24,10 +24,9 @@ from structlog.typing import FilteringBoundLogger
 from tieline.ids import IdSource
 from tieline_server import engines, garbage_collection, guards, telemetry
 from tieline_server.config import MEMORY, Config, ConfigError, flag
-from tieline_server.core.budget import Budget
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
-from tieline_server.core.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.core.share import Share
 from tieline_server.homes import Home
@@ -39,6 +38,7 @@ from tieline_server.ledger.base import Ledger
 from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
+from tieline_server.runtime.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.runtime.sampling import open_sampling
 from tieline_server.sealing import Keyring
 from tieline_server.stores import STORES

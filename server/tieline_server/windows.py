@@ -19,11 +19,10 @@ from tieline.requests import Create
 from tieline.responses import Usage
 from tieline_server.core import compaction, sealed
 from tieline_server.core.compaction import TAIL, Plan
-from tieline_server.core.deltas import Finish
+from tieline_server.core.deltas import Finish, UsageCounter
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
-from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.core.values import Outcome, Principal, Times, TurnRecord, Work
 from tieline_server.runtime import Services, prepare
 from tieline_server.summaries import SUMMARY, longest_of, summarise

@@ -22,9 +22,9 @@ from tests.support.brief_model import BriefModel
 from tests.support.scripted_chat import scripted_chat
 from tests.support.signal import Signal
 from tieline.ids import IdSource
-from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES, Profile
 from tieline_server.core.values import Booking, Resolved, TurnRecord

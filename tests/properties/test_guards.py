@@ -24,10 +24,10 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    UsageCounter,
     WholeItem,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.guards.base import Counts, Guard, Piece, Stage
 from tieline_server.guards.escapes import Unescaper, unescaped
 from tieline_server.guards.guarded import GuardedEngine

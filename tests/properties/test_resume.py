@@ -16,7 +16,6 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline_server.core import effects
-from tieline_server.core.budget import Budget
 from tieline_server.core.connection import Connection
 from tieline_server.core.deltas import (
     CallDelta,
@@ -28,6 +27,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.history import ChainHead
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
 from tieline_server.core.share import Share

@@ -17,7 +17,7 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
 from tieline.v1 import line_pb2_grpc, models_pb2_grpc
-from tieline_server.core.budget import Budget
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.values import Resolved, TurnRecord
 from tieline_server.journals.memory import MemoryJournal

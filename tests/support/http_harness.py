@@ -14,7 +14,7 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.http_client import Connection
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
-from tieline_server.core.budget import Budget
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.values import Resolved, TurnRecord

@@ -14,10 +14,10 @@ from tests.support.core import LOCAL, catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
 from tieline.requests import Resume
-from tieline_server.core.budget import Budget
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Saved
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.replay_log import ReplayLog
 from tieline_server.core.values import Booking, Principal, TurnRecord

@@ -16,7 +16,7 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.signal import PATIENCE, Signal
 from tests.support.websocket_client import RawSocket
 from tieline.ids import IdSource
-from tieline_server.core.budget import Budget
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
 from tieline_server.core.values import Resolved, TurnRecord

@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from tieline import items
 from tieline.items import AdditionalTools, Item, Message, Opened
-from tieline_server.core.deltas import Accepted, Delta, Finish
+from tieline_server.core.deltas import Accepted, Delta, Finish, UsageCounter
 from tieline_server.core.sealed import is_user
 from tieline_server.core.tools import BRINGING
-from tieline_server.core.usage_counter import UsageCounter
 
 TAIL: Final = 32 * 1024
 """Room for what is neither fixed nor a user message, in a window that a client asks for."""

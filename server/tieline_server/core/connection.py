@@ -27,15 +27,14 @@ from tieline.requests import (
 )
 from tieline.responses import Response
 from tieline_server.core import moving, reading, refusals, steering
-from tieline_server.core.budget import Budget
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import CancelSource, Close, Effect, Outlive, TurnId
 from tieline_server.core.finish import CANCELLED, DRAINED
 from tieline_server.core.history import ChainHead, Saved
+from tieline_server.core.holdings import Budget, LatestResponses
 from tieline_server.core.lane import Lane
 from tieline_server.core.lanes import Lanes
-from tieline_server.core.latest_responses import LatestResponses
 from tieline_server.core.limits import Admission, Limits
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.pending_steers import PendingSteers

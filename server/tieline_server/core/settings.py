@@ -20,8 +20,7 @@ from tieline.events import RequestWarning
 from tieline.items import Item
 from tieline.requests import Create
 from tieline.responses import EMPTY_OBJECT, NULL, Response
-from tieline_server.core import ignored, known_values
-from tieline_server.core.known_values import EFFORTS, SUMMARIES, VERBOSITIES
+from tieline_server.core import ignored
 from tieline_server.core.tools import (
     ToolChoice,
     Tools,
@@ -33,6 +32,41 @@ from tieline_server.core.tools import (
     present,
 )
 from tieline_server.core.values import Defaults, Work
+
+INCLUDE: Final = (
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+)
+"""What ``include`` may name (wire.md 2.1.4). A response is stored with all that it has."""
+
+# The words that OpenAI's API knows for ``service_tier``, ``truncation``, ``reasoning.effort``,
+# ``reasoning.summary`` (where clients say "none" as well, and mean null) and ``text.verbosity``.
+TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
+TRUNCATIONS: Final = ("auto", "disabled")
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+SUMMARIES: Final = ("auto", "concise", "detailed")
+VERBOSITIES: Final = ("low", "medium", "high")
+
+
+def check_words(create: Create) -> None:
+    """Refuses what is on no list of its member; raises :class:`ApiError` 400 ``invalid_value``.
+
+    It would be echoed as if it meant something.
+    """
+    if create.truncation not in (None, *TRUNCATIONS):
+        raise invalid_value("truncation", create.truncation, TRUNCATIONS)
+    if create.service_tier not in (None, *TIERS):
+        raise invalid_value("service_tier", create.service_tier, TIERS)
+    for index, name in enumerate(create.include or ()):
+        if name not in INCLUDE:
+            raise invalid_value(f"include[{index}]", name, INCLUDE)
+
 
 T = TypeVar("T")
 
@@ -312,7 +346,7 @@ def _build(create: Create, recall: SettingsCache, model: str, defaults: Defaults
     effort, reasoning_echo = _reasoning_of(create, recall, defaults.reasoning_effort)
     managed = recall.read("context_management", create.context_management, parse_context_management)
     truncation = "disabled" if create.truncation is None else create.truncation
-    known_values.check(create)
+    check_words(create)
     echo = _echo(create, model, tools, text_echo, reasoning_echo, most)
     return Settings(
         model=model,

@@ -15,8 +15,8 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.items import CALL_KINDS, FunctionCall, Item, Message
 from tieline.requests import Steer
+from tieline_server.core.holdings import LatestResponses
 from tieline_server.core.input_items import read_input
-from tieline_server.core.latest_responses import LatestResponses
 from tieline_server.core.outbox import Outbox
 from tieline_server.core.share import Share
 

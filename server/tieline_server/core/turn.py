@@ -19,10 +19,10 @@ from tieline.items import Item
 from tieline.requests import Append, Create
 from tieline.responses import NO_USAGE, IncompleteDetails, Response, ResponseError
 from tieline_server.core import idempotency
-from tieline_server.core.deltas import Delta, Finish
+from tieline_server.core.deltas import Delta, Finish, UsageCounter
 from tieline_server.core.effects import Begin, Effect, Release, Stop
 from tieline_server.core.history import ChainHead, ChainNode
-from tieline_server.core.latest_responses import LatestResponses
+from tieline_server.core.holdings import LatestResponses
 from tieline_server.core.limits import Admission, Limits, size_of
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
@@ -35,7 +35,6 @@ from tieline_server.core.steering import Steers
 from tieline_server.core.tables import TurnInput, TurnState
 from tieline_server.core.timestamps import Timestamps
 from tieline_server.core.turn_holdings import TurnHoldings
-from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.core.values import Catalog, Principal, Resolved, Work
 
 

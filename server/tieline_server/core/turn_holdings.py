@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from tieline.items import Item
 from tieline_server.core.effects import Discard, Effect, Keep
 from tieline_server.core.history import ChainHead, ChainNode
-from tieline_server.core.latest_responses import LatestResponses
+from tieline_server.core.holdings import LatestResponses
 from tieline_server.core.share import Share
 
 WAITING: Final = 4096

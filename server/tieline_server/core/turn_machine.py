@@ -13,7 +13,7 @@ from tieline.items import Item, Opened
 from tieline.requests import Append, Steer
 from tieline_server.core import idempotency, input_checks, reading, resolve, sealed, steering
 from tieline_server.core.compaction import Fold
-from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish
+from tieline_server.core.deltas import Accepted, CallStart, Delta, Finish, UsageCounter
 from tieline_server.core.effects import Claim, Load, Sample
 from tieline_server.core.finish import (
     CANCELLED,
@@ -28,7 +28,6 @@ from tieline_server.core.finish import (
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.tables import TURNS, TurnInput
 from tieline_server.core.turn import Reading, Turn
-from tieline_server.core.usage_counter import UsageCounter
 
 _MARKS: Final = frozenset({Accepted, Finish})
 

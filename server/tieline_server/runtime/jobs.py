@@ -20,6 +20,7 @@ from tieline_server.core.turn import Turn
 from tieline_server.core.values import booking_of
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.journals.base import Claim
+from tieline_server.runtime.driver import Driver
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 logger: Final = logging.getLogger("tieline.runtime")
@@ -29,6 +30,11 @@ UNSTORED: Final = "The response could not be stored."
 
 PAUSE: Final = 0.1
 """Seconds until a key is claimed again whose response was not found."""
+
+
+def driver_of(services: Services, turn: Turn) -> Driver:
+    """The driver of the connection that the turn is on now."""
+    return services.running.drivers[turn.host.id]
 
 
 def server_error() -> ApiError:
@@ -52,10 +58,10 @@ async def claim(services: Services, turn: Turn, effect: effects.Claim) -> None:
         held = await services.journal.claim(wanted)
     except Exception as error:
         told = _told(error, "journal.claim failed", turn)
-        with services.running.driver_of(turn).reporting() as connection:
+        with driver_of(services, turn).reporting() as connection:
             connection.unclaimed(turn, told)
         return
-    with services.running.driver_of(turn).reporting() as connection:
+    with driver_of(services, turn).reporting() as connection:
         connection.claimed(turn, held.response_id, same=held.body == wanted.body)
 
 
@@ -72,10 +78,10 @@ async def load(services: Services, turn: Turn, effect: Load) -> None:
                 found[item_id] = item
     except Exception as error:
         told = _told(error, "store.load failed", turn)
-        with services.running.driver_of(turn).reporting() as connection:
+        with driver_of(services, turn).reporting() as connection:
             connection.engine_failed(turn, told)
         return
-    with services.running.driver_of(turn).reporting() as connection:
+    with driver_of(services, turn).reporting() as connection:
         connection.loaded(turn, saved, found)
 
 
@@ -95,7 +101,7 @@ async def save(services: Services, turn: Turn, effect: Save, *, transport: str) 
         await services.store.put(effect.record, booking)
     except Exception as failure:
         error = _told(failure, "store.put failed", turn, otherwise=UNSTORED)
-    with services.running.driver_of(turn).reporting() as connection:
+    with driver_of(services, turn).reporting() as connection:
         connection.saved(turn, error)
 
 
@@ -126,10 +132,10 @@ async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     settings = prompt.settings
     # A warm-up is sampled too: its engine prepares what it can, and says nothing (wire.md 3.2.10).
     # Of one that is nobody's only the count is wanted, and a history is folded where it is used.
-    internal = services.running.driver_of(turn).transport == INTERNAL
+    internal = driver_of(services, turn).transport == INTERNAL
     if not settings.generate and (internal or settings.compaction is not None):
         counted = Accepted(input_tokens=await engine.count(prompt))
-        services.running.driver_of(turn).feed(turn, [counted, Finish(output_tokens=0)])
+        driver_of(services, turn).feed(turn, [counted, Finish(output_tokens=0)])
         return
     if settings.compaction is not None:
         prompt = await _fold(services, turn, engine, prompt)
@@ -137,7 +143,7 @@ async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     steps = engine.sample(prompt)
     try:
         async for step in steps:
-            services.running.driver_of(turn).feed(turn, step)
+            driver_of(services, turn).feed(turn, step)
             if not turn.placed:
                 return
             if turn.outbox.crowd >= most:
@@ -153,7 +159,7 @@ async def _fold(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     fold = await summaries.fold(engine, prompt, mode=services.compaction, listen=listen)
     if fold is None:
         return prompt
-    with services.running.driver_of(turn).reporting() as connection:
+    with driver_of(services, turn).reporting() as connection:
         connection.folded(turn, fold)
     assert turn.tip is not None
     return msgspec.structs.replace(prompt, tip=turn.tip)
@@ -162,11 +168,11 @@ async def _fold(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
 async def space(services: Services, turn: Turn, most: int) -> None:
     """The reader is slow: who speaks waits, nothing is dropped."""
     while turn.outbox.crowd >= most:
-        await services.running.driver_of(turn).events_taken()
+        await driver_of(services, turn).events_taken()
 
 
 def _fail(services: Services, turn: Turn, error: ApiError) -> None:
-    driver = services.running.driver_of(turn)
+    driver = driver_of(services, turn)
     if driver.speaks(turn, asyncio.current_task()):
         # Otherwise it was stopped, or its turn samples anew after its outputs came.
         if isinstance(error, EngineError):

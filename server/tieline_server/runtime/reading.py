@@ -11,16 +11,16 @@ from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Resume
 from tieline_server.core.effects import Follow
-from tieline_server.core.event_log import EventLog
 from tieline_server.core.finish import terminal_event
 from tieline_server.core.history import Saved
 from tieline_server.core.idempotency import key_digest
 from tieline_server.core.reading import relaned
 from tieline_server.core.refusals import error_event
+from tieline_server.core.replay_log import EventLog
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Home, Link
 from tieline_server.journals.base import Cancellation, Claim
-from tieline_server.runtime.jobs import server_error, space
+from tieline_server.runtime.jobs import driver_of, server_error, space
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
 
@@ -75,12 +75,12 @@ async def follow(services: Services, reader: Turn, effect: Follow) -> None:
 async def _room(services: Services, reader: Turn) -> None:
     """What a lane has missed comes to it at once, once the connection has sent what it had."""
     most = services.limits.outbox
-    while services.running.driver_of(reader).connection.outgoing.waiting >= most:
-        await services.running.driver_of(reader).events_taken()
+    while driver_of(services, reader).connection.outgoing.waiting >= most:
+        await driver_of(services, reader).events_taken()
 
 
 def _lose(services: Services, reader: Turn, error: ApiError) -> None:
-    with services.running.driver_of(reader).reporting() as connection:
+    with driver_of(services, reader).reporting() as connection:
         connection.lost(reader, error)
 
 
@@ -91,7 +91,8 @@ def _take_over(services: Services, reader: Turn, effect: Follow) -> bool:
         return False
     if not kept.whole:
         raise not_resumable(effect.response_id)
-    source, target = services.running.driver_of(kept.turn), services.running.driver_of(reader)
+    source = services.running.drivers[kept.turn.connection_id]
+    target = driver_of(services, reader)
     with source.reporting() as connection:
         turn = connection.give(effect.response_id)
         source.hand_jobs(turn, target)
@@ -102,7 +103,7 @@ def _take_over(services: Services, reader: Turn, effect: Follow) -> bool:
 
 async def _linked(services: Services, reader: Turn, effect: Follow, home: Home) -> bool:
     """Links the lane to the home of the turn until that is gone; False where it has none."""
-    driver = services.running.driver_of(reader)
+    driver = driver_of(services, reader)
     resume = Resume(
         response_id=effect.response_id, after=effect.after, event_id=reader.request.event_id
     )
@@ -118,7 +119,7 @@ async def _linked(services: Services, reader: Turn, effect: Follow, home: Home) 
 
 async def _relay(services: Services, reader: Turn, link: Link) -> None:
     """Events of a link to its end; what was asked there and came to nothing is seen to here."""
-    driver = services.running.driver_of(reader)
+    driver = driver_of(services, reader)
     lane = LinkedLane(link, reader.id)
     driver.linked(reader.lane, lane)
     error: ApiError | None = None
@@ -150,7 +151,7 @@ async def _read(services: Services, reader: Turn, effect: Follow) -> None:
     owner = reader.principal.owner
     async with aclosing(events_of(services, owner, effect.response_id, effect.after)) as batches:
         async for batch in batches:
-            services.running.driver_of(reader).connection.relayed(reader, batch)
+            driver_of(services, reader).connection.relayed(reader, batch)
             await space(services, reader, services.limits.outbox)
     kept = services.running.kept.find(owner, effect.response_id) if effect.moves else None
     tip = None if kept is None else kept.tip
@@ -158,7 +159,7 @@ async def _read(services: Services, reader: Turn, effect: Follow) -> None:
         saved = await services.store.get(owner, effect.response_id)
         if saved is not None and saved.response.status in CONTINUABLE:
             tip = saved.tip
-    with services.running.driver_of(reader).reporting() as connection:
+    with driver_of(services, reader).reporting() as connection:
         connection.followed(reader, tip)
         if kept is not None:
             services.running.kept.moved(kept, connection.memory)

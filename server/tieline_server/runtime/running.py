@@ -25,7 +25,7 @@ class Running:
     def __init__(self, kept: ReplayLogs | None = None) -> None:
         self.connections: set[Driver] = set()
         """Those that have not begun to close."""
-        self._drivers: dict[str, Driver] = {}
+        self.drivers: dict[str, Driver] = {}
         """Connection id -> its driver, while jobs may report to it."""
         self.kept = ReplayLogs() if kept is None else kept
         self.tidying: asyncio.TimerHandle | None = None
@@ -37,19 +37,15 @@ class Running:
     def enter(self, driver: Driver) -> None:
         """A connection begins."""
         self.connections.add(driver)
-        self._drivers[driver.connection.id] = driver
+        self.drivers[driver.connection.id] = driver
 
     def leave(self, driver: Driver) -> bool:
         """Nothing reports to the connection any more; False where it had left already."""
-        return self._drivers.pop(driver.connection.id, None) is not None
-
-    def driver_of(self, turn: Replayed) -> Driver:
-        """The driver of the connection that the turn is on now."""
-        return self._drivers[turn.connection_id]
+        return self.drivers.pop(driver.connection.id, None) is not None
 
     def job_done(self, turn: Replayed, task: asyncio.Task[None]) -> None:
         """A turn's job is over, wherever the turn has moved meanwhile."""
-        driver = self._drivers.get(turn.connection_id)
+        driver = self.drivers.get(turn.connection_id)
         if driver is not None:
             driver.job_done(task)
 

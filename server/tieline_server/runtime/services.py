@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from tieline.errors import ApiError
 from tieline.ids import IdSource
-from tieline_server.core.budget import Budget
+from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
-from tieline_server.core.readiness import Readiness
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.share import Share
 from tieline_server.core.values import Catalog, Principal, TurnRecord, booking_of
@@ -20,6 +19,7 @@ from tieline_server.homes import Alone, Homes
 from tieline_server.journals.base import Journal
 from tieline_server.keys import Keys
 from tieline_server.ledger.base import Ledger
+from tieline_server.runtime.readiness import Readiness
 from tieline_server.runtime.running import Running
 from tieline_server.stores.base import ResponseStore
 

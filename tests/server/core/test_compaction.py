@@ -12,8 +12,7 @@ from tieline import events
 from tieline.items import Item, decode
 from tieline_server.core import compaction
 from tieline_server.core.compaction import Fold, Plan, plan, plan_within, window_of
-from tieline_server.core.deltas import Finish, ReasoningDelta, TextDelta
-from tieline_server.core.usage_counter import UsageCounter
+from tieline_server.core.deltas import Finish, ReasoningDelta, TextDelta, UsageCounter
 
 
 def item(members: dict[str, Any]) -> Item:

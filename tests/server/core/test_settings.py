@@ -9,12 +9,16 @@ from tests.support.core import create_of, raw
 from tieline.errors import ApiError
 from tieline.items import decode
 from tieline.responses import Response
-from tieline_server.core.known_values import EFFORTS, INCLUDE
 from tieline_server.core.settings import (
+    EFFORTS,
+    INCLUDE,
     LOGPROBS,
+    TIERS,
+    TRUNCATIONS,
     Compacting,
     Settings,
     SettingsCache,
+    check_words,
     parse_reasoning,
     settle,
 )
@@ -509,3 +513,29 @@ class TestContextManagement:
     ) -> None:
         refused = refusal(context_management=entries)
         assert (refused.code, refused.param) == (code, param)
+
+
+def test_every_word_of_a_list_passes() -> None:
+    for tier in TIERS:
+        check_words(create_of(service_tier=tier, include=list(INCLUDE)))
+    for truncation in TRUNCATIONS:
+        check_words(create_of(truncation=truncation))
+    check_words(create_of())
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "known"),
+    [
+        ({"truncation": ""}, "truncation", TRUNCATIONS),
+        ({"truncation": "never"}, "truncation", TRUNCATIONS),
+        ({"service_tier": "gold"}, "service_tier", TIERS),
+        ({"include": ["", INCLUDE[0]]}, "include[0]", INCLUDE),
+    ],
+)
+def test_a_word_that_is_on_none_is_refused_with_those_that_are(
+    members: dict[str, object], param: str, known: tuple[str, ...]
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        check_words(create_of(**members))
+    assert (refused.value.code, refused.value.param) == ("invalid_value", param)
+    assert all(f"'{each}'" in refused.value.message for each in known)

@@ -19,10 +19,10 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     SummaryDelta,
     TextDelta,
+    UsageCounter,
     WholeItem,
 )
 from tieline_server.core.tools import Tool
-from tieline_server.core.usage_counter import UsageCounter
 from tieline_server.guards.base import Counts, Spent
 from tieline_server.guards.held import Asked
 from tieline_server.guards.output import Gate, Watcher

@@ -32,7 +32,6 @@ from tieline.items import (
     Reasoning,
     decode_input,
 )
-from tieline_server.core.client_tools import as_functions, callable_tools
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import Tool
@@ -55,6 +54,7 @@ from tieline_server.engines.chat_format.whole_chat import (
     said_calls,
     said_output,
 )
+from tieline_server.engines.client_tools import as_functions, callable_tools
 from tieline_server.models import ModelError
 
 ROLES: Final = {"developer": "system"}

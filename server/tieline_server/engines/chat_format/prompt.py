@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from tieline_server.core.client_tools import brought_tools, callable_tools
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Settings
 from tieline_server.core.tools import BRINGING, Tool
@@ -23,6 +22,7 @@ from tieline_server.engines.chat_format.chat_template import (
     assemble,
 )
 from tieline_server.engines.chat_format.constrain import Constraint, Rules, constraint_of
+from tieline_server.engines.client_tools import brought_tools, callable_tools
 
 INLINE_BYTES: Final = 64 * 1024
 """New bytes that are rendered on the event loop (some 5 ms); more go to a thread."""

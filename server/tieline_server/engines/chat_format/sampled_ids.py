@@ -14,11 +14,11 @@ from typing import Final
 from msgspec import Struct
 
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
-from tieline_server.core.client_tools import as_functions
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
 from tieline_server.core.history import ChainNode
 from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.tool_text import describe
+from tieline_server.engines.client_tools import as_functions
 
 Kind = tuple[str, ...]
 """A message, or a call by its kind, name and namespace."""

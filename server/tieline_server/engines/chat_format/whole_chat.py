@@ -27,7 +27,6 @@ from tieline.items import (
     Message,
     encode,
 )
-from tieline_server.core.client_tools import as_functions
 from tieline_server.core.history import ChainNode
 from tieline_server.core.tools import brought_by
 from tieline_server.engines.base import EngineError
@@ -52,6 +51,7 @@ from tieline_server.engines.chat_format.syntax.base import (
 )
 from tieline_server.engines.chat_format.tokens import Tokens, Trusted
 from tieline_server.engines.chat_format.tool_text import describe, wire_name
+from tieline_server.engines.client_tools import as_functions
 
 Call = FunctionCall | CustomToolCall
 Output = FunctionCallOutput | CustomToolCallOutput

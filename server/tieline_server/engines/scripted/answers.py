@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from tieline_server.core.client_tools import callable_tools
 from tieline_server.core.deltas import (
     TOOL_SEARCH,
     CallDelta,
@@ -29,6 +28,7 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Format
 from tieline_server.core.tools import Tool
 from tieline_server.engines.bpe import Vocabulary
+from tieline_server.engines.client_tools import callable_tools
 from tieline_server.engines.scripted import script
 from tieline_server.engines.scripted.example import example
 from tieline_server.engines.scripted.facts import Facts, Head, text_of

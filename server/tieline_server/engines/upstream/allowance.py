@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import structs
 
 from tieline_server.core.deltas import (
+    MOST,
     CallDelta,
     CallStart,
     Delta,
@@ -24,7 +25,6 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     TextDelta,
 )
-from tieline_server.core.usage_counter import MOST
 from tieline_server.engines.upstream.modes import Answer
 
 LONGEST: Final = 128

@@ -17,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from tieline.items import Item
-from tieline_server.core.client_tools import as_functions
 from tieline_server.core.history import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
+from tieline_server.engines.client_tools import as_functions
 from tieline_server.engines.upstream import views
 from tieline_server.engines.upstream.tool_names import found, wire_name
 from tieline_server.engines.upstream.truncation import derived_from

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline.errors import TielineError
-from tieline_server.core.usage_counter import MOST
+from tieline_server.core.deltas import MOST
 from tieline_server.engines.base import EngineAway, Model
 from tieline_server.engines.upstream.replicas import Replica
 

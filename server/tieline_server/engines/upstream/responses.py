@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tieline.items import Message
-from tieline_server.core.client_tools import brought_tools, callable_tools
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
 from tieline_server.core.settings import LOGPROBS, Settings
 from tieline_server.core.tools import Tool
+from tieline_server.engines.client_tools import brought_tools, callable_tools
 from tieline_server.engines.upstream.faults import Failure
 from tieline_server.engines.upstream.items import Items, items_of
 from tieline_server.engines.upstream.modes import Request, Sent

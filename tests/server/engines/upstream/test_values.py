@@ -18,8 +18,14 @@ from tests.support.upstream_shapes import (
     opened,
     said,
 )
-from tieline_server.core.deltas import CallDelta, Delta, Finish, ReasoningDelta, TextDelta
-from tieline_server.core.usage_counter import UsageCounter
+from tieline_server.core.deltas import (
+    CallDelta,
+    Delta,
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    UsageCounter,
+)
 
 HIGH, LOW, EMOJI = "\ud83d", "\ude00", "\U0001f600"
 

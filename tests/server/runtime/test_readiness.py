@@ -1,6 +1,6 @@
 """What the process lacks, and who hears of it."""
 
-from tieline_server.core.readiness import DATABASE, ENGINE, Readiness
+from tieline_server.runtime.readiness import DATABASE, ENGINE, Readiness
 
 
 def test_it_is_ready_while_nothing_is_lacking() -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.engine_contract import link, prompt
 from tieline.items import decode_input
-from tieline_server.core.client_tools import (
+from tieline_server.core.tools import Tool
+from tieline_server.engines.client_tools import (
     NOTHING_FOUND,
     as_functions,
     brought_tools,
     callable_tools,
 )
-from tieline_server.core.tools import Tool
 
 SEARCH = {
     "type": "tool_search",
