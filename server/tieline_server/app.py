@@ -30,19 +30,15 @@ from tieline_server.core.profile import PROFILES
 from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.core.share import Share
 from tieline_server.homes import Home
-from tieline_server.journals import JOURNALS
-from tieline_server.journals.base import Journal
 from tieline_server.keys import Keys, Refusals
-from tieline_server.ledger import LEDGERS
-from tieline_server.ledger.base import Ledger
-from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.metrics import Numbers
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.runtime.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.runtime.sampling import open_sampling
 from tieline_server.sealing import Keyring
-from tieline_server.stores import STORES
-from tieline_server.stores.base import ResponseStore
+from tieline_server.storage import JOURNALS, LEDGERS, STORES
+from tieline_server.storage.base import Journal, Ledger, ResponseStore
+from tieline_server.storage.memory import MemoryLedger
 from tieline_server.tables import OFF
 from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import TransportServer
@@ -56,8 +52,8 @@ FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
 
 DATABASES: Final = {
-    "sqlite": ("tieline_server.database.sqlite", "alembic.command"),
-    "postgresql": ("tieline_server.database.postgresql", "alembic.command"),
+    "sqlite": ("tieline_server.storage.sql.sqlite", "alembic.command"),
+    "postgresql": ("tieline_server.storage.sql.postgresql", "alembic.command"),
 }
 """Kind of store -> what it imports when it is opened."""
 
@@ -279,11 +275,11 @@ async def open_store(config: Config, stack: AsyncExitStack, *, told: Outages) ->
         store = store_class.of(config, book=memory.book, clock=time.monotonic, journal=journal)
     else:
         # Only who uses a database waits for the import of what it needs.
-        from tieline_server.database.connection import connect
-        from tieline_server.database.patience import PatientDatabase
-        from tieline_server.database.writer import Writer
-        from tieline_server.journals.process import identity
-        from tieline_server.ledger.sql import SqlLedger
+        from tieline_server.storage.sql.database import connect
+        from tieline_server.storage.sql.patience import PatientDatabase
+        from tieline_server.storage.sql.processes import identity
+        from tieline_server.storage.sql.usage import SqlLedger
+        from tieline_server.storage.sql.writer import Writer
 
         opened = await connect(config.store, full=config.durability == "full")
         stack.push_async_callback(opened.close)

@@ -18,9 +18,9 @@ from msgspec import structs
 from tieline.errors import TielineError
 from tieline_server.app import open_ledger
 from tieline_server.config import DAY, Config, ConfigError, flag
-from tieline_server.ledger import questions
-from tieline_server.ledger.base import By, Question, Sum
-from tieline_server.ledger.questions import FORMS, QuestionError
+from tieline_server.storage import questions
+from tieline_server.storage.base import By, Question, Sum
+from tieline_server.storage.questions import FORMS, QuestionError
 from tieline_server.tables import Price
 
 SETTINGS: Final[Mapping[str, str]] = {"config": "FILE", "store": "NAME"}

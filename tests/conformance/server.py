@@ -35,13 +35,11 @@ from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.guards.base import Counts, Guard
 from tieline_server.guards.guarded import GuardedEngine
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
-from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.sealing import Keyring
-from tieline_server.stores.memory import MemoryStore
+from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
 from tieline_server.transports.grpc import GrpcServer
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.http import HttpServer

@@ -9,7 +9,7 @@ from tests.conformance.server import Served, serve
 from tests.conformance.wire import WIRES, Json, Peer, Wire, ask, collect, response
 from tieline_server.core.values import Booking
 from tieline_server.engines.bpe import shipped
-from tieline_server.ledger.base import Question, Sum
+from tieline_server.storage.base import Question, Sum
 
 COUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 

@@ -101,8 +101,8 @@ def test_an_sdist_with_every_extra_imports_every_module(everything: Path) -> Non
     assert {
         "tieline_client.cli",
         "tieline_server.app",
-        "tieline_server.database.migrations.versions.v0002_ledger",
-        "tieline_server.database.migrations.versions.v0003_journal",
+        "tieline_server.storage.sql.migrations.versions.v0002_ledger",
+        "tieline_server.storage.sql.migrations.versions.v0003_journal",
     } <= imported
 
 

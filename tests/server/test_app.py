@@ -26,10 +26,10 @@ from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.values import Principal
 from tieline_server.guards.base import GuardError
 from tieline_server.keys import KeyFileError
-from tieline_server.ledger.sql import SqlLedger
 from tieline_server.runtime import Services, running
-from tieline_server.stores.memory import MemoryStore
-from tieline_server.stores.sql import SqlStore
+from tieline_server.storage.memory import MemoryStore
+from tieline_server.storage.sql.responses import SqlStore
+from tieline_server.storage.sql.usage import SqlLedger
 from tieline_server.telemetry import make_logger
 from tieline_server.workers.post import Post
 

@@ -29,8 +29,8 @@ from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Finish, T
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.core.values import Booking, Principal
-from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import count_input_tokens
+from tieline_server.storage.memory import MemoryLedger
 from tieline_server.windows import compact
 
 Act = Callable[[Stage, bool], Awaitable[None]]

@@ -19,7 +19,7 @@ from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
-from tieline_server.ledger.base import Question
+from tieline_server.storage.base import Question
 from tieline_server.windows import Compacted, compact
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}

@@ -8,12 +8,12 @@ from time import monotonic, time
 from msgspec import Struct
 from sqlalchemy import Connection, text
 
-from tieline_server.database.connection import Database, connect
-from tieline_server.database.retention import Bounds
-from tieline_server.database.writer import Writer
-from tieline_server.ledger.sql import SqlLedger
-from tieline_server.stores.recent import RecentChains
-from tieline_server.stores.sql import SqlStore
+from tieline_server.storage.sql.database import Database, connect
+from tieline_server.storage.sql.recent import RecentChains
+from tieline_server.storage.sql.responses import SqlStore
+from tieline_server.storage.sql.retention import Bounds
+from tieline_server.storage.sql.usage import SqlLedger
+from tieline_server.storage.sql.writer import Writer
 
 
 class Durable(Struct, frozen=True):

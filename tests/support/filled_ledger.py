@@ -5,7 +5,7 @@ from typing import Self
 
 from tests.support.ledger_contract import DAY, NOON, booking
 from tieline_server.config import Config
-from tieline_server.ledger.memory import MemoryLedger
+from tieline_server.storage.memory import MemoryLedger
 
 STORE = "sqlite:///filled"
 """The setting that names it, once it is in the table in place of what is there."""

@@ -18,13 +18,11 @@ from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.values import Resolved, TurnRecord
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
-from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.routing import ModelCatalog
 from tieline_server.runtime import Running, Services
 from tieline_server.sealing import Keyring
-from tieline_server.stores.memory import MemoryStore
+from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
 from tieline_server.transports.http import HttpConfig, HttpServer, Upgrade
 
 

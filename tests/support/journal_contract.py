@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from tests.support.store_contract import booked, saved
 from tieline.responses import Response, Usage
 from tieline_server.core.history import Saved
-from tieline_server.journals.base import Begun, Cancellation, Claim, Entry, Journal
-from tieline_server.stores.base import ResponseStore
+from tieline_server.storage.base import Begun, Cancellation, Claim, Entry, Journal, ResponseStore
 
 USED = Usage.of(input=10, cached=4, output=2, reasoning=1)
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from tests.support.database import durable
 from tests.support.journal_contract import Opened, begun, claim, ended, entry, put
-from tieline_server.journals.process import identity
-from tieline_server.journals.sql import SqlJournal
+from tieline_server.storage.sql.journal import SqlJournal
+from tieline_server.storage.sql.processes import identity
 
 EVENTS: Final = 12
 """Of each response, its terminal event not counted."""

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from tests.support.database import Durable, durable
 from tests.support.journal_contract import Opened
-from tieline_server.database.retention import Bounds
-from tieline_server.journals.process import BEAT
-from tieline_server.journals.sql import SqlJournal
+from tieline_server.storage.sql.journal import SqlJournal
+from tieline_server.storage.sql.processes import BEAT
+from tieline_server.storage.sql.retention import Bounds
 
 
 class Clocks:

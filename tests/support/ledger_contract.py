@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from tieline_server.core.values import Booking, Outcome
-from tieline_server.ledger.base import By, Ledger, Question, Sum
+from tieline_server.storage.base import By, Ledger, Question, Sum
 
 Scenario = Callable[[Ledger], Awaitable[None]]
 

@@ -22,12 +22,10 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.replay_log import ReplayLog
 from tieline_server.core.values import Booking, Principal, TurnRecord
 from tieline_server.engines.base import Model
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.keys import Keys
-from tieline_server.ledger.memory import MemoryLedger
 from tieline_server.runtime import ConnectionDriver, Running, Services
 from tieline_server.sealing import Keyring
-from tieline_server.stores.memory import MemoryStore
+from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
 
 Step = Sequence[Delta]
 Answer = Callable[[Prompt], AsyncGenerator[Step, None]]

@@ -13,7 +13,7 @@ from tieline.responses import Response
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history import ChainHead, ChainNode, Saved
 from tieline_server.core.values import Booking
-from tieline_server.stores.base import ResponseStore
+from tieline_server.storage.base import ResponseStore
 
 Scenario = Callable[[ResponseStore], Awaitable[None]]
 

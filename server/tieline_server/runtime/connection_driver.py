@@ -37,12 +37,12 @@ from tieline_server.core.refusals import no_target
 from tieline_server.core.settings import SettingsCache
 from tieline_server.core.turn import Turn
 from tieline_server.core.values import Principal, Work, is_response
-from tieline_server.journals import base as journals
 from tieline_server.runtime import jobs, reading
 from tieline_server.runtime.driver import Driver
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.recorder import Recorder
 from tieline_server.runtime.services import INTERNAL, Services
+from tieline_server.storage import base as storage
 
 _AUTHENTICATED: Final = frozenset({Append, Create, Resume})
 """Requests that a key is asked for, each time."""
@@ -321,7 +321,7 @@ class ConnectionDriver:
 
     def _on_release(self, effect: Release) -> None:
         services = self._services
-        claim = journals.Claim(
+        claim = storage.Claim(
             owner=effect.owner,
             key=effect.key,
             body=b"",

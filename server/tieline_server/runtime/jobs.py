@@ -19,9 +19,9 @@ from tieline_server.core.effects import Load, Prompt, Sample, Save
 from tieline_server.core.turn import Turn
 from tieline_server.core.values import booking_of
 from tieline_server.engines.base import Engine, EngineError
-from tieline_server.journals.base import Claim
 from tieline_server.runtime.driver import Driver
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
+from tieline_server.storage.base import Claim
 
 logger: Final = logging.getLogger("tieline.runtime")
 

@@ -19,10 +19,10 @@ from tieline_server.core.refusals import error_event
 from tieline_server.core.replay_log import EventLog
 from tieline_server.core.turn import Turn
 from tieline_server.homes import Home, Link
-from tieline_server.journals.base import Cancellation, Claim
 from tieline_server.runtime.jobs import driver_of, server_error, space
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
+from tieline_server.storage.base import Cancellation, Claim
 
 logger: Final = logging.getLogger("tieline.runtime")
 

@@ -11,7 +11,7 @@ from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline_server.core.reading import relaned
 from tieline_server.core.replay_log import Replayed, ReplayLog
-from tieline_server.journals.base import Begun, Entry, Journal
+from tieline_server.storage.base import Begun, Entry, Journal
 
 logger: Final = logging.getLogger("tieline.runtime")
 

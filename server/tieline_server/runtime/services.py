@@ -16,12 +16,10 @@ from tieline_server.core.share import Share
 from tieline_server.core.values import Catalog, Principal, TurnRecord, booking_of
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
-from tieline_server.journals.base import Journal
 from tieline_server.keys import Keys
-from tieline_server.ledger.base import Ledger
 from tieline_server.runtime.readiness import Readiness
 from tieline_server.runtime.running import Running
-from tieline_server.stores.base import ResponseStore
+from tieline_server.storage.base import Journal, Ledger, ResponseStore
 
 SERVER_ERROR: Final = "The server had an error while processing your request."
 """The fixed text of an internal error: what went wrong is in the log, never on the wire."""

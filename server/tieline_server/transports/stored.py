@@ -19,8 +19,8 @@ from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.history import ChainNode, Saved
 from tieline_server.homes import Home
-from tieline_server.journals.base import Begun, Cancellation
 from tieline_server.runtime import Services, forget
+from tieline_server.storage.base import Begun, Cancellation
 
 PAGE: Final = 20
 """Items on a page where the caller names no limit."""

@@ -7,9 +7,9 @@ import pytest
 from tests.support.core import LOCAL
 from tests.support.runtime import Stage, endless, until
 from tieline import events
-from tieline_server.journals.base import Cancellation
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import cancels, heed_cancels
+from tieline_server.storage.base import Cancellation
+from tieline_server.storage.memory import MemoryJournal
 
 
 class Words(MemoryJournal):

@@ -26,9 +26,9 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.core.turn import Turn
 from tieline_server.engines.base import EngineError
-from tieline_server.journals.base import Claim
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import SERVER_ERROR, jobs
+from tieline_server.storage.base import Claim
+from tieline_server.storage.memory import MemoryJournal
 
 
 class Slow(MemoryJournal):

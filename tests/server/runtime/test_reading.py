@@ -23,9 +23,9 @@ from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.homes import Home
-from tieline_server.journals.base import Begun
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import LocalHome, Running, events_of, reading
+from tieline_server.storage.base import Begun
+from tieline_server.storage.memory import MemoryJournal
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from tieline.requests import Cancel
 from tieline_server.core.connection import Connection
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
-from tieline_server.journals.base import Begun, Claim, Entry
-from tieline_server.journals.memory import MemoryJournal
+from tieline_server.storage.base import Begun, Claim, Entry
+from tieline_server.storage.memory import MemoryJournal
 
 
 class Diary(MemoryJournal):

@@ -9,8 +9,8 @@ from tests.support.grpc_engine import INPUT_TOKENS, gated
 from tests.support.http_client import Connection, Reply
 from tests.support.http_harness import Served, serve
 from tieline_server.core.profile import PROFILES
-from tieline_server.journals.base import Begun
-from tieline_server.journals.memory import MemoryJournal
+from tieline_server.storage.base import Begun
+from tieline_server.storage.memory import MemoryJournal
 
 PATH = "/v1/responses"
 BACKGROUND = {"model": "tiny", "input": "hi", "background": True}

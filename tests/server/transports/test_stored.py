@@ -12,10 +12,9 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.homes import Home
-from tieline_server.journals.base import Begun, Cancellation
-from tieline_server.journals.memory import MemoryJournal
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts
-from tieline_server.stores.memory import MemoryStore
+from tieline_server.storage.base import Begun, Cancellation
+from tieline_server.storage.memory import MemoryJournal, MemoryStore
 from tieline_server.transports.stored import (
     LONGEST_PAGE,
     PAGE,

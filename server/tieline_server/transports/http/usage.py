@@ -7,10 +7,10 @@ from aiohttp import web
 
 from tieline.errors import ApiError
 from tieline_server.core.values import Principal
-from tieline_server.ledger import questions
-from tieline_server.ledger.base import By, Question
-from tieline_server.ledger.questions import QuestionError
 from tieline_server.runtime import Services
+from tieline_server.storage import questions
+from tieline_server.storage.base import By, Question
+from tieline_server.storage.questions import QuestionError
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.errors import json_response
 

@@ -10,7 +10,7 @@ from tests.support.http_client import Connection
 from tests.support.http_harness import serve
 from tests.support.ledger_contract import DAY, NOON, booking
 from tieline_server.core.profile import PROFILES, Profile
-from tieline_server.ledger.memory import MemoryLedger
+from tieline_server.storage.memory import MemoryLedger
 
 PATH = "/v1/usage"
 KEYS = """

@@ -1,0 +1,72 @@
+"""A database, whichever it is: questions side by side, changes one transaction after another.
+
+What is asked and what is changed are plain functions of a connection, so that one code path
+serves both databases. SQLite runs them on threads of its own, since its driver blocks;
+PostgreSQL runs them on the loop.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from tieline.errors import how_to_install
+from tieline_server.config import ConfigError
+
+T = TypeVar("T")
+
+READERS: Final = 4
+"""Questions that are asked side by side; further ones wait."""
+
+PATIENCE: Final = 5.0
+"""Seconds to wait for a lock, or for a connection."""
+
+
+class Database(Protocol):
+    """What runs functions of a connection. Raises :class:`DatabaseError` where it cannot."""
+
+    async def read(self, ask: Callable[[Connection], T]) -> T:
+        """Runs a question. Every statement of it sees what was committed before it."""
+        ...
+
+    async def write(self, change: Callable[[Connection], T]) -> T:
+        """Runs a change in a transaction of its own; it is durable on return.
+
+        One at a time. It may run twice, where a lost connection leaves open whether it ran.
+        """
+        ...
+
+    async def erase(self) -> bool:
+        """Sees to it that what was deleted is in no file any more; False: not yet."""
+        ...
+
+    async def tidy(self) -> None:
+        """Gives some room that nothing needs back to the file system."""
+        ...
+
+    def abandon(self) -> None:
+        """Breaks off what is in flight at a server that does not answer."""
+        ...
+
+    async def close(self) -> None:
+        """Ends every connection. Called once."""
+        ...
+
+
+async def connect(url: str, *, full: bool = False, make: bool = True) -> Database:
+    """Opens ``sqlite:///PATH`` or ``postgresql://...`` with its schema brought up to date.
+
+    ``full`` makes a commit survive the loss of power; ``make`` makes a SQLite file that is not
+    there. Raises :class:`ConfigError`.
+    """
+    if url.startswith("sqlite:"):
+        from tieline_server.storage.sql.sqlite import SqliteDatabase
+
+        return await SqliteDatabase.open(url, full=full, make=make)
+    try:
+        from tieline_server.storage.sql.postgresql import PostgresqlDatabase
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{error.name} is not installed: {how_to_install('server,postgres')}"
+        ) from None
+    return await PostgresqlDatabase.open(url, full=full)

@@ -1,0 +1,160 @@
+"""Rows of responses that run: one process writes them, a log has no gap, one end is the end."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+from sqlalchemy import Connection, create_engine, func, select
+
+from tieline import events, responses
+from tieline.codecs.json import encode
+from tieline.responses import Response, Usage
+from tieline_server.storage.sql import running as begun
+from tieline_server.storage.sql.schema import CLAIMS, EVENTS, METADATA, RUNNING
+
+MINE: dict[str, Any] = {"owner": "ann", "response_id": "resp_1", "process": "one"}
+WHOSE: dict[str, Any] = {"owner": "ann", "response_id": "resp_1"}
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+def begin(connection: Connection, response: Response | None = None) -> None:
+    row = {
+        "owner": "ann",
+        "id": "resp_1",
+        "process": "one",
+        "previous": None,
+        "model": "m",
+        "transport": "test",
+        "started_at": 1.0,
+        "body": b"{}" if response is None else responses.encode(response),
+    }
+    begun.begin(connection, row)
+
+
+def log(connection: Connection, first: int, *made: bytes, **changes: Any) -> bool:
+    usage = Usage.of(input=1, cached=0, output=first + len(made), reasoning=0)
+    return begun.log(connection, made, **(MINE | changes), first=first, usage=usage)
+
+
+def read(connection: Connection, *, after: int = -1, most: int = 99) -> list[bytes] | None:
+    return begun.events(connection, **WHOSE, after=after, most=most)
+
+
+def count(connection: Connection, table: Any) -> int:
+    return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def test_a_log_grows_at_its_end_alone(connection: Connection) -> None:
+    begin(connection)
+    assert log(connection, 0, b"0", b"1")
+    assert not log(connection, 3, b"3"), "2 is missing"
+    assert not log(connection, 1, b"1"), "1 is there"
+    assert log(connection, 2, b"2")
+    assert read(connection) == [b"0", b"1", b"2"]
+    assert read(connection, after=1) == [b"2"]
+    assert read(connection, after=-1, most=2) == [b"0", b"1"]
+
+
+def test_only_the_process_that_began_a_response_writes_of_it(connection: Connection) -> None:
+    begin(connection)
+    assert not log(connection, 0, b"0", process="two")
+    begun.describe(
+        connection, **(MINE | {"process": "two"}), response=Response(id="resp_1", status="x")
+    )
+    assert connection.execute(select(RUNNING.c.body)).scalar_one() == b"{}"
+    assert not log(connection, 0, b"0", owner="bob")
+    assert not log(connection, 0, b"0", response_id="resp_2")
+    assert read(connection) == []
+
+
+def test_large_events_are_in_rows_of_their_own(connection: Connection) -> None:
+    begin(connection)
+    made = [bytes([65 + number]) * (begun.BLOB // 2) for number in range(5)]
+    assert log(connection, 0, *made)
+    assert count(connection, EVENTS) == 3
+    assert read(connection) == made
+    assert begun.next_of(connection, **WHOSE) == 5
+
+
+def test_what_one_question_reads_is_bounded(connection: Connection) -> None:
+    begin(connection)
+    for number in range(begun.ROWS + 5):
+        assert log(connection, number, b"x")
+    assert len(read(connection) or ()) == begun.ROWS
+    assert len(read(connection, after=begun.ROWS - 1) or ()) == 5
+
+
+def found(connection: Connection) -> Response:
+    there = begun.find(connection, **WHOSE)
+    assert there is not None
+    return there.response()
+
+
+def test_a_response_stands_as_its_events_say(connection: Connection) -> None:
+    began = Response(id="resp_1", status="queued", model="m", tools=Raw(b'[ {"type":"x"} ]'))
+    begin(connection, began)
+    assert found(connection) == replace(began, usage=Usage())
+    running = replace(began, status="in_progress")
+    made = [
+        events.ResponseInProgress(sequence_number=0, response=running),
+        events.OutputItemAdded(
+            sequence_number=1, output_index=0, item=Raw(b'{"type":"message","id":"msg_1"}')
+        ),
+        *(
+            events.OutputTextDelta(
+                sequence_number=2 + number,
+                item_id="msg_1",
+                output_index=0,
+                content_index=0,
+                delta=word,
+            )
+            for number, word in enumerate(("one ", "two"))
+        ),
+    ]
+    assert log(connection, 0, *map(encode, made))
+    response = found(connection)
+    assert (response.status, response.tools) == ("in_progress", began.tools)
+    assert b'"one two"' in bytes(response.output[0])
+    assert response.usage is not None
+    assert response.usage.output_tokens == 4
+
+
+def test_a_response_whose_events_were_lost_stands_as_it_was_written(
+    connection: Connection,
+) -> None:
+    begin(connection, Response(id="resp_1", status="in_progress"))
+    log(connection, 0, b"no event", b"{}")
+    more = Usage.of(input=1, cached=0, output=9, reasoning=0)
+    whole = Response(
+        id="resp_1", status="in_progress", output=[Raw(b'{"type":"message"}')], usage=more
+    )
+    begun.describe(connection, **MINE, response=whole)
+    assert found(connection) == whole
+
+
+def test_what_was_never_begun_is_not_found(connection: Connection) -> None:
+    assert begun.find(connection, **WHOSE) is None
+    assert begun.next_of(connection, **WHOSE) == 0
+
+
+def test_a_response_ends_once(connection: Connection) -> None:
+    begin(connection)
+    log(connection, 0, b"0")
+    assert begun.finish(connection, **WHOSE)
+    assert not begun.finish(connection, **WHOSE)
+    begun.end(connection, **WHOSE)
+    assert count(connection, EVENTS) == 1, "it was stored, and its events with it"
+    assert begun.size_of(connection, **WHOSE) > 0
+    begun.forget(connection, **WHOSE)
+    assert (count(connection, EVENTS), count(connection, CLAIMS)) == (0, 0)
+    assert begun.size_of(connection, **WHOSE) == 0

@@ -1,0 +1,231 @@
+"""The ledger in a database: it answers as the one in memory does, and every row is there once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count, product
+from time import monotonic
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import Connection, func, select
+
+from tests.support.database import Durable, durable
+from tests.support.store_contract import booked, put, saved
+from tieline_server.core.values import Booking
+from tieline_server.storage.base import By, Question
+from tieline_server.storage.memory import MemoryLedger
+from tieline_server.storage.sql.schema import LEDGER
+from tieline_server.storage.sql.usage import GROUP
+from tieline_server.storage.sql.writer import Write
+
+DAY = 86_400.0
+HALF_AN_HOUR = 1800.0
+"""After midnight, where a sum by another time zone would go wrong."""
+
+
+def row(number: int, **changes: object) -> Booking:
+    """A row of a response; its tokens tell it apart."""
+    usual = replace(
+        booked(saved(f"resp_{number}")),
+        input_tokens=10**number,
+        output_tokens=3 * 10**number,
+        ended_at=20_000 * DAY + HALF_AN_HOUR + (number % 3) * DAY,
+    )
+    return replace(usual, **changes)
+
+
+def rows() -> list[Booking]:
+    """Of two owners and two models, on three days."""
+    kinds = product(("ann", "Bob"), ("large", "small"), range(3))
+    return [row(n, owner=owner, model=model) for n, (owner, model, _) in enumerate(kinds)]
+
+
+def run(address: str, scenario: Callable[[Durable], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with durable(address) as opened:
+            await scenario(opened)
+
+    asyncio.run(main())
+
+
+GROUPS: tuple[By, ...] = ("key", "model", "day")
+
+QUESTIONS = [
+    Question(by=by, owner=owner, since=since, until=until)
+    for by, owner, since, until in product(
+        GROUPS,
+        (None, "ann", "nobody"),
+        (None, 20_001 * DAY, 20_001 * DAY + HALF_AN_HOUR),
+        (None, 20_002 * DAY),
+    )
+]
+
+
+def test_its_sums_are_those_of_the_ledger_in_memory(address: str) -> None:
+    memory = MemoryLedger()
+
+    async def scenario(opened: Durable) -> None:
+        for each in rows():
+            opened.ledger.book(each)
+            memory.book(each)
+        for question in QUESTIONS:
+            assert await opened.ledger.usage(question) == await memory.usage(question)
+
+    run(address, scenario)
+
+
+def test_a_day_is_one_in_utc(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        for number, ended_at in enumerate((0.0, DAY - 0.001, DAY)):
+            opened.ledger.book(row(number, ended_at=ended_at))
+        sums = await opened.ledger.usage(Question(by="day"))
+        assert [(each.group, each.responses) for each in sums] == [
+            ("1970-01-01", 2),
+            ("1970-01-02", 1),
+        ]
+
+    run(address, scenario)
+
+
+@pytest.mark.parametrize("by", GROUPS)
+def test_an_empty_ledger_has_no_sums(address: str, by: By) -> None:
+    async def scenario(opened: Durable) -> None:
+        assert await opened.ledger.usage(Question(by=by)) == []
+
+    run(address, scenario)
+
+
+def test_a_row_that_is_booked_twice_counts_once_and_a_stores_row_wins(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        record = saved("resp_1")
+        opened.ledger.book(row(1, input_tokens=1))
+        await opened.ledger.usage(Question())
+        opened.ledger.book(row(1, input_tokens=2))
+        (day,) = await opened.ledger.usage(Question())
+        assert (day.responses, day.input_tokens) == (1, 1)
+        await put(opened.store, record)
+        opened.ledger.book(row(1, input_tokens=3))
+        (day,) = await opened.ledger.usage(Question())
+        assert (day.responses, day.input_tokens) == (1, booked(record).input_tokens)
+
+    run(address, scenario)
+
+
+def test_every_member_of_a_booking_is_in_its_row(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        opened.ledger.book(row(7, outcome="failed", reason="deadline", error_code="server_error"))
+        await opened.ledger.usage(Question())
+
+        def ask(connection: object) -> list[object]:
+            found = connection.exec_driver_sql("SELECT * FROM ledger")  # type: ignore[attr-defined]
+            return list(found.mappings().all())
+
+        (found,) = await opened.database.read(ask)
+        assert set(Booking.__struct_fields__) <= set(found)  # type: ignore[call-overload]
+        assert found["phases"] == '{"total":5}'  # type: ignore[index]
+        assert found["error_code"] == "server_error"  # type: ignore[index]
+
+    run(address, scenario)
+
+
+def test_a_row_is_durable_soon_without_anybody_asking(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        opened.ledger.book(row(1))
+        async with asyncio.timeout(30):
+            await opened.ledger.written()
+        assert await opened.count("ledger") == 1
+
+    run(address, scenario)
+
+
+def test_rows_that_come_close_together_leave_together(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        started = monotonic()
+        for number in range(3 * GROUP):
+            opened.ledger.book(replace(row(1), response_id=f"resp_{number}"))
+        await opened.ledger.written()
+        assert await opened.count("ledger") == 3 * GROUP
+        assert monotonic() - started < 30
+
+    run(address, scenario)
+
+
+class Look(Write):
+    """Counts the rows of the ledger inside its transaction; ``first`` runs as that begins."""
+
+    def __init__(self, first: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.first = first
+        self.rows = -1
+
+    def take(self) -> bool:
+        self.first()
+        return True
+
+    def write(self, connection: Connection) -> None:
+        self.rows = connection.execute(select(func.count()).select_from(LEDGER)).scalar_one()
+
+
+def test_a_row_goes_before_what_waited_longer(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        look = Look()
+        opened.writer.add(look)
+        opened.ledger.book(row(1))
+        await look.done
+        assert look.rows == 1
+
+    run(address, scenario)
+
+
+def test_a_row_that_comes_while_others_are_written_is_in_the_very_next_transaction(
+    address: str,
+) -> None:
+    async def scenario(opened: Durable) -> None:
+        # A transaction that takes long would leave the look to the next one.
+        opened.writer._clock = lambda: 0.0
+        second = Look()
+
+        def meanwhile() -> None:
+            opened.ledger.book(row(2))
+            opened.writer.add(second)
+
+        first = Look(meanwhile)
+        opened.ledger.book(row(1))
+        opened.writer.add(first)
+        await second.done
+        assert (first.rows, second.rows) == (1, 2)
+
+    run(address, scenario)
+
+
+def test_a_question_is_answered_though_each_transaction_finds_a_new_row(address: str) -> None:
+    async def scenario(opened: Durable) -> None:
+        answered = False
+        numbers = count()
+
+        def go_on() -> None:
+            opened.ledger.book(replace(row(1), response_id=f"resp_{next(numbers)}"))
+            if not answered:
+                opened.writer.add(Look(go_on))
+
+        go_on()
+        try:
+            async with asyncio.timeout(30):
+                (found,) = await opened.ledger.usage(Question(by="key"))
+        finally:
+            answered = True
+        assert found.responses >= 1
+
+    run(address, scenario)
+
+
+def test_closing_writes_what_waits(address: str) -> None:
+    async def first(opened: Durable) -> None:
+        for number in range(1, 9):
+            opened.ledger.book(row(number))
+
+    async def then(opened: Durable) -> None:
+        assert await opened.count("ledger") == 8
+
+    run(address, first)
+    run(address, then)

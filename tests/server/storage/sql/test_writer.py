@@ -1,0 +1,309 @@
+"""The writer: what leaves together, what fails alone, and that nothing is left at its end."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from tieline_server.storage.sql.database import Database, connect
+from tieline_server.storage.sql.errors import Conflict, DatabaseError
+from tieline_server.storage.sql.schema import LEASES
+from tieline_server.storage.sql.writer import LINGER, MOST, Write, Writer
+
+
+class Note(Write):
+    """Writes a row; ``first`` runs before it, on the writer's thread."""
+
+    def __init__(self, name: str, *, first: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.name = name
+        self.first = first
+
+    def write(self, connection: Connection) -> None:
+        self.first()
+        connection.execute(insert(LEASES), {"name": self.name, "holder": "test", "until": 0.0})
+
+
+class Counting:
+    """A real database whose transactions are counted."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.transactions = 0
+        self.erased = 0
+
+    async def write(self, change: Callable[[Connection], object]) -> object:
+        self.transactions += 1
+        return await self._database.write(change)
+
+    async def erase(self) -> bool:
+        self.erased += 1
+        return await self._database.erase()
+
+    async def names(self) -> list[str]:
+        def ask(connection: Connection) -> list[str]:
+            return list(connection.execute(select(LEASES.c.name).order_by(LEASES.c.name)).scalars())
+
+        return await self._database.read(ask)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+def still() -> float:
+    """A clock by which no transaction takes long."""
+    return 0.0
+
+
+def run(
+    tmp_path: Path,
+    scenario: Callable[[Counting, Writer], object],
+    *,
+    clock: Callable[[], float] = still,
+) -> None:
+    async def main() -> None:
+        database = Counting(await connect(f"sqlite:///{tmp_path}/tieline.db"))
+        writer = Writer(database, clock=clock)  # type: ignore[arg-type]  # what it needs of one
+        try:
+            await scenario(database, writer)  # type: ignore[misc]
+        finally:
+            await writer.close()
+            await database.close()
+
+    asyncio.run(main())
+
+
+def test_what_gathers_while_a_transaction_is_in_flight_leaves_together(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        began, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            began.set()
+            go.wait()
+
+        first = Note("first", first=hold)
+        writer.add(first)
+        await asyncio.to_thread(began.wait)
+        others = [Note(f"other {number}") for number in range(50)]
+        for other in others:
+            writer.add(other)
+        go.set()
+        await asyncio.gather(first.done, *(other.done for other in others))
+        assert database.transactions == 2
+        assert len(await database.names()) == 51
+
+    run(tmp_path, scenario)
+
+
+def test_one_transaction_holds_a_bounded_number_of_changes(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        notes = [Note(f"note {number}") for number in range(2 * MOST + 1)]
+        for note in notes:
+            writer.add(note)
+        await asyncio.gather(*(note.done for note in notes))
+        assert database.transactions == 3
+
+    run(tmp_path, scenario)
+
+
+def test_a_transaction_that_has_taken_long_leaves_the_rest_to_the_next_ones_in_order(
+    tmp_path: Path,
+) -> None:
+    order: list[str] = []
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        names = [f"note {number}" for number in range(5)]
+        notes = [Note(name, first=partial(order.append, name)) for name in names]
+        for note in notes:
+            writer.add(note)
+        await asyncio.gather(*(note.done for note in notes))
+        assert order == names
+        assert database.transactions == len(notes)
+
+    run(tmp_path, scenario, clock=partial(next, count()))
+
+
+def test_what_a_transaction_did_not_reach_is_not_taken_again_and_comes_before_the_rest(
+    tmp_path: Path,
+) -> None:
+    """What is taken then may rest on what the earlier change settles."""
+    taken: list[tuple[str, bool]] = []
+
+    class Taken(Note):
+        def take(self) -> bool:
+            taken.append((self.name, unreached[0].done.done()))
+            return True
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        unreached.append(Taken("unreached"))
+        reached, later = Taken("reached"), Taken("later")
+        reached.done.add_done_callback(lambda _: writer.add(later))
+        for note in (reached, *unreached):
+            writer.add(note)
+        await later.done
+        assert taken == [("reached", False), ("unreached", False), ("later", True)]
+        assert database.transactions == 3
+
+    unreached: list[Taken] = []
+    run(tmp_path, scenario, clock=partial(next, count()))
+
+
+def test_what_is_sent_ahead_goes_before_all_that_came_earlier(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        class First(Note):
+            def settle(self, error: Exception | None) -> None:
+                writer.send_ahead(ahead)
+                super().settle(error)
+
+        ahead = Note("ahead", first=partial(order.append, "ahead"))
+        notes = [
+            kind(name, first=partial(order.append, name))
+            for kind, name in ((First, "one"), (Note, "two"), (Note, "three"))
+        ]
+        for note in notes:
+            writer.add(note)
+        await asyncio.gather(ahead.done, *(note.done for note in notes))
+        assert order == ["one", "ahead", "two", "three"]
+
+    run(tmp_path, scenario, clock=partial(next, count()))
+
+
+def test_of_changes_that_share_a_transaction_only_the_culprit_fails(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        good = [Note("a"), Note("c")]
+        double = Note("a")
+        for note in (good[0], double, good[1]):
+            writer.add(note)
+        with pytest.raises(Conflict):
+            await double.done
+        await asyncio.gather(*(note.done for note in good))
+        assert await database.names() == ["a", "c"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_change_with_a_bug_costs_its_neighbours_nothing(tmp_path: Path) -> None:
+    def bug() -> None:
+        raise KeyError("bug")
+
+    async def scenario(database: Counting, writer: Writer) -> None:
+        broken, good = Note("broken", first=bug), Note("good")
+        writer.add(broken)
+        writer.add(good)
+        with pytest.raises(KeyError):
+            await broken.done
+        await good.done
+        assert await database.names() == ["good"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_change_is_durable_before_who_waits_for_it_is_told(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        for number in range(20):
+            note = Note(f"note {number}")
+            writer.add(note)
+            await note.done
+            assert note.name in await database.names()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("way", [Writer.leave, Writer.send_ahead])
+def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(
+    tmp_path: Path, way: Callable[[Writer, Note], None]
+) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        started = monotonic()
+        notes = [Note(f"note {number}") for number in range(5)]
+        for note in notes:
+            way(writer, note)
+        await asyncio.gather(*(note.done for note in notes))
+        assert monotonic() - started >= LINGER * 0.9
+        assert database.transactions == 1
+
+    run(tmp_path, scenario)
+
+
+def test_what_may_linger_longer_goes_with_what_may_not(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        notes = [Note(f"note {number}") for number in range(4)]
+        for note, within in zip(notes, (3600.0, 7200.0, LINGER, 3600.0), strict=True):
+            writer.leave(note, within=within)
+        await asyncio.gather(*(note.done for note in notes))
+        assert database.transactions == 1
+        late = Note("late")
+        writer.leave(late, within=LINGER)
+        await late.done
+
+    run(tmp_path, scenario)
+
+
+def test_what_nobody_waits_for_joins_a_change_that_goes_at_once(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        left, added = Note("left"), Note("added")
+        writer.leave(left)
+        writer.add(added)
+        await added.done
+        assert left.done.done()
+        assert database.transactions == 1
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("clock", [still, partial(next, count())])
+def test_closing_writes_what_is_left(tmp_path: Path, clock: Callable[[], float]) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        for number in range(3):
+            writer.leave(Note(f"note {number}"))
+        writer.send_ahead(Note("ahead"))
+        await writer.close()
+        assert len(await database.names()) == 4
+
+    run(tmp_path, scenario, clock=clock)
+
+
+def test_who_no_longer_waits_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        note = Note("note")
+        writer.add(note)
+        note.done.cancel()
+        other = Note("other")
+        writer.add(other)
+        await other.done
+        assert await database.names() == ["note", "other"]
+
+    run(tmp_path, scenario)
+
+
+def test_what_erases_is_told_after_the_files_were_cleaned(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        note = Note("note")
+        note.erases = True
+        writer.add(note)
+        await note.done
+        assert database.erased == 1
+
+    run(tmp_path, scenario)
+
+
+def test_an_error_of_a_change_is_one_of_ours_and_quotes_nothing(tmp_path: Path) -> None:
+    async def scenario(database: Counting, writer: Writer) -> None:
+        notes = [Note("a secret"), Note("a secret")]
+        for note in notes:
+            writer.add(note)
+        await notes[0].done
+        with pytest.raises(DatabaseError) as caught:
+            await notes[1].done
+        assert str(caught.value) == "IntegrityError SQLITE_CONSTRAINT_PRIMARYKEY"
+        assert caught.value.__suppress_context__
+
+    run(tmp_path, scenario)
