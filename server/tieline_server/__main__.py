@@ -200,6 +200,8 @@ def _usage(words: Sequence[str]) -> int:
     _interruptible()
     try:
         print(usage.report(given), end="")
+    except ModuleNotFoundError as error:
+        return _not_installed(error)
     except TielineError as error:
         return _fail(str(error))
     return 0

@@ -11,19 +11,18 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
 from tieline_server import engines, garbage_collection, guards, telemetry
-from tieline_server.config import MEMORY, Config, ConfigError, flag
+from tieline_server.config import Config, ConfigError, flag
 from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import PROFILES
@@ -36,10 +35,8 @@ from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.runtime.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.runtime.sampling import open_sampling
 from tieline_server.sealing import Keyring
-from tieline_server.storage import JOURNALS, LEDGERS, STORES
-from tieline_server.storage.base import Journal, Ledger, ResponseStore
-from tieline_server.storage.memory import MemoryLedger
-from tieline_server.tables import OFF
+from tieline_server.storage import open_storage
+from tieline_server.tables import OFF, store_kind
 from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import TransportServer
 from tieline_server.transports.grpc import GrpcServer
@@ -50,12 +47,6 @@ from tieline_server.workers.post import ENDS, Post
 
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
-
-DATABASES: Final = {
-    "sqlite": ("tieline_server.storage.sql.sqlite", "alembic.command"),
-    "postgresql": ("tieline_server.storage.sql.postgresql", "alembic.command"),
-}
-"""Kind of store -> what it imports when it is opened."""
 
 Drain = Callable[[float], Awaitable[None]]
 """Lets what runs end within some seconds."""
@@ -165,7 +156,7 @@ async def opened(
         )
         readiness = Readiness()
         outages = Outages(log, readiness)
-        storage = await open_store(config, stack, told=outages)
+        storage = await open_storage(config, stack, outages=outages)
         sealer = Keyring.read(config.seal_key, otherwise=post.seal_key)
         sampling = await open_sampling(
             config, stack, salt=sealer.alias, counts=observer.numbers.guards, told=outages.engine
@@ -204,24 +195,14 @@ async def opened(
 
 def prepare(config: Config) -> None:
     """Imports what these settings will need and opens nothing: most of a start, ahead of time."""
-    kind = config.store.partition(":")[0]
+    store = store_kind(config.store)
     for engine in config.engines:
         engines.prepare(engine)
     telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
-    stores = (STORES[kind], JOURNALS[kind], LEDGERS[kind], *DATABASES.get(kind, ()))
     kinds = (guards.GUARDS[table.kind] for table in config.all_guards.values())
-    for name in (*stores, *telemetries, *kinds):
+    for name in (store.module, *store.imports, *telemetries, *kinds):
         with suppress(ModuleNotFoundError):  # Whoever serves says what is missing.
             import_module(name.partition(":")[0])
-
-
-class Storage(NamedTuple):
-    """What keeps things. ``check`` raises :class:`ApiError` while nothing can be kept."""
-
-    store: ResponseStore
-    ledger: Ledger
-    journal: Journal
-    check: Callable[[], None] = lambda: None
 
 
 class Outages:
@@ -256,69 +237,6 @@ class Outages:
     def full(self) -> None:
         """There is no room."""
         self._log.error(telemetry.DATABASE_FULL)
-
-
-async def open_store(config: Config, stack: AsyncExitStack, *, told: Outages) -> Storage:
-    """The store that the settings ask for, its ledger and its journal, as they were left.
-
-    ``stack`` closes them. Raises :class:`ConfigError`.
-    """
-    check: Callable[[], None] = lambda: None  # noqa: E731
-    kind = config.store.partition(":")[0]
-    store_class, journal_class = _class(STORES[kind]), _class(JOURNALS[kind])
-    store: ResponseStore
-    ledger: Ledger
-    journal: Journal
-    if config.store == MEMORY:
-        ledger = memory = MemoryLedger()
-        journal = journal_class(now=time.time)
-        store = store_class.of(config, book=memory.book, clock=time.monotonic, journal=journal)
-    else:
-        # Only who uses a database waits for the import of what it needs.
-        from tieline_server.storage.sql.database import connect
-        from tieline_server.storage.sql.patience import PatientDatabase
-        from tieline_server.storage.sql.processes import identity
-        from tieline_server.storage.sql.usage import SqlLedger
-        from tieline_server.storage.sql.writer import Writer
-
-        opened = await connect(config.store, full=config.durability == "full")
-        stack.push_async_callback(opened.close)
-        database = PatientDatabase(
-            opened, patience=config.store_patience, clock=time.monotonic, told=told
-        )
-        await stack.enter_async_context(_beside(database.watch()))
-        check = database.check
-        writer = Writer(database)
-        stack.push_async_callback(writer.close)
-        times = {"now": time.time, "clock": time.monotonic}
-        ledger = SqlLedger(database, writer)
-        store = store_class.of(config, database, writer, **times)
-        journal = journal_class(database, writer, process=identity(), **times)
-    for part in (ledger, store, journal):
-        stack.push_async_callback(part.close)
-    return Storage(store, ledger, journal, check)
-
-
-@asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """While inside, some work without an end of its own goes on."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def _class(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
-
-
-async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
-    """The ledger that goes with the store of the settings, as it was left; ``stack`` closes it."""
-    ledger: Ledger = await _class(LEDGERS[config.store.partition(":")[0]]).open(config, stack)
-    return ledger
 
 
 def limits_of(config: Config) -> Limits:

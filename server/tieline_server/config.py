@@ -40,6 +40,7 @@ from tieline_server.tables import (
     listed,
     meant,
     no_such,
+    store_kind,
 )
 
 PREFIX: Final = "TIELINE_"
@@ -403,10 +404,10 @@ class Config(BaseSettings):
             raise ValueError("--tls-cert and --tls-key come together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
-        if self.workers > 1 and self.store == MEMORY:
+        if self.workers > 1 and not store_kind(self.store).shared:
             raise ValueError(
                 f"--workers {self.workers} needs a --store that they share, such as "
-                "sqlite:///PATH: memory is of one process"
+                f"sqlite:///PATH: {self.store} is of one process"
             )
         self._check_names()
         self._check_engines()

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -91,18 +91,51 @@ def _address_or_off(value: str) -> str:
     return OFF if value in ("", OFF) else _address(value)
 
 
-_STORES: Final = re.compile(
-    r"memory|sqlite:///[^?#]*[^?#/]|postgres(?:ql)?://[^/?#]*/[^/?#]+(?:\?.*)?"
-)
+class StoreKind(NamedTuple):
+    """A kind of store: the addresses that name one, and the module that opens it."""
+
+    form: str
+    """Matches what ``--store`` says of it."""
+    example: str
+    """How that is written, for people."""
+    module: str
+    """Has ``open_storage`` and ``open_ledger``, see :mod:`tieline_server.storage`."""
+    imports: tuple[str, ...] = ()
+    """Modules that it imports only when it opens a store."""
+    shared: bool = True
+    """Whether several processes may use it together, and one after another."""
+
+
+STORES: Final[dict[str, StoreKind]] = {
+    "memory": StoreKind("memory", "memory", "tieline_server.storage.memory", shared=False),
+    "sqlite": StoreKind(
+        r"sqlite:///[^?#]*[^?#/]",
+        "sqlite:///PATH",
+        "tieline_server.storage.sql",
+        imports=("tieline_server.storage.sql.sqlite", "alembic.command"),
+    ),
+    "postgresql": StoreKind(
+        r"postgres(?:ql)?://[^/?#]*/[^/?#]+(?:\?.*)?",
+        "postgresql://USER:PASSWORD@HOST/DATABASE",
+        "tieline_server.storage.sql",
+        imports=("tieline_server.storage.sql.postgresql", "alembic.command"),
+    ),
+}
+"""What a checked ``--store`` says up to its first colon -> the kind."""
+
+
+def store_kind(store: str) -> StoreKind:
+    """The kind of a checked ``--store``."""
+    return STORES[store.partition(":")[0]]
 
 
 def _store(value: str) -> str:
     """What is wrong is not repeated: an address holds a password."""
-    if "\x00" in value or not _STORES.fullmatch(value):
-        raise ValueError(
-            "it is none of memory, sqlite:///PATH, postgresql://USER:PASSWORD@HOST/DATABASE"
-        )
-    return value.replace("postgres://", "postgresql://", 1)
+    for name, kind in STORES.items():
+        if "\x00" not in value and re.fullmatch(kind.form, value):
+            _, colon, place = value.partition(":")
+            return name + colon + place
+    raise ValueError(f"it is none of {', '.join(kind.example for kind in STORES.values())}")
 
 
 Address = Annotated[str, AfterValidator(_address)]

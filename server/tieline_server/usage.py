@@ -16,12 +16,11 @@ import msgspec
 from msgspec import structs
 
 from tieline.errors import TielineError
-from tieline_server.app import open_ledger
 from tieline_server.config import DAY, Config, ConfigError, flag
-from tieline_server.storage import questions
+from tieline_server.storage import open_ledger, questions
 from tieline_server.storage.base import By, Question, Sum
 from tieline_server.storage.questions import FORMS, QuestionError
-from tieline_server.tables import Price
+from tieline_server.tables import Price, store_kind
 
 SETTINGS: Final[Mapping[str, str]] = {"config": "FILE", "store": "NAME"}
 """The settings that have a flag here, too -> what stands for the value in the help."""
@@ -80,9 +79,10 @@ def report(options: Mapping[str, Any]) -> str:
         raise UsageError(f"argument --{error.param}: {error}") from None
     flags = {name: options[name] for name in SETTINGS if name in options}
     config = Config.load({**flags, **UNUSED})
-    if config.store == "memory":
+    if not store_kind(config.store).shared:
         raise ConfigError(
-            "the ledger of --store memory lives in the running server: ask it by GET /v1/usage"
+            f"the ledger of --store {config.store} lives in the running server: "
+            "ask it by GET /v1/usage"
         )
     sums, costs = asyncio.run(_ask(config, asked))
     return FORMATS[options["format"]](sums, asked.by, costs)

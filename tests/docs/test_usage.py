@@ -9,12 +9,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.filled_ledger import STORE
+from tests.support.filled_ledger import FILLED, STORE
 from tests.support.server_process import serving
 from tieline_server.__main__ import main
 from tieline_server.config import PREFIX
-from tieline_server.storage import LEDGERS
 from tieline_server.storage.questions import moment
+from tieline_server.tables import STORES
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("\n## Usage\n")[1].split("\n## ")[0]
@@ -49,7 +49,7 @@ def test_every_line_to_run_is_tried_here() -> None:
 def test_a_command_of_the_page_prints_sums(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(LEDGERS, "sqlite", "tests.support.filled_ledger:FilledLedger")
+    monkeypatch.setitem(STORES, "sqlite", FILLED)
     monkeypatch.setenv(PREFIX + "STORE", STORE)
     monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
     assert main(shlex.split(command)[1:]) == 0

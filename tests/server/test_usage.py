@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.filled_ledger import STORE
+from tests.support.filled_ledger import FILLED, STORE
 from tests.support.server_process import run, serving
 from tieline.errors import how_to_install
 from tieline_server.__main__ import main
 from tieline_server.config import PREFIX
-from tieline_server.storage import LEDGERS
+from tieline_server.tables import STORES
 from tieline_server.usage import FORMATS
 
 WITHOUT = """
 import sys
 sys.modules[sys.argv[1]] = None
 from tieline_server.__main__ import main
-sys.exit(main(["usage"]))
+sys.exit(main(["usage", "--store", "sqlite:///nowhere"]))
 """
 
 
@@ -68,7 +68,7 @@ class Command:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setitem(LEDGERS, "sqlite", "tests.support.filled_ledger:FilledLedger")
+    monkeypatch.setitem(STORES, "sqlite", FILLED)
     monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
     return Command(capsys)
 
@@ -230,7 +230,7 @@ class TestRefusals:
         assert said == f"cannot open {path}: No such file or directory"
         assert not path.exists()
 
-    @pytest.mark.parametrize("package", ["pydantic_settings", "structlog"])
+    @pytest.mark.parametrize("package", ["pydantic_settings", "sqlalchemy"])
     def test_without_its_extra_the_command_says_what_to_install(self, package: str) -> None:
         done = subprocess.run(
             [sys.executable, "-c", WITHOUT, package],

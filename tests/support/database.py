@@ -8,7 +8,8 @@ from time import monotonic, time
 from msgspec import Struct
 from sqlalchemy import Connection, text
 
-from tieline_server.storage.sql.database import Database, connect
+from tieline_server.storage.sql import connect
+from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.recent import RecentChains
 from tieline_server.storage.sql.responses import SqlStore
 from tieline_server.storage.sql.retention import Bounds

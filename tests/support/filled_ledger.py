@@ -1,27 +1,26 @@
 """A ledger that lasts, as far as a command can tell: it opens with the rows of two days."""
 
 from contextlib import AsyncExitStack
-from typing import Self
 
 from tests.support.ledger_contract import DAY, NOON, booking
 from tieline_server.config import Config
+from tieline_server.storage.base import Ledger
 from tieline_server.storage.memory import MemoryLedger
+from tieline_server.tables import STORES
 
 STORE = "sqlite:///filled"
-"""The setting that names it, once it is in the table in place of what is there."""
+"""The setting that names it, once :data:`FILLED` is in the table in place of what is there."""
+
+FILLED = STORES["sqlite"]._replace(module=__name__)
 
 
-class FilledLedger(MemoryLedger):
+async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     """Two rows of ann's on the first day and one of bob's on the next."""
-
-    @classmethod
-    async def open(cls, config: Config, stack: AsyncExitStack) -> Self:
-        """As it was left."""
-        assert config.store == STORE
-        ledger = await super().open(config, stack)
-        ledger.book(booking("resp_1", model="small"))
-        ledger.book(booking("resp_2", model="large, slow"))
-        later = {"owner": "bob", "ended_at": NOON + DAY}
-        counts = {"input_tokens": 1_234_567, "cached_tokens": 0, "reasoning_tokens": 0}
-        ledger.book(booking("resp_3", model="", **later, **counts))
-        return ledger
+    assert config.store == STORE
+    ledger = MemoryLedger()
+    ledger.book(booking("resp_1", model="small"))
+    ledger.book(booking("resp_2", model="large, slow"))
+    later = {"owner": "bob", "ended_at": NOON + DAY}
+    counts = {"input_tokens": 1_234_567, "cached_tokens": 0, "reasoning_tokens": 0}
+    ledger.book(booking("resp_3", model="", **later, **counts))
+    return ledger

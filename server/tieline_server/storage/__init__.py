@@ -1,30 +1,35 @@
-"""Where responses, the journal and the ledger are kept: a module or folder for each kind.
+"""Where responses, the journal and the ledger are kept: a module or folder for each kind of store.
 
-What ``--store`` says up to its first colon is its name in the tables.
+A new kind is a module or folder here with ``open_storage`` and ``open_ledger``, and a line in
+:data:`tieline_server.tables.STORES`.
 """
 
-from typing import Final
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any
 
-STORES: Final[dict[str, str]] = {
-    "memory": "tieline_server.storage.memory:MemoryStore",
-    "sqlite": "tieline_server.storage.sql.responses:SqlStore",
-    "postgresql": "tieline_server.storage.sql.responses:SqlStore",
-}
-"""Store name -> import path of its class."""
+from tieline_server.config import Config
+from tieline_server.storage.base import Ledger, Outages, Storage
+from tieline_server.tables import store_kind
 
-JOURNALS: Final[dict[str, str]] = {
-    "memory": "tieline_server.storage.memory:MemoryJournal",
-    "sqlite": "tieline_server.storage.sql.journal:SqlJournal",
-    "postgresql": "tieline_server.storage.sql.journal:SqlJournal",
-}
-"""Store name -> import path of the journal's class."""
 
-LEDGERS: Final[dict[str, str]] = {
-    "memory": "tieline_server.storage.memory:MemoryLedger",
-    "sqlite": "tieline_server.storage.sql.usage:SqlLedger",
-    "postgresql": "tieline_server.storage.sql.usage:SqlLedger",
-}
-"""Store name -> import path of the ledger's class.
+async def open_storage(config: Config, stack: AsyncExitStack, *, outages: Outages) -> Storage:
+    """The storage of the settings, as it was left; ``stack`` closes it.
 
-``await Class.open(config, stack)`` opens what the settings name, and ``stack`` closes it.
-"""
+    Nothing of a kind is imported before. Raises :class:`ConfigError`.
+    """
+    storage: Storage = await _module(config).open_storage(config, stack, outages=outages)
+    for part in (storage.ledger, storage.store, storage.journal):
+        stack.push_async_callback(part.close)
+    return storage
+
+
+async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
+    """The ledger of the settings' storage by itself, as it was left; ``stack`` closes it."""
+    ledger: Ledger = await _module(config).open_ledger(config, stack)
+    stack.push_async_callback(ledger.close)
+    return ledger
+
+
+def _module(config: Config) -> Any:
+    return import_module(store_kind(config.store).module)

@@ -4,8 +4,8 @@ All three are of one place (``--store``), and each storage implements all three.
 of every question: what belongs to another owner is exactly like what does not exist.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -247,4 +247,29 @@ class Ledger(Protocol):
 
     async def close(self) -> None:
         """Writes what is left and frees what is open. Called once, after the last ``book``."""
+        ...
+
+
+class Storage(NamedTuple):
+    """All that one place keeps. ``check`` raises :class:`ApiError` while it can keep nothing."""
+
+    store: ResponseStore
+    ledger: Ledger
+    journal: Journal
+    check: Callable[[], None] = lambda: None
+
+
+class Outages(Protocol):
+    """What is told when the place cannot be read or written, once for each time."""
+
+    def silent(self, reason: str) -> None:
+        """It does not answer, or cannot be written to."""
+        ...
+
+    def answers(self, seconds: float) -> None:
+        """It answers again, after so many seconds."""
+        ...
+
+    def full(self) -> None:
+        """There is no room for what is written; said again after a while."""
         ...

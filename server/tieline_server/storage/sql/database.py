@@ -10,9 +10,6 @@ from typing import Final, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from tieline.errors import how_to_install
-from tieline_server.config import ConfigError
-
 T = TypeVar("T")
 
 READERS: Final = 4
@@ -51,22 +48,3 @@ class Database(Protocol):
     async def close(self) -> None:
         """Ends every connection. Called once."""
         ...
-
-
-async def connect(url: str, *, full: bool = False, make: bool = True) -> Database:
-    """Opens ``sqlite:///PATH`` or ``postgresql://...`` with its schema brought up to date.
-
-    ``full`` makes a commit survive the loss of power; ``make`` makes a SQLite file that is not
-    there. Raises :class:`ConfigError`.
-    """
-    if url.startswith("sqlite:"):
-        from tieline_server.storage.sql.sqlite import SqliteDatabase
-
-        return await SqliteDatabase.open(url, full=full, make=make)
-    try:
-        from tieline_server.storage.sql.postgresql import PostgresqlDatabase
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{error.name} is not installed: {how_to_install('server,postgres')}"
-        ) from None
-    return await PostgresqlDatabase.open(url, full=full)

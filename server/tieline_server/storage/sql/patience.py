@@ -11,10 +11,11 @@ comes late waits less.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, update
 
+from tieline_server.storage.base import Outages
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import Away, Busy, DatabaseError, Full, Unavailable
 from tieline_server.storage.sql.schema import LEASES
@@ -36,32 +37,16 @@ _LOOK: Final = update(LEASES).where(LEASES.c.name == "").values(holder="")
 """Changes nothing, and fails wherever a change would."""
 
 
-class Told(Protocol):
-    """Who hears about silences, once for each."""
-
-    def silent(self, reason: str) -> None:
-        """The database does not answer, or cannot be written to."""
-        ...
-
-    def answers(self, seconds: float) -> None:
-        """It answers again, after so many seconds."""
-        ...
-
-    def full(self) -> None:
-        """There is no room for what is written; said again after a while."""
-        ...
-
-
 class PatientDatabase:
     """A database in front of which callers wait. ``watch`` has to run while it is used."""
 
     def __init__(
-        self, database: Database, *, patience: float, clock: Callable[[], float], told: Told
+        self, database: Database, *, patience: float, clock: Callable[[], float], outages: Outages
     ) -> None:
         self._database = database
         self._patience = patience
         self._clock = clock
-        self._told = told
+        self._outages = outages
         self._suspected_since: float | None = None
         """When a call began that has failed since the last look."""
         self._silent_since: float | None = None
@@ -129,7 +114,7 @@ class PatientDatabase:
         except Full:
             if self._clock() - self._full_at >= FULL_AGAIN:
                 self._full_at = self._clock()
-                self._told.full()
+                self._outages.full()
             raise Unavailable() from None
 
     async def _repeatedly(self, work: Callable[[], Awaitable[T]], began: float) -> T:
@@ -168,7 +153,7 @@ class PatientDatabase:
     def _silent(self, began: float, reason: str) -> None:
         if self._silent_since is None:
             self._silent_since = began
-            self._told.silent(reason)
+            self._outages.silent(reason)
         if not self.away and self._clock() - self._silent_since >= self._patience:
             self.away = True
             # First, so that what is broken off does not say goodbye to a server that is gone.
@@ -183,7 +168,7 @@ class PatientDatabase:
         if self._silent_since is not None:
             silent = self._clock() - self._silent_since
             self._silent_since, self.away = None, False
-            self._told.answers(silent)
+            self._outages.answers(silent)
 
 
 def _look(connection: Connection) -> None:

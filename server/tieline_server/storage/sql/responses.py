@@ -16,7 +16,7 @@ the owner's response leads to.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -24,7 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline import responses
 from tieline.items import Item, decode
-from tieline_server.config import KIB, Config
+from tieline_server.config import KIB
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history import ChainHead, ChainNode, Saved
 from tieline_server.core.values import Booking
@@ -109,24 +109,6 @@ class SqlStore:
         self.retention = Retention(
             database, writer, bounds, now=now, clock=clock, running=self._running
         )
-
-    @classmethod
-    def of(
-        cls,
-        config: Config,
-        database: Database,
-        writer: Writer,
-        *,
-        now: Callable[[], float],
-        clock: Callable[[], float],
-    ) -> Self:
-        """A store with the bounds that the settings give."""
-        bounds = Bounds(
-            ttl=config.store_ttl,
-            responses=config.store_max_responses,
-            size=config.store_max_bytes,
-        )
-        return cls(database, writer, now=now, clock=clock, bounds=bounds)
 
     def keep(self, keep: Keep) -> None:
         """Has items written while their response runs."""

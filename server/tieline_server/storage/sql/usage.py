@@ -7,18 +7,16 @@ back. The row of a stored response is not among them: its store writes it with t
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sqlalchemy import Connection, Select, func, select
 
-from tieline_server.config import Config
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import Question, Sum
 from tieline_server.storage.sql import usage_rows as bookings
-from tieline_server.storage.sql.database import Database, connect
+from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import DatabaseError, Unavailable
 from tieline_server.storage.sql.schema import LEDGER
 from tieline_server.storage.sql.writer import Write, Writer
@@ -52,18 +50,6 @@ class SqlLedger:
         self._loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._empty.set()
-
-    @classmethod
-    async def open(cls, config: Config, stack: AsyncExitStack) -> Self:
-        """The ledger by itself, without its store; ``stack`` closes it and its database."""
-        # A path that is mistyped is no ledger without rows.
-        database = await connect(config.store, make=False)
-        stack.push_async_callback(database.close)
-        writer = Writer(database)
-        stack.push_async_callback(writer.close)
-        ledger = cls(database, writer)
-        stack.push_async_callback(ledger.close)
-        return ledger
 
     def book(self, booking: Booking) -> None:
         """Takes a row; a response id that has one keeps it."""

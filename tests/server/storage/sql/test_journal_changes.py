@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tests.support.journal_contract import begun, claim
+from tieline_server.storage.sql import connect
 from tieline_server.storage.sql import running as rows
-from tieline_server.storage.sql.database import connect
 from tieline_server.storage.sql.journal_changes import (
     DAY,
     Beat,

@@ -14,9 +14,8 @@ from sqlalchemy import Connection, text
 from tests.support.database import durable
 from tests.support.store_contract import put, saved, texts
 from tieline_server.config import ConfigError
-from tieline_server.storage.sql import database as opening
+from tieline_server.storage.sql import connect
 from tieline_server.storage.sql import migrate as migrating
-from tieline_server.storage.sql.database import connect
 from tieline_server.storage.sql.schema import METADATA
 
 
@@ -24,7 +23,7 @@ def write(address: str, change: Callable[[Connection], object]) -> None:
     """Opens the database, changes it, closes it."""
 
     async def main() -> None:
-        database = await opening.connect(address)
+        database = await connect(address)
         try:
             await database.write(change)
         finally:

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, text
 from tests.support.postgres import Cluster
 from tests.support.switched_proxy import switched
 from tieline.errors import ApiError
-from tieline_server.storage.sql import patience
-from tieline_server.storage.sql.database import connect
+from tieline_server.storage.sql import connect, patience
 from tieline_server.storage.sql.errors import Away, Unavailable
 from tieline_server.storage.sql.patience import PatientDatabase
 
@@ -79,7 +78,7 @@ class Stage:
 async def patient(address: str) -> AsyncIterator[Stage]:
     clock, heard = Clock(), Heard()
     opened = await connect(address)
-    database = PatientDatabase(opened, patience=PATIENCE, clock=clock, told=heard)
+    database = PatientDatabase(opened, patience=PATIENCE, clock=clock, outages=heard)
     watching = asyncio.create_task(database.watch())
     try:
         yield Stage(database, clock, heard)

@@ -12,7 +12,7 @@ from tests.support.store_contract import LONG, booked, kept, put, saved, texts
 from tieline_server.config import ConfigError
 from tieline_server.core.effects import Discard
 from tieline_server.storage.base import Question
-from tieline_server.storage.sql.database import connect
+from tieline_server.storage.sql import connect
 from tieline_server.storage.sql.errors import Away
 
 

@@ -16,8 +16,7 @@ from tests.support.database import durable
 from tests.support.store_contract import LONG, kept, put, saved, texts
 from tieline_server.config import ConfigError
 from tieline_server.core.effects import Discard
-from tieline_server.storage.sql import sqlite
-from tieline_server.storage.sql.database import connect
+from tieline_server.storage.sql import connect, sqlite
 from tieline_server.storage.sql.errors import Busy, Damaged, Full
 
 MARK = "marzipan"

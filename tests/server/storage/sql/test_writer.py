@@ -11,7 +11,8 @@ from time import monotonic
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from tieline_server.storage.sql.database import Database, connect
+from tieline_server.storage.sql import connect
+from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import Conflict, DatabaseError
 from tieline_server.storage.sql.schema import LEASES
 from tieline_server.storage.sql.writer import LINGER, MOST, Write, Writer
