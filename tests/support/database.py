@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic, time
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from sqlalchemy import Connection, text
 
 from tieline_server.storage.sql import connect
 from tieline_server.storage.sql.database import Database
-from tieline_server.storage.sql.recent import RecentChains
-from tieline_server.storage.sql.responses import SqlStore
+from tieline_server.storage.sql.responses import RecentChains, SqlStore
 from tieline_server.storage.sql.retention import Bounds
 from tieline_server.storage.sql.usage import SqlLedger
 from tieline_server.storage.sql.writer import Writer
+
+T = TypeVar("T")
 
 
 class Durable(Struct, frozen=True):
@@ -67,3 +69,22 @@ async def durable(
         await ledger.close()
         await writer.close()
         await database.close()
+
+
+async def made(address: str, *changes: Callable[[Connection], T]) -> list[T]:
+    """What changes come to, each in a transaction of its own."""
+    database = await connect(address)
+    try:
+        return [await database.write(change) for change in changes]
+    finally:
+        await database.close()
+
+
+async def rows(address: str, question: str) -> list[tuple[Any, ...]]:
+    """What a statement answers with."""
+
+    def ask(connection: Connection) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in connection.execute(text(question))]
+
+    (found,) = await made(address, ask)
+    return found

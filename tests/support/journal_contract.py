@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from tests.support.store_contract import booked, saved
 from tieline.responses import Response, Usage
 from tieline_server.core.history import Saved
-from tieline_server.storage.base import Begun, Cancellation, Claim, Entry, Journal, ResponseStore
+from tieline_server.storage.base import (
+    Cancellation,
+    Claim,
+    Entry,
+    Journal,
+    ResponseStore,
+    RunningResponse,
+)
 
 USED = Usage.of(input=10, cached=4, output=2, reasoning=1)
 
@@ -33,12 +40,12 @@ Scenario = Callable[[Opened], Awaitable[None]]
 
 def begun(
     response_id: str, *, owner: str = "ann", after: str | None = None, usage: Usage | None = None
-) -> Begun:
+) -> RunningResponse:
     """A response that runs."""
     response = Response(
         id=response_id, status="in_progress", previous_response_id=after, usage=usage
     )
-    return Begun(
+    return RunningResponse(
         response=response, owner=owner, model="m", transport="test", started_at=1_000_000.0
     )
 
@@ -56,7 +63,7 @@ def entry(response_id: str, first: int, count: int, *, owner: str = "ann") -> En
         owner=owner,
         first=first,
         events=tuple(map(named, range(first, first + count))),
-        begun=begun(response_id, owner=owner, usage=usage),
+        standing=begun(response_id, owner=owner, usage=usage),
     )
 
 

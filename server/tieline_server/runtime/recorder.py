@@ -11,7 +11,7 @@ from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline_server.core.reading import relaned
 from tieline_server.core.replay_log import Replayed, ReplayLog
-from tieline_server.storage.base import Begun, Entry, Journal
+from tieline_server.storage.base import Entry, Journal, RunningResponse
 
 logger: Final = logging.getLogger("tieline.runtime")
 
@@ -50,7 +50,7 @@ class Recorder:
         log.recorder = self
         log.listen(self._more)
 
-    async def _begin(self, standing: Begun) -> bool:
+    async def _begin(self, standing: RunningResponse) -> bool:
         try:
             await self._journal.begin(standing)
         except ApiError:
@@ -60,8 +60,8 @@ class Recorder:
             return False
         return True
 
-    def _begun(self, turn: Replayed) -> Begun:
-        return Begun(
+    def _begun(self, turn: Replayed) -> RunningResponse:
+        return RunningResponse(
             response=turn.so_far(),
             owner=self._log.owner,
             model=self._model,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.effects import Discard, Keep
-from tieline_server.core.history import Saved
+from tieline_server.core.history import ChainNode, Saved
 from tieline_server.core.values import Booking
 
 
@@ -59,7 +59,7 @@ class ResponseStore(Protocol):
         ...
 
 
-class Begun(Struct, frozen=True, kw_only=True):
+class RunningResponse(Struct, frozen=True, kw_only=True):
     """A response that will be stored and has not ended, as it stood when last written.
 
     Its ``usage`` is what it has used so far.
@@ -78,7 +78,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Events of one response in order, without a gap; ``first`` is the number of the first.
 
     Numbers begin at 0, and each entry goes on where the one before it ended.
-    ``events`` are JSON as the WebSocket shows it, without a ``stream_id``. ``begun`` is the
+    ``events`` are JSON as the WebSocket shows it, without a ``stream_id``. ``standing`` is the
     response as it stands after them.
     """
 
@@ -86,7 +86,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     owner: str
     first: int
     events: tuple[bytes, ...]
-    begun: Begun
+    standing: RunningResponse
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class Journal(Protocol):
     without: that is how the store knows that there is something to end here.
     """
 
-    async def begin(self, begun: Begun) -> None:
+    async def begin(self, response: RunningResponse) -> None:
         """Notes that a response runs; durable on return.
 
         Until ``ResponseStore.put`` has stored it, or ``end`` was called, ``running`` finds it.
@@ -141,7 +141,7 @@ class Journal(Protocol):
         """A begun response will never be stored (refused, or lost): all of it goes."""
         ...
 
-    async def running(self, owner: str, response_id: str) -> Begun | None:
+    async def running(self, owner: str, response_id: str) -> RunningResponse | None:
         """The owner's begun response as it stands, or None where it ended or never was.
 
         One whose process has died is ended first: it is stored as ``failed`` with code
@@ -273,3 +273,13 @@ class Outages(Protocol):
     def full(self) -> None:
         """There is no room for what is written; said again after a while."""
         ...
+
+
+def own_items(saved: Saved) -> list[Item]:
+    """The items of a response itself, in order: its input and output, not what it inherited."""
+    own: list[ChainNode] = []
+    node: ChainNode | None = saved.tip.segment
+    while node is not None and node is not saved.input_from:
+        own.append(node)
+        node = node.parent
+    return [item for node in reversed(own) for item in node.items]

@@ -18,19 +18,20 @@ from msgspec.structs import replace
 from tieline.items import Item
 from tieline_server.config import MIB, Config
 from tieline_server.core.effects import Discard, Keep
-from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.history import Saved
 from tieline_server.core.holdings import Holdings
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import (
-    Begun,
     By,
     Cancellation,
     Claim,
     Entry,
     Outages,
     Question,
+    RunningResponse,
     Storage,
     Sum,
+    own_items,
 )
 
 RESPONSES: Final = 10_000
@@ -50,7 +51,7 @@ class MemoryJournal:
 
     def __init__(self, *, now: Callable[[], float]) -> None:
         self._now = now
-        self._running: dict[Key, Begun] = {}
+        self._running: dict[Key, RunningResponse] = {}
         self._events: dict[Key, list[bytes]] = {}
         """Of responses that run or are stored: events in order, the first has number 0."""
         self._parent: dict[Key, Key] = {}
@@ -67,14 +68,14 @@ class MemoryJournal:
 
     # Turns.
 
-    async def begin(self, begun: Begun) -> None:
+    async def begin(self, response: RunningResponse) -> None:
         """Notes that a response runs."""
-        key = (begun.owner, begun.response.id)
-        self._running[key] = begun
+        key = (response.owner, response.response.id)
+        self._running[key] = response
         self._events.setdefault(key, [])
-        previous = begun.response.previous_response_id
+        previous = response.response.previous_response_id
         if previous is not None:
-            parent = self._parent[key] = (begun.owner, previous)
+            parent = self._parent[key] = (response.owner, previous)
             self._parents[parent] += 1
 
     def log(self, entry: Entry) -> None:
@@ -82,7 +83,7 @@ class MemoryJournal:
         key = (entry.owner, entry.response_id)
         if key not in self._running:
             return
-        self._running[key] = entry.begun
+        self._running[key] = entry.standing
         events = self._events[key]
         if entry.first == len(events):
             events.extend(entry.events)
@@ -94,7 +95,7 @@ class MemoryJournal:
             self.stored(owner, response_id)
             self.dropped(owner, response_id)
 
-    async def running(self, owner: str, response_id: str) -> Begun | None:
+    async def running(self, owner: str, response_id: str) -> RunningResponse | None:
         """The owner's begun response as it stands."""
         return self._running.get((owner, response_id))
 
@@ -255,7 +256,7 @@ class MemoryStore:
         self._used[key] = self._clock()
         self._chains.hold(record.tip.segment)
         self._settings += _settings_size(record)
-        for item in _own_items(record):
+        for item in own_items(record):
             if item.id is not None:
                 holders = self._items.setdefault((record.owner, item.id), {})
                 holders[record.response.id] = item
@@ -316,7 +317,7 @@ class MemoryStore:
         del self._used[key]
         self._chains.release(record.tip.segment)
         self._settings -= _settings_size(record)
-        for item in _own_items(record):
+        for item in own_items(record):
             self._drop_item(record, item.id)
         return True
 
@@ -324,14 +325,6 @@ class MemoryStore:
         holders = self._items.get((record.owner, item_id or ""), {})
         if holders.pop(record.response.id, None) is not None and not holders:
             del self._items[record.owner, item_id or ""]
-
-
-def _own_items(record: Saved) -> Iterator[Item]:
-    """The items of the response itself: its input and output, not what it inherited."""
-    link: ChainNode | None = record.tip.segment
-    while link is not None and link is not record.input_from:
-        yield from link.items
-        link = link.parent
 
 
 def _settings_size(record: Saved) -> int:

@@ -17,10 +17,10 @@ from tieline.errors import ApiError
 from tieline.ids import RESPONSE
 from tieline.items import Item
 from tieline.responses import Response
-from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.history import Saved
 from tieline_server.homes import Home
 from tieline_server.runtime import Services, forget
-from tieline_server.storage.base import Begun, Cancellation
+from tieline_server.storage.base import Cancellation, RunningResponse, own_items
 
 PAGE: Final = 20
 """Items on a page where the caller names no limit."""
@@ -125,7 +125,7 @@ async def cancelled(services: Services, owner: str, response_id: str) -> Respons
     return await find(services, owner, response_id)
 
 
-async def _cancelled_elsewhere(services: Services, begun: Begun) -> Response:
+async def _cancelled_elsewhere(services: Services, begun: RunningResponse) -> Response:
     """Leaves word, and waits until it was heard: for so long as that can take at most."""
     owner, response_id = begun.owner, begun.response.id
     await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
@@ -169,19 +169,9 @@ def _gone(response_id: str) -> None:
 
 
 def input_items(saved: Saved) -> list[Item]:
-    """The items of a response's own links that it did not make itself, oldest first."""
-    own: list[ChainNode] = []
-    link: ChainNode | None = saved.tip.segment
-    while link is not None and link is not saved.input_from:
-        own.append(link)
-        link = link.parent
+    """The items of a response's own that it did not make itself, oldest first."""
     made = {items.decode(raw).id for raw in saved.response.output}
-    return [
-        item
-        for segment in reversed(own)
-        for item in segment.items
-        if item.id is None or item.id not in made
-    ]
+    return [item for item in own_items(saved) if item.id is None or item.id not in made]
 
 
 def place_id(response_id: str, index: int) -> str:

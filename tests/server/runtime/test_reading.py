@@ -24,7 +24,7 @@ from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.homes import Home
 from tieline_server.runtime import LocalHome, Running, events_of, reading
-from tieline_server.storage.base import Begun
+from tieline_server.storage.base import RunningResponse
 from tieline_server.storage.memory import MemoryJournal
 
 
@@ -37,7 +37,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 class Over(MemoryJournal):
     """The journal of a process in which nothing runs any more."""
 
-    async def running(self, owner: str, response_id: str) -> Begun | None:
+    async def running(self, owner: str, response_id: str) -> RunningResponse | None:
         """Nothing."""
         return None
 
@@ -45,7 +45,7 @@ class Over(MemoryJournal):
 class Forgetful(MemoryJournal):
     """Whatever has begun has ended."""
 
-    async def running(self, owner: str, response_id: str) -> Begun | None:
+    async def running(self, owner: str, response_id: str) -> RunningResponse | None:
         """Nothing runs."""
         return None
 

@@ -24,7 +24,7 @@ from tieline.requests import Cancel
 from tieline_server.core.connection import Connection
 from tieline_server.core.reading import relaned
 from tieline_server.core.turn import Turn
-from tieline_server.storage.base import Begun, Claim, Entry
+from tieline_server.storage.base import Claim, Entry, RunningResponse
 from tieline_server.storage.memory import MemoryJournal
 
 
@@ -40,13 +40,13 @@ class Diary(MemoryJournal):
         self.gate.set()
         self.begins = True
 
-    async def begin(self, begun: Begun) -> None:
+    async def begin(self, response: RunningResponse) -> None:
         """Notes it when the gate is open, or cannot."""
         await self.gate.wait()
         if not self.begins:
             raise OSError("the disk is full")
         self.told.append("begin")
-        await super().begin(begun)
+        await super().begin(response)
 
     def log(self, entry: Entry) -> None:
         """Takes events."""
@@ -123,13 +123,13 @@ class TestJournals:
         stage.create(store=True, resumable=True)
         while not diary.entries:
             await stage.until(events.OutputTextDelta)
-        begun = diary.entries[-1].begun
+        begun = diary.entries[-1].standing
         assert begun.response.usage is not None
         assert begun.response.usage.output_tokens > 0
         assert (begun.response.status, begun.transport) == ("in_progress", "test")
         stage.line.receive(Cancel(), size=1)
         last = await stage.until(events.ResponseIncomplete)
-        assert diary.entries[-1].begun.response.status == "in_progress", "until it is stored"
+        assert diary.entries[-1].standing.response.status == "in_progress", "until it is stored"
         assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
         assert last.response.status == "cancelled"
         await close(stage)

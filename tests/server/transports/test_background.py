@@ -9,7 +9,7 @@ from tests.support.grpc_engine import INPUT_TOKENS, gated
 from tests.support.http_client import Connection, Reply
 from tests.support.http_harness import Served, serve
 from tieline_server.core.profile import PROFILES
-from tieline_server.storage.base import Begun
+from tieline_server.storage.base import RunningResponse
 from tieline_server.storage.memory import MemoryJournal
 
 PATH = "/v1/responses"
@@ -24,12 +24,12 @@ class Slow(MemoryJournal):
         self.gate = asyncio.Event()
         self.fails = fails
 
-    async def begin(self, begun: Begun) -> None:
+    async def begin(self, response: RunningResponse) -> None:
         """As the journal's own, when the gate is open."""
         await self.gate.wait()
         if self.fails:
             raise OSError("full")
-        await super().begin(begun)
+        await super().begin(response)
 
 
 async def client_of(served: Served) -> Reply:

@@ -13,7 +13,7 @@ from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.homes import Home
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts
-from tieline_server.storage.base import Begun, Cancellation
+from tieline_server.storage.base import Cancellation, RunningResponse
 from tieline_server.storage.memory import MemoryJournal, MemoryStore
 from tieline_server.transports.stored import (
     LONGEST_PAGE,
@@ -70,7 +70,7 @@ class Shared(MemoryJournal):
         self._store = store
         self._left: list[Cancellation] = []
 
-    async def running(self, owner: str, response_id: str) -> Begun | None:
+    async def running(self, owner: str, response_id: str) -> RunningResponse | None:
         """What has begun and is not stored."""
         if await self._store.get(owner, response_id) is not None:
             return None

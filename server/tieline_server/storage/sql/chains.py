@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from sqlalchemy import (
     Connection,
-    CursorResult,
     Double,
     bindparam,
     case,
@@ -22,7 +21,7 @@ from sqlalchemy import (
 
 from tieline.items import Item, decode
 from tieline_server.core.history import ChainNode
-from tieline_server.storage.sql import running as begun
+from tieline_server.storage.sql import running
 from tieline_server.storage.sql.schema import ITEMS, NODES, RESPONSES
 
 DIGEST: Final = 16
@@ -88,7 +87,7 @@ def touch(connection: Connection, *, node: int, owner: str, now: float) -> bool:
 
     It cannot go before the transaction ends.
     """
-    return changed(connection.execute(_TOUCH, {"node": node, "by": owner, "now": now})) == 1
+    return connection.execute(_TOUCH, {"node": node, "by": owner, "now": now}).rowcount == 1
 
 
 def attach(
@@ -211,7 +210,7 @@ def remove_response(connection: Connection, *, owner: str, response_id: str) -> 
     """Removes an owner's response and all that only it needed; None where there is none."""
     removed = take_out(connection, owner=owner, response_id=response_id)
     if removed is not None and removed.begun:
-        begun.forget(connection, owner=owner, response_id=response_id)
+        running.forget(connection, owner=owner, response_id=response_id)
     return removed
 
 
@@ -238,11 +237,6 @@ def remove_node(connection: Connection, node: int) -> int:
     size, left = sizes
     connection.execute(_STRIP, {"stripped": node, "left": left})
     return int(size - left)
-
-
-def changed(result: CursorResult[Any]) -> int:
-    """Rows that a statement has changed."""
-    return result.rowcount
 
 
 def askable(response_id: str) -> bool:

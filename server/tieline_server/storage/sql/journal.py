@@ -5,41 +5,32 @@ the response itself. Where the database is away, those that could not be written
 are the ones behind them: the response cannot be replayed from here, and its ``put`` will most
 likely fail as well.
 
-A response of a process that has died is ended by whoever meets it: by a question for it, or by
-the look that every journal takes all few seconds.
+A response of a process that has died is ended by the process that meets it: by a question for
+it, or by the look that every journal takes all few seconds.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from sqlalchemy import Connection, bindparam, exists, or_, select
+from msgspec import Struct
+from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, select
 
+from tieline.responses import Usage
 from tieline_server.config import MIB
-from tieline_server.storage.base import Begun, Cancellation, Claim, Entry
-from tieline_server.storage.sql import running as rows
+from tieline_server.storage.base import Cancellation, Claim, Entry, RunningResponse
+from tieline_server.storage.sql import claims, orphans, processes, running
 from tieline_server.storage.sql.chains import askable
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import DatabaseError, Unavailable
-from tieline_server.storage.sql.journal_changes import (
-    USED,
-    AskCancel,
-    Beat,
-    Begin,
-    EndOrphans,
-    EndOwn,
-    Key,
-    Left,
-    Log,
-    Run,
-    Sweep,
-    TakeClaim,
-    Tidy,
-)
 from tieline_server.storage.sql.processes import BEAT, Others, lives
-from tieline_server.storage.sql.schema import CANCELS, CLAIMS, PROCESSES, RUNNING
-from tieline_server.storage.sql.writer import Writer
+from tieline_server.storage.sql.running import Found
+from tieline_server.storage.sql.schema import CANCELS, CLAIMS
+from tieline_server.storage.sql.writer import LINGER, Gathered, Writer
+
+T = TypeVar("T")
 
 logger: Final = logging.getLogger("tieline.journal")
 
@@ -54,6 +45,29 @@ BATCH: Final = 16
 
 WORD: Final = 10.0
 """Seconds for which a word to cancel is good."""
+
+DAY: Final = 86_400.0
+
+Key = tuple[str, str]
+"""Owner and response id."""
+
+
+class Run(Struct):
+    """What is to be written of one response that runs: events without a gap, and how it stands."""
+
+    first: int
+    standing: RunningResponse
+    events: list[bytes] = []
+
+
+class Left(Struct):
+    """What is to end that nothing waits for."""
+
+    responses: dict[Key, None] = {}
+    claims: dict[Claim, float | None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.responses or self.claims)
 
 
 class SqlJournal:
@@ -90,29 +104,24 @@ class SqlJournal:
 
     # Turns.
 
-    async def begin(self, begun: Begun) -> None:
+    async def begin(self, response: RunningResponse) -> None:
         """Notes that a response runs; durable on return."""
-        key = (begun.owner, begun.response.id)
-        beat = self._beat()
-        change = Begin(begun, self._process, beat=beat)
-        self._writer.add(change)
         try:
-            await change.done
+            await self._make(partial(running.begin, response=response, process=self._process))
         except BaseException:
-            # It may be there all the same, and nobody would end it.
-            self.end(*key)
+            # It may be there all the same, and nothing would end it.
+            self.end(response.owner, response.response.id)
             raise
-        self._beaten(beat)
 
     def log(self, entry: Entry) -> None:
         """Takes events; they are written soon, in their order, before the response is stored."""
         key = (entry.owner, entry.response_id)
         if not self._runs:
-            self._writer.leave(Log(self._process, self._take, self._logged), within=GATHER)
+            self._writer.leave(Gathered(self._take, self._write, self._logged), within=GATHER)
         run = self._runs.get(key)
         if run is None:
-            run = self._runs[key] = Run(entry.first, entry.begun)
-        run.begun = entry.begun
+            run = self._runs[key] = Run(entry.first, entry.standing)
+        run.standing = entry.standing
         size = sum(map(len, entry.events))
         if self._waiting + size > WAITING:
             self._lose("too many wait")
@@ -129,21 +138,19 @@ class SqlJournal:
         self._tidy()
         self._left.responses[key] = None
 
-    async def running(self, owner: str, response_id: str) -> Begun | None:
+    async def running(self, owner: str, response_id: str) -> RunningResponse | None:
         """The owner's begun response as it was last written."""
         if not askable(response_id):
             return None
         found = await self._find(owner, response_id)
         if found is None:
             return None
-        (begun,) = await _as_they_stand([found])
+        (standing,) = await _as_they_stand([found])
         if not self._others.dead(found.process, found.beat):
-            return begun
-        change = EndOrphans(found.process, self._others, [begun], now=self._now())
-        self._writer.add(change)
-        await change.done
+            return standing
+        await self._fail([standing], found.process)
         # Its process may have shown that it lives after all.
-        return begun if await self._find(owner, response_id) else None
+        return standing if await self._find(owner, response_id) else None
 
     async def events(
         self, owner: str, response_id: str, *, after: int, most: int
@@ -152,14 +159,14 @@ class SqlJournal:
         if not askable(response_id):
             return None
         return await self._database.read(
-            lambda connection: rows.events(
+            lambda connection: running.events(
                 connection, owner=owner, response_id=response_id, after=after, most=most
             )
         )
 
-    async def _find(self, owner: str, response_id: str) -> rows.Found | None:
+    async def _find(self, owner: str, response_id: str) -> Found | None:
         return await self._database.read(
-            lambda connection: rows.find(connection, owner=owner, response_id=response_id)
+            lambda connection: running.find(connection, owner=owner, response_id=response_id)
         )
 
     def _take(self) -> Mapping[Key, Run]:
@@ -168,7 +175,20 @@ class SqlJournal:
         self._waiting = 0
         return runs
 
-    def _logged(self, error: Exception | None) -> None:
+    def _write(self, connection: Connection, runs: Mapping[Key, Run]) -> None:
+        """One response after another; of one that has ended meanwhile nothing is written."""
+        for (owner, response_id), run in runs.items():
+            mine = {"owner": owner, "response_id": response_id, "process": self._process}
+            response = run.standing.response
+            usage = response.usage or Usage()
+            logged = run.events and running.log(
+                connection, run.events, first=run.first, usage=usage, **mine
+            )
+            if not logged:
+                running.describe(connection, response=response, **mine)
+
+    def _logged(self, runs: Mapping[Key, Run], error: Exception | None) -> None:
+        """What failed is lost, and so are the events behind it: a log has no gap."""
         if error is None:
             self._losing = False
         else:
@@ -186,17 +206,13 @@ class SqlJournal:
         """Takes the key, or finds the claim that has it."""
         # A claim that is over must not be found: its response will never be there.
         self._try_again()
-        beat = self._beat()
-        change = TakeClaim(claim, self._others, now=self._now(), beat=beat)
-        self._writer.add(change)
+        take = partial(claims.take, claim=claim, others=self._others, now=self._now())
         try:
-            await change.done
+            return await self._make(take)
         except BaseException:
             # It may be there all the same, and would hold for as long as this process lives.
             self.expire(claim, at=None)
             raise
-        self._beaten(beat)
-        return change.holds
 
     def expire(self, claim: Claim, *, at: float | None) -> None:
         """Has a claim end; tried until it is done."""
@@ -204,12 +220,13 @@ class SqlJournal:
         self._left.claims[claim] = at
 
     def _tidy(self) -> None:
-        if self._left.nothing:
-            self._writer.leave(Tidy(self._take_left, self._tidied))
+        """Has what is left to end written soon; called before the first of it is there."""
+        if not self._left:
+            self._writer.leave(Gathered(self._take_left, _end_left, self._tidied))
 
     def _try_again(self) -> None:
-        if not self._left.nothing:
-            self._writer.leave(Tidy(self._take_left, self._tidied))
+        if self._left:
+            self._writer.leave(Gathered(self._take_left, _end_left, self._tidied))
 
     def _take_left(self) -> Left:
         left, self._left = self._left, Left()
@@ -230,9 +247,12 @@ class SqlJournal:
         """Leaves word in a row."""
         if not askable(wanted.response_id):
             return
-        change = AskCancel(wanted, until=self._now() + WORD)
-        self._writer.add(change)
-        await change.done
+        row = {
+            "owner": wanted.owner,
+            "response": wanted.response_id,
+            "until": self._now() + WORD,
+        }
+        await self._writer.make(partial(_ask, row=row))
 
     async def asked_cancels(self) -> Sequence[Cancellation]:
         """The words that are good and were not told here before."""
@@ -257,12 +277,12 @@ class SqlJournal:
                 raise
 
     async def close(self) -> None:
-        """Ends what this process still runs: nobody will store it."""
+        """Ends what this process still runs: it will never be stored."""
         self._ending.set()
         await self._task
         self._try_again()
         try:
-            await self._end_all(EndOwn, self._process)
+            await self._end_all(self._process)
         except DatabaseError as error:
             logger.warning("journal.end failed", extra={"reason": str(error)})
 
@@ -284,17 +304,17 @@ class SqlJournal:
 
     async def _look(self) -> None:
         now = self._now()
-        beats, over = await self._database.read(lambda connection: _survey(connection, now))
+        beats, over = await self._database.read(partial(_survey, now=now))
         self._others.watch.look(beats, self._clock())
         if self._process in beats:
-            await self._beat_now()
+            alive = partial(processes.beat, process=self._process, now=now)
+            await self._writer.make(alive, within=LINGER)
+            self._beat_at = self._clock()
         for process, beat in beats.items():
             if self._others.dead(process, beat):
-                await self._end_all(EndOrphans, process)
+                await self._end_all(process)
         if over or not self._looked:
-            sweep = Sweep(now=now)
-            self._writer.leave(sweep)
-            await sweep.done
+            await self._writer.make(partial(_sweep, now=now), within=LINGER)
             self._looked = True
         await self._make_good()
 
@@ -304,47 +324,52 @@ class SqlJournal:
         if self._owing:
             self._owing = not await self._database.erase()
 
-    async def _end_all(self, kind: type[EndOrphans], process: str) -> None:
+    async def _end_all(self, process: str) -> None:
         """Ends all that a process has begun, some in each transaction."""
         last = False
         while not last:
-            found = await self._database.read(lambda connection: _remains(connection, process))
+            found = await self._database.read(
+                lambda connection: running.find_of(connection, process=process, most=BATCH)
+            )
             last = len(found) < BATCH
-            remains = await _as_they_stand(found)
-            change = kind(process, self._others, remains, now=self._now(), last=last)
-            self._writer.add(change)
-            await change.done
+            await self._fail(await _as_they_stand(found), process, last=last)
 
-    def _beat(self) -> Beat | None:
-        """A beat to go with a change, where the last one is some time ago."""
-        due = self._clock() - self._beat_at >= BEAT
-        return Beat(self._process, now=self._now()) if due else None
+    async def _fail(
+        self, remains: Sequence[RunningResponse], process: str, *, last: bool = False
+    ) -> None:
+        """Stores responses as failed, if their process is this one, or dead still."""
+        end = partial(
+            orphans.end,
+            remains=remains,
+            process=process,
+            others=self._others,
+            now=self._now(),
+            last=last,
+        )
+        await self._writer.make(end)
 
-    def _beaten(self, beat: Beat | None) -> None:
-        if beat is not None:
+    async def _make(self, work: Callable[[Connection], T]) -> T:
+        """Makes a change, with a beat where the last one is some time ago.
+
+        Without a beat no process elsewhere could judge this one.
+        """
+        due, now = self._clock() - self._beat_at >= BEAT, self._now()
+
+        def write(connection: Connection) -> T:
+            if due:
+                processes.beat(connection, self._process, now=now)
+            return work(connection)
+
+        made = await self._writer.make(write)
+        if due:
             self._beat_at = self._clock()
-
-    async def _beat_now(self) -> None:
-        beat = Beat(self._process, now=self._now())
-        self._writer.leave(beat)
-        await beat.done
-        self._beaten(beat)
+        return made
 
 
-_RUNNING_OF: Final = (
-    select(RUNNING.c.owner, RUNNING.c.id)
-    .where(RUNNING.c.process == bindparam("of"))
-    # Two that end the same ones take them in one order, or each would wait for the other.
-    .order_by(RUNNING.c.owner, RUNNING.c.id)
-    .limit(BATCH)
-)
 _WORDS: Final = (
     select(CANCELS.c.id, CANCELS.c.owner, CANCELS.c.response)
     .where(CANCELS.c.until > bindparam("now"))
     .order_by(CANCELS.c.id)
-)
-_USED: Final = select(USED.c.process, PROCESSES.c.seen_at).select_from(
-    USED.outerjoin(PROCESSES, PROCESSES.c.id == USED.c.process)
 )
 _OVER: Final = select(
     or_(
@@ -354,29 +379,34 @@ _OVER: Final = select(
 )
 
 
-def _remains(connection: Connection, process: str) -> list[rows.Found]:
-    """Some of what a process has begun."""
-    keys = connection.execute(_RUNNING_OF, {"of": process}).all()
-    found = (rows.find(connection, owner=owner, response_id=name) for owner, name in keys)
-    return [each for each in found if each is not None]
+_ASK: Final = insert(CANCELS)
+_DROP_CANCELS: Final = delete(CANCELS).where(CANCELS.c.until <= bindparam("now"))
 
 
-async def _as_they_stand(found: Sequence[rows.Found]) -> list[Begun]:
+async def _as_they_stand(found: Sequence[Found]) -> list[RunningResponse]:
     """What their events have made of them, on a thread: the loop has tokens to pass on."""
-    return await asyncio.to_thread(lambda: [_begun(each) for each in found])
+    return await asyncio.to_thread(lambda: [each.read() for each in found])
 
 
-def _begun(found: rows.Found) -> Begun:
-    return Begun(
-        response=found.response(),
-        owner=found.owner,
-        model=found.model,
-        transport=found.transport,
-        started_at=found.started_at,
-    )
+def _ask(connection: Connection, row: Mapping[str, object]) -> None:
+    connection.execute(_ASK, row)
 
 
-def _survey(connection: Connection, now: float) -> tuple[dict[str, float | None], bool]:
+def _end_left(connection: Connection, left: Left) -> None:
+    for owner, response_id in left.responses:
+        running.end(connection, owner=owner, response_id=response_id)
+    for claim, at in left.claims.items():
+        claims.expire(connection, claim, at=at)
+
+
+def _survey(connection: Connection, *, now: float) -> tuple[dict[str, float | None], bool]:
     """The beats of processes that have something to lose, and whether anything is over."""
-    beats = {row.process: row.seen_at for row in connection.execute(_USED)}
-    return beats, bool(connection.execute(_OVER, {"now": now}).scalar_one())
+    over = bool(connection.execute(_OVER, {"now": now}).scalar_one())
+    return processes.beats(connection), over
+
+
+def _sweep(connection: Connection, *, now: float) -> None:
+    """Removes what is over: words, claims, processes that have nothing and are long gone."""
+    connection.execute(_DROP_CANCELS, {"now": now})
+    claims.drop_over(connection, now=now)
+    processes.drop_unused(connection, before=now - DAY)

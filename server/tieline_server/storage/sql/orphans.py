@@ -1,5 +1,6 @@
-"""Responses whose process has died: whoever finds one stores it as failed, and books it."""
+"""Responses whose process has died: another one that finds them stores and books them as failed."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,9 +13,9 @@ from tieline.errors import TielineError
 from tieline.items import Item, decode
 from tieline.responses import Response, ResponseError, Usage
 from tieline_server.core.values import Booking
-from tieline_server.storage.sql import chains
-from tieline_server.storage.sql import running as begun
-from tieline_server.storage.sql import usage_rows as bookings
+from tieline_server.storage.base import RunningResponse
+from tieline_server.storage.sql import chains, claims, processes, running, usage
+from tieline_server.storage.sql.processes import Others
 from tieline_server.storage.sql.schema import CLAIMS, RESPONSES, RUNNING
 
 CODE: Final = "server_error"
@@ -35,12 +36,34 @@ _DROP_CLAIMS: Final = delete(CLAIMS).where(
 )
 
 
+def end(
+    connection: Connection,
+    remains: Sequence[RunningResponse],
+    *,
+    process: str,
+    others: Others,
+    now: float,
+    last: bool = False,
+) -> None:
+    """Fails responses of a process that is dead still, or our own.
+
+    Where these are the ``last`` ones, all that the process has goes with them.
+    """
+    if process != others.process and not processes.is_dead(connection, others, process):
+        return
+    for each in remains:
+        fail(connection, each.response, owner=each.owner, process=process, now=now)
+    if last:
+        claims.drop_of(connection, process)
+        processes.drop(connection, process)
+
+
 def fail(
     connection: Connection, response: Response, *, owner: str, process: str, now: float
 ) -> bool:
     """Stores a response of a process that died as failed, and books it.
 
-    False where it does not run there (any more): somebody else was first.
+    False where it does not run there (any more): another process was first.
     """
     asked = {"by": owner, "response": response.id, "of": process}
     row = connection.execute(_TAKE, asked).first()
@@ -52,8 +75,8 @@ def fail(
     booking = _booking(
         response, owner, model=model, transport=transport, started_at=row.started_at, now=now
     )
-    bookings.add(connection, [booking])
-    # Whoever asks again with the same key gets an answer that is made anew.
+    usage.add(connection, [booking])
+    # A create with the same key gets an answer that is made anew.
     connection.execute(_DROP_CLAIMS, {"by": owner, "response": response.id})
     return True
 
@@ -90,11 +113,11 @@ def _items(response: Response) -> list[Item]:
 
 def _store(connection: Connection, response: Response, *, owner: str, now: float) -> None:
     """Its node has no parent: nothing continues a failed response."""
-    terminal = begun.next_of(connection, owner=owner, response_id=response.id)
+    terminal = running.next_of(connection, owner=owner, response_id=response.id)
     items = _items(response)
     body = responses.encode(response)
     size = sum(len(item.raw) for item in items) + len(body)
-    size += begun.size_of(connection, owner=owner, response_id=response.id)
+    size += running.size_of(connection, owner=owner, response_id=response.id)
     node = chains.insert_node(connection, owner=owner, parent=None, turn=1, size=size, used_at=now)
     chains.insert_items(connection, items, node=node, owner=owner)
     row = {"owner": owner, "id": response.id, "node": node, "created_at": now}
@@ -104,7 +127,7 @@ def _store(connection: Connection, response: Response, *, owner: str, now: float
 def _booking(
     response: Response, owner: str, *, model: str, transport: str, started_at: float, now: float
 ) -> Booking:
-    usage = response.usage or Usage()
+    used = response.usage or Usage()
     return Booking(
         response_id=response.id,
         owner=owner,
@@ -114,10 +137,10 @@ def _booking(
         kind="turn",
         reason=None,
         error_code=CODE,
-        input_tokens=usage.input_tokens,
-        cached_tokens=usage.input_tokens_details.cached_tokens,
-        output_tokens=usage.output_tokens,
-        reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
+        input_tokens=used.input_tokens,
+        cached_tokens=used.input_tokens_details.cached_tokens,
+        output_tokens=used.output_tokens,
+        reasoning_tokens=used.output_tokens_details.reasoning_tokens,
         phases={},
         started_at=started_at,
         ended_at=now,

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tieline_server.config import ConfigError
 from tieline_server.storage.sql.database import PATIENCE, READERS
 from tieline_server.storage.sql.errors import Away, DatabaseError, translated
-from tieline_server.storage.sql.migrate import migrate
+from tieline_server.storage.sql.migrations import migrate
 
 T = TypeVar("T")
 

@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import Connection, bindparam, delete, select, union
+
+from tieline_server.storage.sql.schema import CLAIMS, PROCESSES, RUNNING, insert_or_replace
+
 BEAT: Final = 5.0
 """Seconds between two beats, and between two looks at those of others."""
 
@@ -127,3 +131,45 @@ class Others:
             return False
         told = self._judge(process)
         return self.watch.silent(process, beat) if told is None else not told
+
+
+# Rows.
+
+_SEEN: Final = select(PROCESSES.c.seen_at).where(PROCESSES.c.id == bindparam("of"))
+_USED: Final = union(
+    select(RUNNING.c.process),
+    select(CLAIMS.c.process).where(CLAIMS.c.process.is_not(None)),
+).subquery("used")
+"""Processes that have something to lose."""
+_BEATS: Final = select(_USED.c.process, PROCESSES.c.seen_at).select_from(
+    _USED.outerjoin(PROCESSES, PROCESSES.c.id == _USED.c.process)
+)
+_DROP: Final = delete(PROCESSES).where(PROCESSES.c.id == bindparam("of"))
+_DROP_UNUSED: Final = delete(PROCESSES).where(
+    PROCESSES.c.seen_at < bindparam("before"), PROCESSES.c.id.not_in(select(_USED.c.process))
+)
+
+
+def beat(connection: Connection, process: str, *, now: float) -> None:
+    """Says that a process lives, in place of what was said before."""
+    insert_or_replace(connection, PROCESSES, {"id": process, "seen_at": now})
+
+
+def beats(connection: Connection) -> dict[str, float | None]:
+    """The beats of all processes that have something to lose."""
+    return {row.process: row.seen_at for row in connection.execute(_BEATS)}
+
+
+def is_dead(connection: Connection, others: Others, process: str) -> bool:
+    """Whether a process is dead, by the beat that this transaction sees."""
+    return others.dead(process, connection.execute(_SEEN, {"of": process}).scalar_one_or_none())
+
+
+def drop(connection: Connection, process: str) -> None:
+    """Removes the beat of a process that has nothing any more."""
+    connection.execute(_DROP, {"of": process})
+
+
+def drop_unused(connection: Connection, *, before: float) -> None:
+    """Removes the beats of processes that have nothing and were last seen before a time."""
+    connection.execute(_DROP_UNUSED, {"before": before})

@@ -1,11 +1,6 @@
-"""Stored responses in a database: there on any line, worker or replica, and after a restart.
+"""Stored responses in a database: there on any connection, worker or replica, and after a restart.
 
-While a response runs, its items are written as a *draft*, a node that nothing finds, once there
-are enough of them that the end would feel it. At its end only what is left, the response and the
-ledger's row are written, in one transaction. A draft is an economy and never needed: where it
-could not be written, or was swept away, the end writes everything.
-
-Where the database goes away, what it made of the last commit may stay unknown. Whoever waits is
+Where the database goes away, what it made of the last commit may stay unknown. The caller is
 then told that it failed, and what was made all the same is *withdrawn* once it is back.
 
 Every answer comes from the database; but a chain that was lately in memory, with the tokens that
@@ -15,28 +10,28 @@ the owner's response leads to.
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, select
 
 from tieline import responses
 from tieline.items import Item, decode
-from tieline_server.config import KIB
+from tieline_server.config import KIB, MIB
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history import ChainHead, ChainNode, Saved
+from tieline_server.core.holdings import Holdings
 from tieline_server.core.values import Booking
-from tieline_server.storage.sql import chains
-from tieline_server.storage.sql import running as begun
-from tieline_server.storage.sql import usage_rows as bookings
+from tieline_server.storage.sql import chains, usage
 from tieline_server.storage.sql.database import Database
-from tieline_server.storage.sql.errors import Away, Overtaken, Unavailable
-from tieline_server.storage.sql.recent import Chain, RecentChains
+from tieline_server.storage.sql.drafts import Draft, DropDraft, KeepItems, PutResponse, find
+from tieline_server.storage.sql.errors import Away, Unavailable
 from tieline_server.storage.sql.retention import Bounds, Retention, Running
-from tieline_server.storage.sql.schema import ITEMS, NODES, RESPONSES
-from tieline_server.storage.sql.writer import Write, Writer
+from tieline_server.storage.sql.schema import ITEMS, NODES
+from tieline_server.storage.sql.writer import Gathered, Write, Writer
 
 logger: Final = logging.getLogger("tieline.store")
 
@@ -49,36 +44,67 @@ ENOUGH: Final = 32 * KIB
 RETRY: Final = 1.0
 """Seconds after which what could not be withdrawn is tried again."""
 
+BYTES: Final = 32 * MIB
+"""JSON of the items of recent chains."""
 
-class Draft:
-    """A response that runs, and how much of it is in the database."""
+CHAINS: Final = 1000
+"""Recent chains; small ones cost more than their JSON."""
 
-    __slots__ = (
-        "after",
-        "broken",
-        "ended",
-        "node",
-        "owner",
-        "pending",
-        "queued",
-        "waiting",
-        "written",
-    )
 
-    def __init__(self, owner: str, after: ChainNode | None) -> None:
-        self.owner = owner
-        self.after = after
-        self.node: int | None = None
-        self.written = 0
-        """Items in the database."""
-        self.pending: list[Item] = []
-        self.waiting = 0
-        """Bytes of what is pending."""
-        self.queued = False
-        """Whether a change is on its way that takes what is pending."""
-        self.broken = False
-        """Whether an item was not written: the node is of no use."""
-        self.ended = False
+class Chain(Struct, frozen=True):
+    """The chain of a response, with whatever has been computed on its links."""
+
+    tip: ChainNode
+    input_from: ChainNode | None
+    """The link before the response's own input."""
+
+
+class RecentChains:
+    """The chains that were last written or read, by their node, within bounds."""
+
+    def __init__(self, *, most: int = CHAINS, max_bytes: int = BYTES) -> None:
+        self._most = most
+        self._max_bytes = max_bytes
+        self._chains: OrderedDict[int, Chain] = OrderedDict()
+        self._held = Holdings()
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the items of all chains."""
+        return self._held.size
+
+    def add(self, node: int, chain: Chain) -> None:
+        """The chain of a node is the most recent one."""
+        self.drop(node)
+        self._chains[node] = chain
+        self._held.hold(chain.tip)
+        while self._chains and (len(self._chains) > self._most or self.size > self._max_bytes):
+            self.drop(next(iter(self._chains)))
+
+    def find(self, node: int) -> Chain | None:
+        """The chain of a node, or None; it is now the most recent one."""
+        chain = self._chains.get(node)
+        if chain is not None:
+            self._chains.move_to_end(node)
+        return chain
+
+    def drop(self, node: int) -> None:
+        """Forgets the chain of a node; those that share links with it stay."""
+        chain = self._chains.pop(node, None)
+        if chain is not None:
+            self._held.release(chain.tip)
+
+
+_ITEM: Final = (
+    select(ITEMS.c.raw)
+    .join(NODES, NODES.c.id == ITEMS.c.node)
+    .where(ITEMS.c.lookup == bindparam("lookup"), NODES.c.used_at.is_not(None))
+    .order_by(ITEMS.c.node.desc(), ITEMS.c.position.desc())
+    .limit(1)
+)
 
 
 class SqlStore:
@@ -140,21 +166,20 @@ class SqlStore:
         change = PutResponse(record, booking, draft=draft, key=self._key, now=self._now())
         self._writer.add(change)
         try:
-            await change.done
+            node = await change.done
         except Away:
             # It may be there all the same, where only the answer was lost.
             self._doubt(booking)
             raise
-        self.recent.add(change.node, Chain(record.tip.segment, record.input_from))
+        self.recent.add(node, Chain(record.tip.segment, record.input_from))
         self.retention.stored()
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
         """The owner's response with its chain, or None: two questions, however long it is."""
         if not chains.askable(response_id):
             return None
-        asked = {"owner": owner, "id": response_id}
         head = await self._database.read(
-            lambda connection: connection.execute(_RESPONSE, asked).first()
+            lambda connection: find(connection, owner=owner, response_id=response_id)
         )
         if head is None or (owner, response_id) in self._doubtful:
             return None
@@ -201,10 +226,10 @@ class SqlStore:
             return False
         change = DeleteResponse(owner, response_id)
         self._writer.add(change)
-        await change.done
-        if change.node is not None:
-            self.recent.drop(change.node)
-        return change.node is not None
+        node = await change.done
+        if node is not None:
+            self.recent.drop(node)
+        return node is not None
 
     async def close(self) -> None:
         """Ends the sweeping; what is written now is the writer's."""
@@ -248,187 +273,18 @@ class SqlStore:
     def _use(self, node: int, owner: str) -> None:
         """Notes the time of use with whatever is written next."""
         if not self._used:
-            self._writer.leave(NoteUse(self._used, now=self._now))
+            self._writer.leave(Gathered(self._take_used, self._note_use))
         self._used[node] = owner
 
+    def _take_used(self) -> dict[int, str]:
+        used, self._used = self._used, {}
+        return used
 
-class KeepItems:
-    """Writes what is pending of a draft, and its node before the first."""
-
-    erases = False
-
-    def __init__(self, draft: Draft, *, key: object, now: float) -> None:
-        self._draft = draft
-        self._key = key
-        self._now = now
-        self._items: list[Item] = []
-        self._node: int | None = None
-        self._context: int | None = None
-
-    def take(self) -> bool:
-        """All that came until now; an ended response's end writes it."""
-        draft = self._draft
-        draft.queued = False
-        self._items, draft.pending = draft.pending, []
-        draft.waiting = 0
-        return bool(self._items) and not draft.ended
-
-    def write(self, connection: Connection) -> None:
-        """Adds the items at the node's end."""
-        draft, self._node = self._draft, self._draft.node
-        if self._node is None:
-            self._node = self._new_node(connection)
-        chains.insert_items(
-            connection, self._items, node=self._node, owner=draft.owner, start=draft.written
-        )
-
-    def _new_node(self, connection: Connection) -> int:
-        draft = self._draft
-        parent, made = chains.attach(
-            connection, draft.after, owner=draft.owner, key=self._key, now=self._now
-        )
-        self._context = parent if made else None
-        turn = draft.after.turn + 1 if draft.after else 1
-        return chains.insert_node(
-            connection, owner=draft.owner, parent=parent, turn=turn, draft=self._now
-        )
-
-    def settle(self, error: Exception | None) -> None:
-        """What is written is known; what failed makes the draft useless."""
-        draft = self._draft
-        if error is not None:
-            draft.broken = True
-            draft.pending.clear()
-            return
-        draft.node = self._node
-        draft.written += len(self._items)
-        if self._context is not None and draft.after is not None:
-            draft.after.memo[self._key] = self._context
-
-
-class DropDraft:
-    """Removes a draft."""
-
-    erases = False
-
-    def __init__(self, draft: Draft, *, gone: Callable[[], None]) -> None:
-        self._draft = draft
-        self._gone = gone
-        """Called once it is removed; it is still in the log of the file then."""
-
-    def take(self) -> bool:
-        """Only where there is one."""
-        return self._draft.node is not None
-
-    def write(self, connection: Connection) -> None:
-        """Removes its node."""
-        assert self._draft.node is not None
-        chains.remove_node(connection, self._draft.node)
-
-    def settle(self, error: Exception | None) -> None:
-        """One that stays is swept away when nobody has claimed it for long."""
-        if error is None:
-            self._gone()
-
-
-class PutResponse(Write):
-    """Writes a response at its end."""
-
-    def __init__(
-        self, record: Saved, booking: Booking, *, draft: Draft | None, key: object, now: float
-    ) -> None:
-        super().__init__()
-        self._record = record
-        self._booking = booking
-        self._draft = draft
-        self._key = key
-        self._now = now
-        self._items = _own_items(record)
-        self._body = responses.encode(record.response)
-        self._own_size = sum(len(item.raw) for item in self._items) + len(self._body)
-        self._size = self._own_size
-        """With its events."""
-        self.node = 0
-        self._context: int | None = None
-
-    def write(self, connection: Connection) -> None:
-        """The rest of the items, the response, the ledger's row; it does not run any more."""
-        self._size = self._own_size
-        if self._record.terminal is not None:
-            self._finish_run(connection)
-        if not self._finish_draft(connection):
-            self.node = self._new_node(connection)
-        self._insert_response(connection)
-        bookings.replace(connection, self._booking)
-
-    def _finish_run(self, connection: Connection) -> None:
-        """A response that was ended in our place stays as it was told to others."""
-        owner, response_id = self._record.owner, self._record.response.id
-        if not begun.finish(connection, owner=owner, response_id=response_id):
-            there = connection.execute(_RESPONSE, {"owner": owner, "id": response_id}).first()
-            # Our own is there already where a lost connection had this run twice.
-            if there is not None and there.body != self._body:
-                raise Overtaken("the response was ended by another process")
-        self._size += begun.size_of(connection, owner=owner, response_id=response_id)
-
-    def _finish_draft(self, connection: Connection) -> bool:
-        """Makes the draft's node the response's; False where there is none that could be."""
-        draft = self._draft
-        if draft is None or draft.node is None:
-            return False
-        if draft.broken:
-            chains.remove_node(connection, draft.node)
-            return False
-        finished = {"draft_node": draft.node, "by": draft.owner}
-        now = {"now": self._now, "bytes": self._size}
-        if chains.changed(connection.execute(_FINISH, finished | now)) == 0:
-            return False
-        rest = self._items[draft.written :]
-        chains.insert_items(
-            connection, rest, node=draft.node, owner=draft.owner, start=draft.written
-        )
-        self.node, self._context = draft.node, None
-        return True
-
-    def _new_node(self, connection: Connection) -> int:
-        record, owner = self._record, self._record.owner
-        parent, made = chains.attach(
-            connection, record.input_from, owner=owner, key=self._key, now=self._now
-        )
-        self._context = parent if made else None
-        node = chains.insert_node(
-            connection,
-            owner=owner,
-            parent=parent,
-            turn=record.tip.segment.turn,
-            size=self._size,
-            used_at=self._now,
-        )
-        chains.insert_items(connection, self._items, node=node, owner=owner)
-        return node
-
-    def _insert_response(self, connection: Connection) -> None:
-        record = self._record
-        row = {
-            "owner": record.owner,
-            "id": record.response.id,
-            "node": self.node,
-            "created_at": self._now,
-            "body": self._body,
-            "terminal": record.terminal,
-        }
-        statement = _ADD[connection.dialect.name]
-        if chains.changed(connection.execute(statement, row)) == 0:
-            chains.take_out(connection, owner=record.owner, response_id=record.response.id)
-            connection.execute(_INSERT, row)
-
-    def settle(self, error: Exception | None) -> None:
-        """The chain remembers where it is, so that what follows it writes only what is new."""
-        if error is None:
-            self._record.tip.segment.memo[self._key] = self.node
-            if self._context is not None and self._record.input_from is not None:
-                self._record.input_from.memo[self._key] = self._context
-        super().settle(error)
+    def _note_use(self, connection: Connection, used: dict[int, str]) -> None:
+        """One time for all. Where it is lost, responses look older by one use."""
+        now = self._now()
+        for node, owner in used.items():
+            chains.touch(connection, node=node, owner=owner, now=now)
 
 
 class Withdraw:
@@ -454,13 +310,13 @@ class Withdraw:
         """A row of the ledger waits for a commit of the same one that is still on its way."""
         self._gone = False
         for (owner, response_id), failed in self._taken.items():
-            mine = bookings.claim(connection, failed)
+            mine = usage.claim(connection, failed)
             if chains.remove_response(connection, owner=owner, response_id=response_id):
                 self._gone = True
-                bookings.replace(connection, failed)
+                usage.replace(connection, failed)
             elif mine:
-                # The one that its line books says more.
-                bookings.remove(connection, response_id)
+                # The one that its connection books says more.
+                usage.remove(connection, response_id)
 
     def settle(self, error: Exception | None) -> None:
         """What could not be done is tried again."""
@@ -470,83 +326,19 @@ class Withdraw:
         self._settled(self._gone and error is None)
 
 
-class DeleteResponse(Write):
-    """Removes a response."""
+class DeleteResponse(Write[int | None]):
+    """Removes a response; comes to the node where its chain ended, or None."""
 
     def __init__(self, owner: str, response_id: str) -> None:
-        super().__init__()
-        self._asked = (owner, response_id)
-        self.erases = True
-        self.node: int | None = None
-        """Where its chain ended, if there was one."""
+        super().__init__(self._delete)
+        self._asked = {"owner": owner, "response_id": response_id}
+        self._node: int | None = None
 
-    def write(self, connection: Connection) -> None:
+    def _delete(self, connection: Connection) -> int | None:
         """Removes it with what only it needed."""
-        owner, response_id = self._asked
-        removed = chains.remove_response(connection, owner=owner, response_id=response_id)
+        removed = chains.remove_response(connection, **self._asked)
         # Run again where the answer was lost, it finds nothing, and has removed it all the same.
         if removed is not None:
-            self.node = removed.node
-        self.erases = self.node is not None
-
-
-class NoteUse:
-    """Notes when responses were last read."""
-
-    erases = False
-
-    def __init__(self, used: dict[int, str], *, now: Callable[[], float]) -> None:
-        self._used = used
-        self._now = now
-        self._taken: dict[int, str] = {}
-
-    def take(self) -> bool:
-        """All that were read until now."""
-        self._taken = dict(self._used)
-        self._used.clear()
-        return bool(self._taken)
-
-    def write(self, connection: Connection) -> None:
-        """One time for all."""
-        now = self._now()
-        for node, owner in self._taken.items():
-            chains.touch(connection, node=node, owner=owner, now=now)
-
-    def settle(self, error: Exception | None) -> None:
-        """A time that is lost makes a response look older by one use."""
-
-
-_FINISH: Final = (
-    update(NODES)
-    .where(
-        NODES.c.id == bindparam("draft_node"),
-        NODES.c.owner == bindparam("by"),
-        NODES.c.draft.is_not(None),
-    )
-    .values(draft=None, used_at=bindparam("now"), size=bindparam("bytes"))
-)
-_INSERT: Final = insert(RESPONSES)
-_ADD: Final = {
-    "sqlite": sqlite.insert(RESPONSES).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(RESPONSES).on_conflict_do_nothing(),
-}
-_RESPONSE: Final = select(RESPONSES.c.node, RESPONSES.c.body, RESPONSES.c.terminal).where(
-    RESPONSES.c.owner == bindparam("owner"), RESPONSES.c.id == bindparam("id")
-)
-_ITEM: Final = (
-    select(ITEMS.c.raw)
-    .join(NODES, NODES.c.id == ITEMS.c.node)
-    .where(ITEMS.c.lookup == bindparam("lookup"), NODES.c.used_at.is_not(None))
-    .order_by(ITEMS.c.node.desc(), ITEMS.c.position.desc())
-    .limit(1)
-)
-
-
-def _own_items(record: Saved) -> list[Item]:
-    """The items of the response itself, in order."""
-    own: list[ChainNode] = []
-    link: ChainNode | None = record.tip.segment
-    while link is not None and link is not record.input_from:
-        own.append(link)
-        link = link.parent
-    return [item for segment in reversed(own) for item in segment.items]
+            self._node = removed.node
+        self.erases = self._node is not None
+        return self._node

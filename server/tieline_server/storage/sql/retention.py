@@ -12,12 +12,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 from sqlalchemy import (
     Connection,
-    Insert,
     bindparam,
     exists,
     func,
@@ -25,13 +25,19 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tieline_server.storage.sql import chains
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import DatabaseError, Unavailable
-from tieline_server.storage.sql.schema import EVENTS, LEASES, NODES, RESPONSES, RUNNING
-from tieline_server.storage.sql.writer import Write, Writer
+from tieline_server.storage.sql.schema import (
+    EVENTS,
+    LEASES,
+    NODES,
+    RESPONSES,
+    RUNNING,
+    insert_new,
+)
+from tieline_server.storage.sql.writer import LINGER, Writer
 
 logger: Final = logging.getLogger("tieline.database")
 
@@ -114,10 +120,6 @@ _OLDEST: Final = (
     .order_by(NODES.c.used_at)
 )
 _EXPIRED: Final = _OLDEST.where(NODES.c.used_at < bindparam("used_before"))
-_NEW_CLAIM: Final[dict[str, Insert]] = {
-    "sqlite": sqlite.insert(LEASES).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(LEASES).on_conflict_do_nothing(),
-}
 _TAKE_CLAIM: Final = (
     update(LEASES)
     .where(
@@ -163,13 +165,12 @@ def excess(connection: Connection, bounds: Bounds, *, now: float, aged: bool) ->
     )
 
 
-class Sweep(Write):
+class Sweep:
     """Removes a few of what is past the bounds, if no other process does."""
 
     def __init__(
         self, holder: str, over: Excess, *, now: float, spared: Collection[int] = ()
     ) -> None:
-        super().__init__()
         self._spared = spared
         self._holder = holder
         self._over = over
@@ -243,28 +244,19 @@ def claim(connection: Connection, *, holder: str, now: float) -> bool:
     A claim that lies far ahead was made by a clock that was wrong, and counts for nothing.
     """
     row = {"name": "sweep", "holder": holder, "until": now + CLAIM}
-    new = _NEW_CLAIM[connection.dialect.name]
-    if chains.changed(connection.execute(new, row)) == 1:
+    if insert_new(connection, LEASES, row):
         return True
     taken = {"by": holder, "now": now, "wrong": now + 10 * CLAIM, "ends": now + CLAIM}
-    return chains.changed(connection.execute(_TAKE_CLAIM, taken)) == 1
+    return connection.execute(_TAKE_CLAIM, taken).rowcount == 1
 
 
-class Beat(Write):
+def beat(connection: Connection, running: Running, *, now: float) -> None:
     """Says of drafts that their writer lives, and of what they continue that it is in use."""
-
-    def __init__(self, running: Running, *, now: float) -> None:
-        super().__init__()
-        self._running = running
-        self._now = now
-
-    def write(self, connection: Connection) -> None:
-        """Timestamps them as seen."""
-        rows = [{"node": node, "now": self._now} for node in self._running.drafts]
-        if rows:
-            connection.execute(_BEAT, rows)
-        for node, owner in self._running.parents.items():
-            chains.touch(connection, node=node, owner=owner, now=self._now)
+    rows = [{"node": node, "now": now} for node in running.drafts]
+    if rows:
+        connection.execute(_BEAT, rows)
+    for node, owner in running.parents.items():
+        chains.touch(connection, node=node, owner=owner, now=now)
 
 
 class Retention:
@@ -341,9 +333,8 @@ class Retention:
         due = self._clock() - self._beat_at >= ROUND
         if due and (running.drafts or running.parents):
             self._beat_at = self._clock()
-            beat = Beat(running, now=self._now())
-            self._writer.leave(beat)
-            await beat.done
+            now = self._now()
+            await self._writer.make(partial(beat, running=running, now=now), within=LINGER)
         while not self._ending.is_set() and await self._sweep():
             self.owe()
         if self._clock() - self._tidied_at >= ROUND:
@@ -360,8 +351,7 @@ class Retention:
         while not self._ending.is_set() and not over.nothing:
             spared = self._running().parents
             sweep = Sweep(self._holder, over, now=self._now(), spared=spared)
-            self._writer.add(sweep)
-            await sweep.done
+            await self._writer.make(sweep.write)
             if not sweep.went:
                 break
             went, over = True, sweep.left

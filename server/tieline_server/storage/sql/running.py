@@ -1,26 +1,33 @@
-"""Rows of responses that have begun and not ended: that they run, their events, their claims.
+"""Rows of responses that run: what they are, their events, and how they end.
 
 A response is begun once and then is either finished, by the store that puts it, or forgotten, or
-failed by whoever finds that its process has died. The one that deletes its row in ``running``
-has decided which: the others find nothing to do.
+failed by another process that finds its own dead. The transaction that deletes its row in
+``running`` has decided which: the others find nothing to do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
-from sqlalchemy import Connection, Insert, bindparam, delete, exists, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from tieline import responses
 from tieline.codecs.json import decode_event
 from tieline.errors import TielineError
 from tieline.fold import Fold
 from tieline.responses import Response, Usage
-from tieline_server.storage.sql.schema import CLAIMS, EVENTS, PROCESSES, RESPONSES, RUNNING
+from tieline_server.storage.base import RunningResponse
+from tieline_server.storage.sql.schema import (
+    CLAIMS,
+    EVENTS,
+    PROCESSES,
+    RESPONSES,
+    RUNNING,
+    insert_new,
+)
 
 BLOB: Final = 64 * 1024
 """Bytes from which on events begin another row."""
@@ -41,10 +48,6 @@ _usage: Final = msgspec.json.Decoder(Usage)
 
 # Writing while it runs.
 
-_BEGIN: Final[Mapping[str, Insert]] = {
-    "sqlite": sqlite.insert(RUNNING).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(RUNNING).on_conflict_do_nothing(),
-}
 _DESCRIBE: Final = (
     update(RUNNING)
     .where(
@@ -73,9 +76,19 @@ _LOG: Final = insert(EVENTS).from_select(
 )
 
 
-def begin(connection: Connection, row: Mapping[str, Any]) -> None:
-    """A response runs; ``row`` has all columns of ``running``."""
-    connection.execute(_BEGIN[connection.dialect.name], row)
+def begin(connection: Connection, response: RunningResponse, *, process: str) -> None:
+    """A response runs in this process; it may be there already where this runs twice."""
+    row = {
+        "owner": response.owner,
+        "id": response.response.id,
+        "process": process,
+        "previous": response.response.previous_response_id,
+        "model": response.model,
+        "transport": response.transport,
+        "started_at": response.started_at,
+        "body": responses.encode(response.response),
+    }
+    insert_new(connection, RUNNING, row)
 
 
 def describe(
@@ -207,7 +220,7 @@ class Found(Struct, frozen=True, kw_only=True):
     """What it had used at its last event."""
     blobs: Sequence[bytes]
 
-    def response(self) -> Response:
+    def read(self) -> RunningResponse:
         """As it stands: how it began, and what its events made of it. It takes its time."""
         began = responses.decode(self.body)
         fold = Fold()
@@ -219,11 +232,18 @@ class Found(Struct, frozen=True, kw_only=True):
         # Where events were lost, the response was written instead.
         output = max((began.output, made.output), key=lambda items: sum(map(_length, items)))
         usage = Usage() if self.usage is None else _usage.decode(self.usage)
-        return replace(
+        response = replace(
             began,
             output=output,
             status=made.status if began.status == "queued" and made.status else began.status,
             usage=max(usage, began.usage or Usage(), key=lambda each: each.total_tokens),
+        )
+        return RunningResponse(
+            response=response,
+            owner=self.owner,
+            model=self.model,
+            transport=self.transport,
+            started_at=self.started_at,
         )
 
 
@@ -251,6 +271,21 @@ def next_of(connection: Connection, *, owner: str, response_id: str) -> int:
     """The number that the next event of a response would have."""
     last: Any = connection.execute(_LAST, {"owner": owner, "id": response_id}).first()
     return FIRST if last is None else int(last.next)
+
+
+_OF_PROCESS: Final = (
+    select(RUNNING.c.owner, RUNNING.c.id)
+    .where(RUNNING.c.process == bindparam("of"))
+    # Two that end the same ones take them in one order, or each would wait for the other.
+    .order_by(RUNNING.c.owner, RUNNING.c.id)
+)
+
+
+def find_of(connection: Connection, *, process: str, most: int) -> list[Found]:
+    """Some of the responses that a process runs."""
+    keys = connection.execute(_OF_PROCESS.limit(most), {"of": process}).all()
+    found = (find(connection, owner=owner, response_id=name) for owner, name in keys)
+    return [each for each in found if each is not None]
 
 
 def _length(raw: Raw) -> int:

@@ -1,4 +1,4 @@
-"""The tables.
+"""The tables, and the inserts that each database writes in its own way.
 
 A **node** is what one response added to its chain: its input, then its output. ``parent`` is the
 node before it, so that a chain is a path and forks share their parents. What a stored response
@@ -14,12 +14,15 @@ is in ``running`` until it is stored. Its ``events`` and ``claims`` go when the 
 All times are Unix seconds. Every row that holds content belongs to one owner.
 """
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Double,
     ForeignKey,
     Index,
@@ -29,6 +32,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
 NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 """SQLite counts up only in a column that is called INTEGER, and it has 64 bits there too."""
@@ -178,3 +182,39 @@ Index("running_process", RUNNING.c.process)
 Index("running_previous", RUNNING.c.owner, RUNNING.c.previous)
 Index("ledger_owner_ended_at", LEDGER.c.owner, LEDGER.c.ended_at)
 Index("ledger_ended_at", LEDGER.c.ended_at)
+
+
+Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+_Insert = sqlite.Insert | postgresql.Insert
+
+
+def insert_new(connection: Connection, table: Table, rows: Rows) -> int:
+    """Inserts rows, but for those whose key has one already; returns how many were inserted.
+
+    Where another transaction is about to insert the same key, it waits for that one's end.
+    """
+    return connection.execute(_insert_new(connection.dialect.name, table), rows).rowcount
+
+
+def insert_or_replace(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
+    """Inserts a row in place of the one that has its key."""
+    connection.execute(_insert_or_replace(connection.dialect.name, table), row)
+
+
+def _insert(dialect: str, table: Table) -> _Insert:
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+
+
+@cache
+def _insert_new(dialect: str, table: Table) -> _Insert:
+    return _insert(dialect, table).on_conflict_do_nothing()
+
+
+@cache
+def _insert_or_replace(dialect: str, table: Table) -> _Insert:
+    statement = _insert(dialect, table)
+    rest = {
+        column.name: statement.excluded[column.name] for column in table.c if not column.primary_key
+    }
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=rest)

@@ -33,7 +33,7 @@ from sqlalchemy.pool import QueuePool
 from tieline_server.config import MIB, ConfigError
 from tieline_server.storage.sql.database import PATIENCE, READERS
 from tieline_server.storage.sql.errors import Away, Busy, Damaged, DatabaseError, translated
-from tieline_server.storage.sql.migrate import migrate
+from tieline_server.storage.sql.migrations import migrate
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, func, select
+import msgspec
+from sqlalchemy import Connection, Select, bindparam, delete, func, select
 
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import Question, Sum
-from tieline_server.storage.sql import usage_rows as bookings
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import DatabaseError, Unavailable
-from tieline_server.storage.sql.schema import LEDGER
+from tieline_server.storage.sql.schema import LEDGER, insert_new, insert_or_replace
 from tieline_server.storage.sql.writer import Write, Writer
 
 logger: Final = logging.getLogger("tieline.ledger")
@@ -31,6 +31,44 @@ GROUP: Final = 500
 
 RETRY: Final = 1.0
 """Seconds after which rows that could not be written are tried again."""
+
+SECONDS_OF_DAY: Final = 86_400
+
+
+# Rows.
+
+_REMOVE: Final = delete(LEDGER).where(LEDGER.c.response_id == bindparam("response"))
+
+
+def row_of(booking: Booking) -> dict[str, Any]:
+    """A booking as a row."""
+    row = msgspec.structs.asdict(booking)
+    row["phases"] = msgspec.json.encode(booking.phases).decode()
+    row["day"] = int(booking.ended_at // SECONDS_OF_DAY)
+    return row
+
+
+def replace(connection: Connection, booking: Booking) -> None:
+    """Writes a row in place of an earlier one of the same response."""
+    insert_or_replace(connection, LEDGER, row_of(booking))
+
+
+def add(connection: Connection, bookings: Sequence[Booking]) -> None:
+    """Writes rows; a response that has one keeps it."""
+    insert_new(connection, LEDGER, [row_of(booking) for booking in bookings])
+
+
+def claim(connection: Connection, booking: Booking) -> bool:
+    """Writes a row unless its response has one, once that is certain; whether it was written."""
+    return insert_new(connection, LEDGER, row_of(booking)) == 1
+
+
+def remove(connection: Connection, response_id: str) -> None:
+    """Removes a row that was written in the same transaction."""
+    connection.execute(_REMOVE, {"response": response_id})
+
+
+# The ledger.
 
 
 class SqlLedger:
@@ -124,13 +162,14 @@ class SqlLedger:
             self._empty.set()
 
 
-class AddRows(Write):
+class AddRows(Write[None]):
     """Writes rows that wait, the oldest first, and takes them out once they are durable."""
 
     def __init__(
         self, waiting: dict[str, Booking], *, taken: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__()
+        # All in one statement.
+        super().__init__(lambda connection: add(connection, self._rows))
         self._waiting = waiting
         self._taken = taken
         self._rows: list[Booking] = []
@@ -140,12 +179,9 @@ class AddRows(Write):
         self._taken()
         self._rows = list(islice(self._waiting.values(), GROUP))
         if not self._rows:
+            self._made = None
             self.settle(None)
         return bool(self._rows)
-
-    def write(self, connection: Connection) -> None:
-        """All in one statement."""
-        bookings.add(connection, self._rows)
 
     def settle(self, error: Exception | None) -> None:
         """What is durable waits no longer."""
@@ -186,4 +222,4 @@ def _sum(group: str | int, *numbers: Any) -> Sum:
 
 
 def _date(day: int) -> str:
-    return datetime.fromtimestamp(day * bookings.SECONDS_OF_DAY, UTC).date().isoformat()
+    return datetime.fromtimestamp(day * SECONDS_OF_DAY, UTC).date().isoformat()

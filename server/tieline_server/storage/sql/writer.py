@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
@@ -25,6 +25,8 @@ from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import Away, Busy, Conflict, DatabaseError, Unavailable
 
 logger: Final = logging.getLogger("tieline.database")
+
+T = TypeVar("T")
 
 MOST: Final = 256
 """Changes in one transaction."""
@@ -80,6 +82,19 @@ class Writer:
         """Takes a change that somebody waits for, or that makes room."""
         self._queue.append(change)
         self._wanted.set()
+
+    async def make(self, work: Callable[[Connection], T], *, within: float | None = None) -> T:
+        """Makes a change and waits for it: at once, or in company ``within`` so many seconds.
+
+        Returns what the work came to. It runs again, from its start, where a transaction had to
+        be undone.
+        """
+        change = Write(work)
+        if within is None:
+            self.add(change)
+        else:
+            self.leave(change, within=within)
+        return await change.done
 
     def leave(self, change: Change, *, within: float = LINGER) -> None:
         """Takes a change that nobody waits for; its transaction begins within so many seconds."""
@@ -197,23 +212,61 @@ class Writer:
             logger.warning("database.erase failed", extra={"reason": str(error)})
 
 
-class Write:
-    """A change that is awaited: ``done`` is set when it is durable, or fails as it did."""
+class Write(Generic[T]):
+    """A change that is awaited: ``done`` is what it came to once that is durable, or its error."""
 
-    erases = False
-
-    def __init__(self) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, work: Callable[[Connection], T]) -> None:
+        self._work = work
+        self._made: T
+        self.erases = False
+        self.done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def take(self) -> bool:
         """There is always something."""
         return True
+
+    def write(self, connection: Connection) -> None:
+        """Does the work; what counts is what it came to the last time."""
+        self._made = self._work(connection)
 
     def settle(self, error: Exception | None) -> None:
         """Tells who waits; they may have gone."""
         if self.done.done():
             return
         if error is None:
-            self.done.set_result(None)
+            self.done.set_result(self._made)
         else:
             self.done.set_exception(error)
+
+
+class Gathered(Generic[T]):
+    """A change that nobody waits for, of all that has gathered when its transaction begins.
+
+    ``take`` hands that over; where it is nothing, nothing is written.
+    """
+
+    erases = False
+
+    def __init__(
+        self,
+        take: Callable[[], T],
+        write: Callable[[Connection, T], None],
+        settle: Callable[[T, Exception | None], None] = lambda taken, error: None,
+    ) -> None:
+        self._take = take
+        self._write = write
+        self._settle = settle
+        self._taken: T
+
+    def take(self) -> bool:
+        """All that came until now."""
+        self._taken = self._take()
+        return bool(self._taken)
+
+    def write(self, connection: Connection) -> None:
+        """Writes what was taken."""
+        self._write(connection, self._taken)
+
+    def settle(self, error: Exception | None) -> None:
+        """Tells whether what was taken is durable."""
+        self._settle(self._taken, error)

@@ -526,8 +526,8 @@ def test_the_response_itself_is_written_once_and_its_events_make_it_what_it_is(
         # Without events to say it, an entry is written with the response.
         more = entry("resp_1", 30, 0)
         used = Usage.of(input=10, cached=0, output=31, reasoning=0)
-        said_now = replace(more.begun, response=replace(more.begun.response, usage=used))
-        one.journal.log(replace(more, begun=said_now))
+        said_now = replace(more.standing, response=replace(more.standing.response, usage=used))
+        one.journal.log(replace(more, standing=said_now))
         await one.opened.flush()
         found = await two.journal.running("ann", "resp_1")
         assert found is not None
@@ -637,3 +637,25 @@ def test_a_key_whose_claim_was_given_up_is_free_at_once_though_its_commit_went_t
         assert await one.opened.journal.claim(again) == again
 
     run(address, scenario)
+
+
+async def test_a_sweep_removes_what_is_over_and_no_process_that_has_something_to_lose(
+    address: str,
+) -> None:
+    clocks = Clocks()
+    async with process(address, "used", clocks=clocks) as used:
+        async with process(address, "old", clocks=clocks) as old:
+            await old.journal.begin(begun("resp_old"))
+            old.journal.end("ann", "resp_old")
+            await old.opened.flush()
+        await used.journal.begin(begun("resp_1"))
+        clocks.pass_(sql.DAY)
+        async with process(address, "new", clocks=clocks) as new:
+            await new.journal.claim(claim("resp_2"))
+            new.journal.expire(claim("resp_2"), at=clocks.wall + 10)
+            await new.opened.flush()
+            await new.journal.look()
+            assert await rows(new, "claims") == [1]
+            clocks.pass_(20)
+            await new.journal.look()
+            assert await rows(new, "claims") == [0]

@@ -1,17 +1,20 @@
 """A response whose process died: failed and booked by one, and by one only."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from msgspec import Raw
 from sqlalchemy import Connection, create_engine, select
 
+from tests.support.database import made, rows
+from tests.support.journal_contract import begun, claim
 from tests.support.ledger_contract import booking
 from tieline import responses
 from tieline.responses import IncompleteDetails, Response, Usage
-from tieline_server.storage.sql import orphans
-from tieline_server.storage.sql import running as begun
-from tieline_server.storage.sql import usage_rows as bookings
+from tieline_server.storage.base import RunningResponse
+from tieline_server.storage.sql import claims, orphans, processes, running, usage
+from tieline_server.storage.sql.processes import Others
 from tieline_server.storage.sql.schema import ITEMS, LEDGER, METADATA, RESPONSES, RUNNING
 
 
@@ -29,17 +32,10 @@ def begin(connection: Connection) -> Response:
     response = Response(
         id="resp_1", status="in_progress", usage=used, incomplete_details=IncompleteDetails()
     )
-    row = {
-        "owner": "ann",
-        "id": "resp_1",
-        "process": "one",
-        "previous": None,
-        "model": "m",
-        "transport": "test",
-        "started_at": 1.0,
-        "body": responses.encode(response),
-    }
-    begun.begin(connection, row)
+    standing = RunningResponse(
+        response=response, owner="ann", model="m", transport="test", started_at=1.0
+    )
+    running.begin(connection, standing, process="one")
     return response
 
 
@@ -48,11 +44,11 @@ def fail(connection: Connection, response: Response, process: str = "one") -> bo
 
 
 def test_it_is_stored_as_failed_with_what_it_used(connection: Connection) -> None:
-    running = begin(connection)
-    assert fail(connection, running)
+    response = begin(connection)
+    assert fail(connection, response)
     body, terminal = connection.execute(select(RESPONSES.c.body, RESPONSES.c.terminal)).one()
     found = responses.decode(body)
-    assert (found.status, found.usage, terminal) == ("failed", running.usage, 0)
+    assert (found.status, found.usage, terminal) == ("failed", response.usage, 0)
     assert found.error is not None
     assert found.error.code == orphans.CODE
     assert (found.incomplete_details, found.completed_at) == (None, None)
@@ -60,10 +56,10 @@ def test_it_is_stored_as_failed_with_what_it_used(connection: Connection) -> Non
 
 
 def test_it_is_booked_once_whoever_comes(connection: Connection) -> None:
-    running = begin(connection)
-    assert not fail(connection, running, process="two")
-    assert fail(connection, running)
-    assert not fail(connection, running)
+    response = begin(connection)
+    assert not fail(connection, response, process="two")
+    assert fail(connection, response)
+    assert not fail(connection, response)
     (row,) = connection.execute(select(LEDGER)).all()
     assert (row.outcome, row.error_code, row.stored) == ("failed", "server_error", True)
     counts = (row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
@@ -72,9 +68,9 @@ def test_it_is_booked_once_whoever_comes(connection: Connection) -> None:
 
 
 def test_what_its_process_had_booked_itself_stays(connection: Connection) -> None:
-    running = begin(connection)
-    bookings.add(connection, [booking("resp_1", outcome="failed", output_tokens=7)])
-    assert fail(connection, running)
+    response = begin(connection)
+    usage.add(connection, [booking("resp_1", outcome="failed", output_tokens=7)])
+    assert fail(connection, response)
     assert connection.execute(select(LEDGER.c.output_tokens)).scalars().all() == [7]
 
 
@@ -96,3 +92,23 @@ def test_output_that_was_cut_to_what_is_no_item_is_no_hindrance(connection: Conn
     body = connection.execute(select(RESPONSES.c.body)).scalar_one()
     assert list(map(bytes, responses.decode(body).output)) == list(map(bytes, output))
     assert connection.execute(select(ITEMS.c.raw)).scalars().all() == [bytes(output[2])]
+
+
+async def test_who_lives_loses_nothing_and_who_goes_loses_all_of_his(address: str) -> None:
+    for name in ("one", "two"):
+        mine = claim(f"resp_{name}", key=name.encode())
+        others = Others(name, lambda process: True)
+        await made(
+            address,
+            partial(processes.beat, process=name, now=9.0),
+            partial(running.begin, response=begun(f"resp_{name}"), process=name),
+        )
+        await made(address, partial(claims.take, claim=mine, others=others, now=9.0))
+    remains = [begun("resp_one"), begun("resp_two")]
+    end = partial(orphans.end, remains=remains, process="one", now=9.0, last=True)
+    await made(address, partial(end, others=Others("three", lambda process: True)))
+    assert len(await rows(address, "SELECT * FROM running")) == 2
+    await made(address, partial(end, others=Others("one", lambda process: True)))
+    for table, column in (("running", "process"), ("claims", "process"), ("processes", "id")):
+        assert await rows(address, f"SELECT {column} FROM {table}") == [("two",)]
+    assert await rows(address, "SELECT id FROM responses") == [("resp_one",)]

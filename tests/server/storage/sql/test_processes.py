@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.database import made, rows
 from tieline_server.storage.sql import processes as processes
 from tieline_server.storage.sql.processes import BEAT, DEAD, SLEPT, Others, Watch, identity, lives
 
@@ -130,3 +132,21 @@ def test_what_can_be_told_at_once_needs_no_beats_and_nobody_calls_himself_dead()
         others.watch.look(dict.fromkeys(("one", "two", "three", "four"), 1.0), float(at))
     judged = {name: others.dead(name, 1.0) for name in ("one", "two", "three", "four")}
     assert judged == {"one": False, "two": False, "three": True, "four": True}
+
+
+async def test_a_beat_takes_the_place_of_the_last_one(address: str) -> None:
+    beats = (("one", 1.0), ("one", 2.0), ("two", 3.0))
+    await made(address, *(partial(processes.beat, process=name, now=at) for name, at in beats))
+    found = await rows(address, "SELECT id, seen_at FROM processes ORDER BY id")
+    assert found == [("one", 2.0), ("two", 3.0)]
+
+
+@pytest.mark.parametrize("dead", [True, False])
+async def test_a_process_is_dead_by_the_beat_that_a_transaction_sees(
+    address: str, dead: bool
+) -> None:
+    others = Others("two", lambda process: None)
+    for at in (0.0, 5.0, 10.0, 15.0):
+        others.watch.look({"one": 1.0}, at)
+    await made(address, partial(processes.beat, process="one", now=1.0 if dead else 2.0))
+    assert await made(address, partial(processes.is_dead, others=others, process="one")) == [dead]

@@ -29,6 +29,7 @@ from tieline_server.storage.sql import responses as sql
 from tieline_server.storage.sql.database import READERS
 from tieline_server.storage.sql.errors import Away, DatabaseError, Unavailable
 from tieline_server.storage.sql.responses import LONG as LONG_CHAIN
+from tieline_server.storage.sql.responses import Chain, RecentChains
 from tieline_server.storage.sql.retention import ROUND
 
 
@@ -470,3 +471,43 @@ def test_what_is_doubtful_and_cannot_be_withdrawn_before_the_end_is_said(
     run(address, scenario)
     said = [record for record in caplog.records if record.name == "tieline.store"]
     assert [record.getMessage() for record in said] == ["store.responses doubtful"]
+
+
+def recent_chain(record: Saved) -> Chain:
+    return Chain(record.tip.segment, record.input_from)
+
+
+def size_of(record: Saved) -> int:
+    return sum(len(item.raw) for item in record.tip.segment.items_of_chain())
+
+
+def test_past_the_count_the_chain_that_was_not_used_for_longest_goes() -> None:
+    recent = RecentChains(most=2)
+    for number in range(2):
+        recent.add(number, recent_chain(saved(f"resp_{number}")))
+    assert recent.find(0) is not None
+    recent.add(2, recent_chain(saved("resp_2")))
+    assert [recent.find(number) is not None for number in range(3)] == [True, False, True]
+
+
+def test_past_the_bytes_chains_go_and_one_that_is_too_big_is_not_held_at_all() -> None:
+    small = saved("resp_small")
+    recent = RecentChains(max_bytes=2 * size_of(small))
+    for number in range(3):
+        recent.add(number, recent_chain(saved("resp_small")))
+    assert len(recent) == 2
+    recent.add(3, recent_chain(saved("resp_big", text="x" * 10_000)))
+    assert len(recent) == 0
+    assert recent.size == 0
+
+
+def test_a_node_that_is_added_again_counts_once_and_one_that_is_unknown_is_not_there() -> None:
+    record = saved("resp_1")
+    recent = RecentChains()
+    for _ in range(3):
+        recent.add(1, recent_chain(record))
+    assert recent.size == size_of(record)
+    assert recent.find(2) is None
+    recent.drop(2)
+    recent.drop(1)
+    assert recent.size == 0

@@ -1,6 +1,7 @@
 """Rows of responses that run: one process writes them, a log has no gap, one end is the end."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,11 +9,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 from sqlalchemy import Connection, create_engine, func, select
 
-from tieline import events, responses
+from tests.support.database import made, rows
+from tests.support.journal_contract import begun
+from tieline import events
 from tieline.codecs.json import encode
 from tieline.responses import Response, Usage
-from tieline_server.storage.sql import running as begun
-from tieline_server.storage.sql.schema import CLAIMS, EVENTS, METADATA, RUNNING
+from tieline_server.storage.base import RunningResponse
+from tieline_server.storage.sql import running
+from tieline_server.storage.sql.schema import CLAIMS, EVENTS, METADATA
 
 MINE: dict[str, Any] = {"owner": "ann", "response_id": "resp_1", "process": "one"}
 WHOSE: dict[str, Any] = {"owner": "ann", "response_id": "resp_1"}
@@ -28,26 +32,23 @@ def connection() -> Iterator[Connection]:
 
 
 def begin(connection: Connection, response: Response | None = None) -> None:
-    row = {
-        "owner": "ann",
-        "id": "resp_1",
-        "process": "one",
-        "previous": None,
-        "model": "m",
-        "transport": "test",
-        "started_at": 1.0,
-        "body": b"{}" if response is None else responses.encode(response),
-    }
-    begun.begin(connection, row)
+    standing = RunningResponse(
+        response=response or Response(id="resp_1"),
+        owner="ann",
+        model="m",
+        transport="test",
+        started_at=1.0,
+    )
+    running.begin(connection, standing, process="one")
 
 
 def log(connection: Connection, first: int, *made: bytes, **changes: Any) -> bool:
     usage = Usage.of(input=1, cached=0, output=first + len(made), reasoning=0)
-    return begun.log(connection, made, **(MINE | changes), first=first, usage=usage)
+    return running.log(connection, made, **(MINE | changes), first=first, usage=usage)
 
 
 def read(connection: Connection, *, after: int = -1, most: int = 99) -> list[bytes] | None:
-    return begun.events(connection, **WHOSE, after=after, most=most)
+    return running.events(connection, **WHOSE, after=after, most=most)
 
 
 def count(connection: Connection, table: Any) -> int:
@@ -68,10 +69,10 @@ def test_a_log_grows_at_its_end_alone(connection: Connection) -> None:
 def test_only_the_process_that_began_a_response_writes_of_it(connection: Connection) -> None:
     begin(connection)
     assert not log(connection, 0, b"0", process="two")
-    begun.describe(
+    running.describe(
         connection, **(MINE | {"process": "two"}), response=Response(id="resp_1", status="x")
     )
-    assert connection.execute(select(RUNNING.c.body)).scalar_one() == b"{}"
+    assert found(connection).status != "x"
     assert not log(connection, 0, b"0", owner="bob")
     assert not log(connection, 0, b"0", response_id="resp_2")
     assert read(connection) == []
@@ -79,34 +80,34 @@ def test_only_the_process_that_began_a_response_writes_of_it(connection: Connect
 
 def test_large_events_are_in_rows_of_their_own(connection: Connection) -> None:
     begin(connection)
-    made = [bytes([65 + number]) * (begun.BLOB // 2) for number in range(5)]
+    made = [bytes([65 + number]) * (running.BLOB // 2) for number in range(5)]
     assert log(connection, 0, *made)
     assert count(connection, EVENTS) == 3
     assert read(connection) == made
-    assert begun.next_of(connection, **WHOSE) == 5
+    assert running.next_of(connection, **WHOSE) == 5
 
 
 def test_what_one_question_reads_is_bounded(connection: Connection) -> None:
     begin(connection)
-    for number in range(begun.ROWS + 5):
+    for number in range(running.ROWS + 5):
         assert log(connection, number, b"x")
-    assert len(read(connection) or ()) == begun.ROWS
-    assert len(read(connection, after=begun.ROWS - 1) or ()) == 5
+    assert len(read(connection) or ()) == running.ROWS
+    assert len(read(connection, after=running.ROWS - 1) or ()) == 5
 
 
 def found(connection: Connection) -> Response:
-    there = begun.find(connection, **WHOSE)
+    there = running.find(connection, **WHOSE)
     assert there is not None
-    return there.response()
+    return there.read().response
 
 
 def test_a_response_stands_as_its_events_say(connection: Connection) -> None:
     began = Response(id="resp_1", status="queued", model="m", tools=Raw(b'[ {"type":"x"} ]'))
     begin(connection, began)
     assert found(connection) == replace(began, usage=Usage())
-    running = replace(began, status="in_progress")
+    in_progress = replace(began, status="in_progress")
     made = [
-        events.ResponseInProgress(sequence_number=0, response=running),
+        events.ResponseInProgress(sequence_number=0, response=in_progress),
         events.OutputItemAdded(
             sequence_number=1, output_index=0, item=Raw(b'{"type":"message","id":"msg_1"}')
         ),
@@ -138,23 +139,47 @@ def test_a_response_whose_events_were_lost_stands_as_it_was_written(
     whole = Response(
         id="resp_1", status="in_progress", output=[Raw(b'{"type":"message"}')], usage=more
     )
-    begun.describe(connection, **MINE, response=whole)
+    running.describe(connection, **MINE, response=whole)
     assert found(connection) == whole
 
 
 def test_what_was_never_begun_is_not_found(connection: Connection) -> None:
-    assert begun.find(connection, **WHOSE) is None
-    assert begun.next_of(connection, **WHOSE) == 0
+    assert running.find(connection, **WHOSE) is None
+    assert running.next_of(connection, **WHOSE) == 0
 
 
 def test_a_response_ends_once(connection: Connection) -> None:
     begin(connection)
     log(connection, 0, b"0")
-    assert begun.finish(connection, **WHOSE)
-    assert not begun.finish(connection, **WHOSE)
-    begun.end(connection, **WHOSE)
+    assert running.finish(connection, **WHOSE)
+    assert not running.finish(connection, **WHOSE)
+    running.end(connection, **WHOSE)
     assert count(connection, EVENTS) == 1, "it was stored, and its events with it"
-    assert begun.size_of(connection, **WHOSE) > 0
-    begun.forget(connection, **WHOSE)
+    assert running.size_of(connection, **WHOSE) > 0
+    running.forget(connection, **WHOSE)
     assert (count(connection, EVENTS), count(connection, CLAIMS)) == (0, 0)
-    assert begun.size_of(connection, **WHOSE) == 0
+    assert running.size_of(connection, **WHOSE) == 0
+
+
+async def test_a_begin_that_runs_twice_begins_once(address: str) -> None:
+    begin = partial(running.begin, response=begun("resp_1", after="resp_0"), process="one")
+    await made(address, begin, begin)
+    columns = "owner, id, process, previous, model, transport"
+    (row,) = await rows(address, f"SELECT {columns} FROM running")
+    assert row == ("ann", "resp_1", "one", "resp_0", "m", "test")
+
+
+async def test_of_a_response_that_another_process_runs_nothing_is_logged(address: str) -> None:
+    await made(address, partial(running.begin, response=begun("resp_1"), process="two"))
+    log = partial(running.log, made=[b"0"], **MINE, first=0, usage=Usage())
+    assert await made(address, log) == [False]
+    assert await rows(address, "SELECT * FROM events") == []
+
+
+async def test_the_events_of_a_run_are_read_as_they_were_written(address: str) -> None:
+    await made(address, partial(running.begin, response=begun("resp_1"), process="one"))
+    written = [b'{"a": 1}', b"", b"\xff\n"]
+    log = partial(running.log, made=written, **MINE, first=0, usage=Usage())
+    assert await made(address, log) == [True]
+    read = partial(running.events, owner="ann", response_id="resp_1", after=-1, most=9)
+    assert await made(address, read) == [written]

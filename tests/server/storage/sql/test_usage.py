@@ -1,20 +1,22 @@
 """The ledger in a database: it answers as the one in memory does, and every row is there once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count, product
 from time import monotonic
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, create_engine, func, select
 
 from tests.support.database import Durable, durable
+from tests.support.ledger_contract import booking
 from tests.support.store_contract import booked, put, saved
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import By, Question
 from tieline_server.storage.memory import MemoryLedger
-from tieline_server.storage.sql.schema import LEDGER
+from tieline_server.storage.sql import usage
+from tieline_server.storage.sql.schema import LEDGER, METADATA
 from tieline_server.storage.sql.usage import GROUP
 from tieline_server.storage.sql.writer import Write
 
@@ -150,11 +152,11 @@ def test_rows_that_come_close_together_leave_together(address: str) -> None:
     run(address, scenario)
 
 
-class Look(Write):
+class Look(Write[None]):
     """Counts the rows of the ledger inside its transaction; ``first`` runs as that begins."""
 
     def __init__(self, first: Callable[[], object] = lambda: None) -> None:
-        super().__init__()
+        super().__init__(self.count)
         self.first = first
         self.rows = -1
 
@@ -162,7 +164,7 @@ class Look(Write):
         self.first()
         return True
 
-    def write(self, connection: Connection) -> None:
+    def count(self, connection: Connection) -> None:
         self.rows = connection.execute(select(func.count()).select_from(LEDGER)).scalar_one()
 
 
@@ -229,3 +231,36 @@ def test_closing_writes_what_waits(address: str) -> None:
 
     run(address, first)
     run(address, then)
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+def there(connection: Connection) -> list[tuple[str, str, int]]:
+    columns = (LEDGER.c.response_id, LEDGER.c.outcome, LEDGER.c.output_tokens)
+    return [(row[0], row[1], row[2]) for row in connection.execute(select(*columns))]
+
+
+def test_a_row_that_is_added_twice_stays_as_it_was(connection: Connection) -> None:
+    usage.add(connection, [booking("r1", output_tokens=1), booking("r2", output_tokens=2)])
+    usage.add(connection, [booking("r1", output_tokens=9, outcome="failed")])
+    assert there(connection) == [("r1", "completed", 1), ("r2", "completed", 2)]
+
+
+def test_the_row_of_a_stored_response_replaces_what_was_added(connection: Connection) -> None:
+    usage.add(connection, [booking("r1", outcome="disconnected", output_tokens=1)])
+    usage.replace(connection, booking("r1", output_tokens=3))
+    usage.replace(connection, booking("r1", output_tokens=4))
+    usage.add(connection, [booking("r1", output_tokens=9)])
+    assert there(connection) == [("r1", "completed", 4)]
+
+
+@pytest.mark.parametrize(("ended_at", "day"), [(0.0, 0), (86_399.9, 0), (86_400.0, 1)])
+def test_the_day_is_that_of_the_end_in_utc(ended_at: float, day: int) -> None:
+    assert usage.row_of(booking("r1", ended_at=ended_at))["day"] == day

@@ -15,18 +15,18 @@ from tieline_server.storage.sql import connect
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import Conflict, DatabaseError
 from tieline_server.storage.sql.schema import LEASES
-from tieline_server.storage.sql.writer import LINGER, MOST, Write, Writer
+from tieline_server.storage.sql.writer import LINGER, MOST, Gathered, Write, Writer
 
 
-class Note(Write):
+class Note(Write[None]):
     """Writes a row; ``first`` runs before it, on the writer's thread."""
 
     def __init__(self, name: str, *, first: Callable[[], object] = lambda: None) -> None:
-        super().__init__()
+        super().__init__(self.insert)
         self.name = name
         self.first = first
 
-    def write(self, connection: Connection) -> None:
+    def insert(self, connection: Connection) -> None:
         self.first()
         connection.execute(insert(LEASES), {"name": self.name, "holder": "test", "until": 0.0})
 
@@ -308,3 +308,22 @@ def test_an_error_of_a_change_is_one_of_ours_and_quotes_nothing(tmp_path: Path) 
         assert caught.value.__suppress_context__
 
     run(tmp_path, scenario)
+
+
+def test_changes_that_gather_take_what_is_there_when_their_time_comes() -> None:
+    gathered: list[str] = []
+    settled: list[object] = []
+    change = Gathered(
+        lambda: tuple(gathered),
+        lambda connection, taken: None,
+        lambda taken, error: settled.append((taken, error)),
+    )
+    assert not change.take()
+    gathered.append("one")
+    assert change.take()
+    gathered.append("two")
+    change.settle(None)
+    error = KeyError()
+    assert change.take()
+    change.settle(error)
+    assert settled == [(("one",), None), (("one", "two"), error)]

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from tieline_server.storage.sql.migrate import VERSION_TABLE
+from tieline_server.storage.sql.migrations import VERSION_TABLE
 from tieline_server.storage.sql.schema import METADATA
 
 

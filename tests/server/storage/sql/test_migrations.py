@@ -15,7 +15,7 @@ from tests.support.database import durable
 from tests.support.store_contract import put, saved, texts
 from tieline_server.config import ConfigError
 from tieline_server.storage.sql import connect
-from tieline_server.storage.sql import migrate as migrating
+from tieline_server.storage.sql import migrations as migrating
 from tieline_server.storage.sql.schema import METADATA
 
 
