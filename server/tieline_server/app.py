@@ -24,10 +24,9 @@ from tieline.ids import IdSource
 from tieline_server import engines, garbage_collection, guards, telemetry
 from tieline_server.config import Config, ConfigError, flag
 from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
+from tieline_server.core.limits import Limits, Share
 from tieline_server.core.profile import PROFILES
 from tieline_server.core.replay_log import ReplayLogs
-from tieline_server.core.share import Share
 from tieline_server.homes import Home
 from tieline_server.keys import Keys, Refusals
 from tieline_server.metrics import Numbers

@@ -11,7 +11,7 @@ from msgspec import structs
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, context, output, response, said
 from tests.support.signal import Signal
-from tieline_server.core.share import Share
+from tieline_server.core.limits import Share
 from tieline_server.keys import Keys
 
 SCRIPT: Json = {

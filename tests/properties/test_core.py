@@ -47,8 +47,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
-from tieline_server.core.limits import Limits
-from tieline_server.core.share import NO_BOUND, Share
+from tieline_server.core.limits import NO_BOUND, Limits, Share
 from tieline_server.core.tables import (
     CONNECTIONS,
     LANES,

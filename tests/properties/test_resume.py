@@ -28,9 +28,8 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.history import ChainHead
 from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
+from tieline_server.core.limits import Limits, Share
 from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
-from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
 from tieline_server.core.values import TurnRecord
 

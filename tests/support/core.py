@@ -23,9 +23,8 @@ from tieline_server.core import effects, steering
 from tieline_server.core.connection import Connection
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.history import ChainNode, Saved
-from tieline_server.core.limits import Limits, size_of
+from tieline_server.core.limits import Limits, Share, size_of
 from tieline_server.core.profile import OPENAI, Profile
-from tieline_server.core.share import Share
 from tieline_server.core.turn import Turn
 from tieline_server.core.turn_holdings import WAITING
 from tieline_server.core.values import Principal, Resolved, TurnRecord

@@ -35,14 +35,13 @@ from tieline_server.core.history import ChainHead, Saved
 from tieline_server.core.holdings import Budget, LatestResponses
 from tieline_server.core.lane import Lane
 from tieline_server.core.lanes import Lanes
-from tieline_server.core.limits import Admission, Limits
+from tieline_server.core.limits import Admission, Limits, Share
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.pending_steers import PendingSteers
 from tieline_server.core.profile import OPENAI, Profile, session_started, unsupported
 from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import SettingsCache
-from tieline_server.core.share import Share
 from tieline_server.core.tables import CONNECTIONS, INPUTS, ConnectionInput, ConnectionState
 from tieline_server.core.turn import Reading, Turn
 from tieline_server.core.turn_machine import TurnMachine
@@ -239,9 +238,7 @@ class Connection:
 
     def turn(self, own_id: TurnId) -> Turn | None:
         """The turn that an effect names: it has its lane, or is about to leave."""
-        heads = (lane.current for lane in self._lanes)
-        found = (turn for turn in heads if turn is not None and turn.own_id == own_id)
-        return next(found, None) or self._leaving.get(own_id)
+        return self._lanes.current(own_id) or self._leaving.get(own_id)
 
     def let_leave(self, own_id: TurnId) -> Turn:
         """Takes a turn that outlives this connection."""
@@ -389,7 +386,7 @@ class Connection:
             items = steering.read(steer)
             if turn is None:
                 raise steering.no_target(steer, latest=self.memory)
-            steering.admit(turn, most=self.limits.steers)
+            turn.steers.admit(turn.resolved, turn.settings, most=self.limits.steers)
             self._succession.admit(turn, items, self._lanes.turns())
         except ApiError as refusal:
             named = steer.stream_id if steer.stream_id in self._lanes else None

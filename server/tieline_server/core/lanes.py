@@ -5,6 +5,7 @@ from typing import Final
 
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Resume
+from tieline_server.core.effects import TurnId
 from tieline_server.core.lane import Lane
 from tieline_server.core.limits import Admission, admit_waiting, size_of
 from tieline_server.core.profile import Profile, unsupported
@@ -113,6 +114,13 @@ class Lanes:
     def turns(self) -> Iterator[Turn]:
         """Those that run and those that wait, of all lanes."""
         return (turn for lane in self._by_name.values() for turn in lane.turns())
+
+    def current(self, own_id: TurnId) -> Turn | None:
+        """The turn of this own id that has its lane now."""
+        for lane in self._by_name.values():
+            if lane.current is not None and lane.current.own_id == own_id:
+                return lane.current
+        return None
 
     def turn(self, response_id: str) -> Turn | None:
         """The turn of a response; where that runs elsewhere, one that reads it here."""

@@ -6,7 +6,7 @@ the create (or, in append shape, the append) that answers them, and joins it onc
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -17,11 +17,10 @@ from tieline.items import CALL_KINDS, FunctionCall, Item, Message
 from tieline.requests import Steer
 from tieline_server.core.holdings import LatestResponses
 from tieline_server.core.input_items import read_input
+from tieline_server.core.limits import Share
 from tieline_server.core.outbox import Outbox
-from tieline_server.core.share import Share
-
-if TYPE_CHECKING:
-    from tieline_server.core.turn import Turn
+from tieline_server.core.settings import Settings
+from tieline_server.core.values import Resolved
 
 MESSAGE: Final = 256
 """Bytes, about, that a message takes beside its JSON."""
@@ -78,24 +77,6 @@ def no_target(steer: Steer, *, latest: LatestResponses) -> ApiError:
     return ApiError.of("response_not_found", f"Response with id '{named[:128]}' not found.")
 
 
-def admit(turn: "Turn", *, most: int) -> None:
-    """Refuses a steer that this turn cannot take; raises :class:`ApiError` 400 or 429."""
-    if turn.resolved is not None and not turn.resolved.steering:
-        raise ApiError.of(
-            "steering_not_supported",
-            f"The model '{turn.resolved.model}' does not support steering.",
-        )
-    if turn.settings is not None and turn.settings.compaction is not None:
-        raise ApiError.of(
-            "steering_not_supported", "A response with automatic compaction cannot be steered."
-        )
-    if len(turn.steers) >= most:
-        raise ApiError.of(
-            "too_many_pending_steers",
-            f"Response '{turn.id}' already has {len(turn.steers)} pending steers.",
-        )
-
-
 class Steers:
     """The steers that one response has accepted and not yet used; ``queued`` counts them."""
 
@@ -115,6 +96,24 @@ class Steers:
     def size(self) -> int:
         """Bytes, about, of all their messages."""
         return sum(size(own) for _, own in self._accepted)
+
+    def admit(self, resolved: Resolved | None, settings: Settings | None, *, most: int) -> None:
+        """Refuses one more that the response cannot take; raises :class:`ApiError` 400 or 429."""
+        if resolved is not None and not resolved.steering:
+            raise ApiError.of(
+                "steering_not_supported",
+                f"The model '{resolved.model}' does not support steering.",
+            )
+        if settings is not None and settings.compaction is not None:
+            raise ApiError.of(
+                "steering_not_supported",
+                "A response with automatic compaction cannot be steered.",
+            )
+        if len(self) >= most:
+            raise ApiError.of(
+                "too_many_pending_steers",
+                f"Response '{self._response_id}' already has {len(self)} pending steers.",
+            )
 
     def accept(self, items: Sequence[Item], steer_id: str) -> None:
         """Takes a steer and says so."""

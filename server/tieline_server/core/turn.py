@@ -23,14 +23,13 @@ from tieline_server.core.deltas import Delta, Finish, UsageCounter
 from tieline_server.core.effects import Begin, Effect, Release, Stop
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.holdings import LatestResponses
-from tieline_server.core.limits import Admission, Limits, size_of
+from tieline_server.core.limits import Admission, Limits, Share, size_of
 from tieline_server.core.outbox import Outbox, Outgoing
 from tieline_server.core.output import Output
 from tieline_server.core.profile import Profile
 from tieline_server.core.replay_log import ReplayLog, ReplayLogs
 from tieline_server.core.sealed import Sealer
 from tieline_server.core.settings import Settings, SettingsCache
-from tieline_server.core.share import Share
 from tieline_server.core.steering import Steers
 from tieline_server.core.tables import TurnInput, TurnState
 from tieline_server.core.timestamps import Timestamps

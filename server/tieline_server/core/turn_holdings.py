@@ -7,7 +7,7 @@ from tieline.items import Item
 from tieline_server.core.effects import Discard, Effect, Keep
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.holdings import LatestResponses
-from tieline_server.core.share import Share
+from tieline_server.core.limits import Share
 
 WAITING: Final = 4096
 """Bytes, about, that a turn takes beside its request."""

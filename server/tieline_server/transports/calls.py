@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline_server.core.share import Share
+from tieline_server.core.limits import Share
 from tieline_server.places import OwnPlaces, Places
 from tieline_server.runtime import ConnectionDriver
 

@@ -9,9 +9,8 @@ from tieline.errors import ApiError
 from tieline.requests import Cancel, Resume
 from tieline_server.core.deltas import TextDelta
 from tieline_server.core.lanes import Lanes
-from tieline_server.core.limits import Limits
+from tieline_server.core.limits import Limits, Share
 from tieline_server.core.profile import PROFILES
-from tieline_server.core.share import Share
 from tieline_server.core.turn_holdings import WAITING
 from tieline_server.core.values import Principal
 

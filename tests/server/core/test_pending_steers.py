@@ -9,9 +9,8 @@ from tests.support.core import LOCAL, MODEL, TEN, Lockstep, output
 from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.deltas import CallDelta, CallStart, Finish, ItemEnd, TextDelta
-from tieline_server.core.limits import Limits
+from tieline_server.core.limits import Limits, Share
 from tieline_server.core.pending_steers import WAITING
-from tieline_server.core.share import Share
 from tieline_server.core.values import Principal
 
 LOOK = CallStart(kind="function_call", name="look")

@@ -9,9 +9,8 @@ from tests.support.core import STUBBORN, TEN, Lockstep, output, user
 from tieline import events
 from tieline.items import CALL_KINDS, decode
 from tieline_server.core.deltas import CallDelta, CallStart, Finish, ItemEnd, TextDelta
-from tieline_server.core.limits import Limits
+from tieline_server.core.limits import Limits, Share
 from tieline_server.core.outbox import Outbox, Outgoing
-from tieline_server.core.share import Share
 from tieline_server.core.steering import Steers
 
 LOOK = CallStart(kind="function_call", name="look")

@@ -4,7 +4,7 @@ from tieline.items import Message, encode
 from tieline_server.core.effects import Discard, Effect, Keep
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.holdings import LatestResponses
-from tieline_server.core.share import Share
+from tieline_server.core.limits import Share
 from tieline_server.core.turn_holdings import TurnHoldings
 
 

@@ -16,7 +16,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
-from tieline_server.core.share import Share
+from tieline_server.core.limits import Share
 from tieline_server.places import Places
 from tieline_server.runtime import Services
 from tieline_server.transports.answers import caller_of, internal_error
