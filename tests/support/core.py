@@ -25,8 +25,7 @@ from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Fi
 from tieline_server.core.history import ChainNode, Saved
 from tieline_server.core.limits import Limits, Share, size_of
 from tieline_server.core.profile import OPENAI, Profile
-from tieline_server.core.turn import Turn
-from tieline_server.core.turn_holdings import WAITING
+from tieline_server.core.turn import WAITING, Turn
 from tieline_server.core.values import Principal, Resolved, TurnRecord
 from tieline_server.routing import ModelCatalog
 from tieline_server.sealing import Keyring

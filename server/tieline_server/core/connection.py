@@ -26,15 +26,14 @@ from tieline.requests import (
     Steer,
 )
 from tieline.responses import Response
-from tieline_server.core import moving, reading, refusals, steering
+from tieline_server.core import reading, refusals, steering
 from tieline_server.core.compaction import Fold
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import CancelSource, Close, Effect, Outlive, TurnId
 from tieline_server.core.finish import CANCELLED, DRAINED
 from tieline_server.core.history import ChainHead, Saved
 from tieline_server.core.holdings import Budget, LatestResponses
-from tieline_server.core.lane import Lane
-from tieline_server.core.lanes import Lanes
+from tieline_server.core.lanes import Lane, Lanes
 from tieline_server.core.limits import Admission, Limits, Share
 from tieline_server.core.outbox import Outgoing
 from tieline_server.core.pending_steers import PendingSteers
@@ -193,7 +192,7 @@ class Connection:
         """Another connection ``takes`` a turn that runs here, at once: its reader is told."""
         turn = self._lanes.turn(response_id)
         assert turn is not None, "it is on a lane while it runs"
-        moving.say_elsewhere(turn)
+        reading.say_elsewhere(turn)
         self.memory.forget_lane(turn.lane)
         self._part(turn)
         self._rest()
@@ -201,7 +200,7 @@ class Connection:
 
     def take(self, turn: Turn, reader: Turn, after: int | None) -> None:
         """A turn of another connection moves to the lane on which ``reader`` asked for it."""
-        self.outgoing.extend(reader.lane, reading.relaned(moving.told(turn, after), reader.lane))
+        self.outgoing.extend(reader.lane, reading.relaned(reading.missed(turn, after), reader.lane))
         self._join(turn, reader.lane)
 
     def shelter(self, turn: Turn, seconds: float | None) -> None:
@@ -493,13 +492,13 @@ class Connection:
 
     def _part(self, turn: Turn) -> None:
         lane = self._lanes.get(turn.lane)
-        moving.part(turn, lane)
+        lane.part()
         if self.state != "closed":
             self._follow_lane(lane)
 
     def _join(self, turn: Turn, name: str | None) -> None:
         lane = self._lanes.get(name)
-        moving.join(self, turn, lane)
+        lane.join(turn)
         self._follow_lane(lane)
         self._unpark(lane)
 

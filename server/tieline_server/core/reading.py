@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from tieline.errors import ApiError
-from tieline.events import Event, ResponseCreated
+from tieline.events import ErrorDetail, ErrorEvent, Event, ResponseCreated
 from tieline_server.core.effects import CancelSource, Follow, Stop
 from tieline_server.core.finish import CANCELLED
 from tieline_server.core.history import ChainHead
@@ -94,3 +94,21 @@ def cut(turn: Turn, reason: str) -> None:
         turn.host.effects.append(CancelSource(turn.id, turn.principal.owner))
     else:
         turn.handle("fail", ApiError.of("server_draining", GONE, retry_after=1.0))
+
+
+def say_elsewhere(turn: Turn) -> None:
+    """Tells the lane's reader why no more comes."""
+    error = ApiError.of("resumed_elsewhere", "This response was resumed on another connection.")
+    told = ErrorEvent(
+        # It is no event of the response, which others read with the same numbers.
+        sequence_number=turn.outbox.count,
+        stream_id=UNSET if turn.lane is None else turn.lane,
+        status=error.status,
+        error=ErrorDetail.of(error),
+    )
+    turn.host.outgoing.put(turn.lane, told)
+
+
+def missed(turn: Turn, after: int | None) -> list[Event]:
+    """What a reader that has seen the events up to ``after`` has missed so far."""
+    return [] if turn.log is None else turn.log.after(after)

@@ -8,7 +8,7 @@ them, by the turn table, is ``turn_machine.py``.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from tieline.requests import Append, Create
 from tieline.responses import NO_USAGE, IncompleteDetails, Response, ResponseError
 from tieline_server.core import idempotency
 from tieline_server.core.deltas import Delta, Finish, UsageCounter
-from tieline_server.core.effects import Begin, Effect, Release, Stop
+from tieline_server.core.effects import Begin, Discard, Effect, Keep, Release, Stop
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.holdings import LatestResponses
 from tieline_server.core.limits import Admission, Limits, Share, size_of
@@ -33,8 +33,10 @@ from tieline_server.core.settings import Settings, SettingsCache
 from tieline_server.core.steering import Steers
 from tieline_server.core.tables import TurnInput, TurnState
 from tieline_server.core.timestamps import Timestamps
-from tieline_server.core.turn_holdings import TurnHoldings
 from tieline_server.core.values import Catalog, Principal, Resolved, Work
+
+WAITING: Final = 4096
+"""Bytes, about, that a turn takes beside its request."""
 
 
 class Host(Protocol):
@@ -64,6 +66,99 @@ class Host(Protocol):
     def session(self, lane: str | None) -> str:
         """Names the connection and lane for engines."""
         ...
+
+
+class TurnHoldings:
+    """The chain of one turn as its connection counts it and as the store is handed it.
+
+    ``kept`` says whether items of it were handed to the store.
+    """
+
+    __slots__ = ("_host", "_link", "_owner", "_response_id", "_waits", "_written", "kept")
+
+    def __init__(self, host: Host, response_id: str, owner: str) -> None:
+        self._host = host
+        self._response_id = response_id
+        self._owner = owner
+        self._link: ChainNode | None = None
+        self._waits = 0
+        self._written = 0
+        self.kept = False
+
+    def wait(self, size: int) -> None:
+        """Its request of ``size`` bytes waits for the end of another response."""
+        self.count(size + WAITING)
+
+    def count(self, size: int) -> None:
+        """So many more bytes wait to join its chain."""
+        self._host.queued.add(self._owner, size)
+        self._waits += size
+
+    def _waited(self) -> None:
+        if self._waits:
+            self._host.queued.give_back(self._owner, self._waits)
+            self._waits = 0
+
+    def move(self, link: ChainNode) -> ChainNode:
+        """The chain ends here now: this is what counts among what the connection holds."""
+        self._waited()
+        if link.parent is self._link is not None:
+            self._host.memory.grow(self._owner, link)
+        else:
+            self._host.memory.hold(self._owner, link)
+            self._release()
+        self._link = link
+        return link
+
+    def rest(self, lane: str | None, tip: ChainHead) -> None:
+        """The turn is over and this is its lane's latest: what it held, the lane holds now."""
+        held = self._link is tip.segment
+        self._host.memory.advance(lane, tip, held=held)
+        if held:
+            self._link = None
+
+    def leave(self) -> None:
+        """The turn is over: what it holds is let go."""
+        self._waited()
+        self._release()
+        self._link = None
+
+    def let_go(self) -> None:
+        """The turn leaves its connection, which counts its chain no more."""
+        self._release()
+
+    def move_to(self, host: Host) -> None:
+        """The turn has another connection, which counts its chain from here on."""
+        self._host = host
+        if self._link is not None:
+            host.memory.hold(self._owner, self._link)
+
+    def _release(self) -> None:
+        if self._link is not None:
+            self._host.memory.release(self._owner, self._link)
+
+    def keep(self, items: Sequence[Item], *, after: ChainNode | None) -> None:
+        """What joins the chain may be written at once, so that little is left for the end."""
+        if items:
+            self.kept = True
+            keep = Keep(self._response_id, self._owner, after, tuple(items))
+            self._host.effects.append(keep)
+
+    def keep_output(self, kept: Sequence[Item], *, after: ChainNode | None) -> None:
+        """The same for output that grows: what of it was not handed over yet."""
+        if len(kept) > self._written:
+            self.keep(kept[self._written :], after=after)
+            self._written = len(kept)
+
+    def linked(self) -> None:
+        """The output so far is a link of the chain; what comes next counts from zero."""
+        self._written = 0
+
+    def discard(self) -> None:
+        """The response will never be stored: what was written of it goes."""
+        if self.kept:
+            self.kept = False
+            self._host.effects.append(Discard(self._response_id, self._owner))
 
 
 class Reading(Struct, frozen=True):

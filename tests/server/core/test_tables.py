@@ -11,7 +11,7 @@ import pytest
 
 from tieline_server.core import tables
 from tieline_server.core.connection import Connection
-from tieline_server.core.lane import Lane
+from tieline_server.core.lanes import Lane
 from tieline_server.core.tables import (
     CONNECTIONS,
     CONNECTIONS_IGNORE,
