@@ -1,7 +1,9 @@
 """The events of one connection as the bytes that its stream writes.
 
-What a turn of text or of calls sends is written field by field; whatever is rare goes by
-:func:`encode_event`, whose bytes these are up to the order of fields.
+Runs of deltas, which are nearly all that is sent, are written field by field. All else is made as
+ordinary messages; those that come again in the next event (settings, output items, parts) are
+remembered as bytes, and framed anew. The bytes are those of :func:`encode_event` up to the order
+of fields.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,21 +14,21 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline import events
-from tieline.codecs.proto.events import encode_event, to_warning
+from tieline.codecs.proto.events import BARE, encode_event
+from tieline.codecs.proto.fields import getter
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
-from tieline.codecs.proto.schema import EVENTS, ITEM, RESPONSE, Arm
-from tieline.codecs.proto.shapes import item_of, own_of, part_of
+from tieline.codecs.proto.schema import EVENTS, ITEM, PART, RESPONSE, Arm
 from tieline.codecs.repeat_cache import MAX_LANES, RepeatCache
 from tieline.events import Event, LifecycleEvent
-from tieline.responses import Response
+from tieline.responses import Response, Usage
 from tieline.v1.events_pb2 import (
     OutputItemDone,
     OutputTextDelta,
     ResponseCompleted,
-    ResponseCreated,
     ServerEvent,
 )
-from tieline.v1.items_pb2 import Item
+from tieline.v1.events_pb2 import ResponseCreated as CreatedMessage
+from tieline.v1.items_pb2 import ContentPart, Item
 from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response as ResponseMessage
 
@@ -69,10 +71,9 @@ def _layout(arm: Arm) -> _Layout | None:
     if place_of is None or said[1:] not in ([], ["logprobs"]):
         # Another form, like a part with a status, is left to the tables.
         return None
-    number = arm.spec.descriptor.fields_by_name[said[0]].number
     return _Layout(
         arm=tag(arm.number),
-        said=tag(number),
+        said=tag(arm.spec.descriptor.fields_by_name[said[0]].number),
         said_of=attrgetter(said[0]),
         place_of=place_of,
         index=index,
@@ -184,10 +185,10 @@ class _Part:
         return front
 
 
-_MAX_PARTS: Final = MAX_LANES * len(_DELTAS)
 _SHORT: Final = 256
 _MAX_SHORT: Final = 64
 """Bytes and number of the content parts that are remembered as JSON and as a message."""
+_MAX_PARTS: Final = MAX_LANES * len(_DELTAS)
 _MAX_SIZES: Final = 256
 """Sizes of deltas remembered for a part: tokens have far fewer."""
 
@@ -293,11 +294,11 @@ class EventEncoder:
             self.work += len(self._place[1])
         return self._place[1]
 
-    def _said(self, event: Any, pieces: _Pieces) -> None:
-        """An event with a layout that is no delta."""
+    def _placed(self, event: Any, pieces: _Pieces) -> None:
+        """An event that says where it belongs and one thing more, and is no delta."""
         layout = _LAYOUTS[type(event)]
         said = layout.said_of(event)
-        body = self._content(said) if type(said) is Raw else said.encode()
+        body = self._content(bytes(said)) if type(said) is Raw else said.encode()
         if not body or (layout.has_logprobs and event.logprobs):
             self._whole(event, pieces)
             return
@@ -307,13 +308,14 @@ class EventEncoder:
         pieces += (head, layout.said, length, body)
         self.work += size
 
-    def _content(self, raw: Raw) -> bytes | None:
+    def _content(self, text: bytes) -> bytes:
         """A content part: short ones come again, as they begin and in their item."""
-        text = bytes(raw)
         built = self._contents.get(text)
         if built is None:
-            built = part_of(text)
-            if built is not None and len(text) <= _SHORT:
+            message = ContentPart()
+            PART.fill(message, text)
+            built = message.SerializeToString()
+            if len(text) <= _SHORT:
                 if len(self._contents) >= _MAX_SHORT:
                     self._contents.clear()
                 self._contents[text] = built
@@ -330,11 +332,9 @@ class EventEncoder:
     def _item(self, text: bytes) -> bytes:
         built = self._items.get(text)
         if built is None:
-            built = item_of(text, self._content)
-            if built is None:
-                message = Item()
-                ITEM.fill(message, text)
-                built = message.SerializeToString()
+            message = Item()
+            ITEM.fill(message, text)
+            built = message.SerializeToString()
             self.work += len(built)
             if len(self._items) >= _MAX_ITEMS:
                 self._items.clear()
@@ -351,8 +351,10 @@ class EventEncoder:
         head = _RESPONSE + VARINT[size]
         if output_omitted:
             head = _OMITTED + head
-        elif type(event) is events.ResponseCreated:
-            head = _beside(event) + head
+        elif type(event) is events.ResponseCreated and (event.event_id or event.warnings):
+            beside = CreatedMessage()
+            BARE[events.ResponseCreated].write(beside, event)
+            head = beside.SerializeToString() + head
         pieces += _front(event, _ARM_TAGS[type(event)], len(head) + size)
         pieces += (head, said)
 
@@ -374,11 +376,7 @@ class EventEncoder:
         if self._snapshot is not None and self._snapshot[0] is response:
             # response.created and response.in_progress share theirs.
             return self._snapshot[1]
-        own = own_of(response)
-        if own is None:
-            message = ResponseMessage()
-            _OWN.write(message, response)
-            own = message.SerializeToString()
+        own = _own(response).SerializeToString()
         self.work += len(own)
         said = own + self._settings(event)
         self._snapshot = None if event.TERMINAL else (response, said)
@@ -405,19 +403,9 @@ _WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any, _Pieces], None]]]
     events.OutputItemAdded: EventEncoder._item_event,
     events.OutputItemDone: EventEncoder._item_event,
     **{kind: EventEncoder._lifecycle for kind in _ARMS if issubclass(kind, LifecycleEvent)},
-    **dict.fromkeys(_LAYOUTS.keys() - _DELTAS.keys(), EventEncoder._said),
+    **dict.fromkeys(_LAYOUTS.keys() - _DELTAS.keys(), EventEncoder._placed),
 }
-"""Event that is no delta -> what writes it; any other is built whole."""
-
-
-def _beside(event: events.ResponseCreated) -> bytes:
-    """What says how its create was taken."""
-    said = b"" if event.event_id is UNSET else field(_EVENT_ID, event.event_id.encode())
-    if event.warnings is UNSET:
-        return said
-    return said + b"".join(
-        field(_WARNING, to_warning(each).SerializeToString()) for each in event.warnings
-    )
+"""Event of which something comes again -> what writes it; any other is built whole."""
 
 
 _ARM_TAGS: Final = {kind: tag(arm.number) for kind, arm in _ARMS.items()}
@@ -426,8 +414,6 @@ _ITEM: Final = tag(OutputItemDone.ITEM_FIELD_NUMBER)
 # The same in all lifecycle events.
 _RESPONSE: Final = tag(ResponseCompleted.RESPONSE_FIELD_NUMBER)
 _OMITTED: Final = tag(ResponseCompleted.OUTPUT_OMITTED_FIELD_NUMBER, NUMBER) + VARINT[True]
-_EVENT_ID: Final = tag(ResponseCreated.EVENT_ID_FIELD_NUMBER)
-_WARNING: Final = tag(ResponseCreated.WARNINGS_FIELD_NUMBER)
 _OUTPUT: Final = tag(ResponseMessage.OUTPUT_FIELD_NUMBER)
 _MAX_ITEMS: Final = 1024
 
@@ -442,32 +428,46 @@ _OWN_NAMES: Final = (
     "usage",
 )
 _OWN: Final = RESPONSE.only(_OWN_NAMES)
+
+
+def _own(response: Response) -> ResponseMessage:
+    """The members of a response that are no echo of its create, but its output."""
+    message = ResponseMessage()
+    status = response.status
+    odd = response.error is not None or response.incomplete_details is not None
+    if odd or status is None or not _count(message, response.usage):
+        message.Clear()
+        _OWN.write(message, response)
+        return message
+    message.id = response.id
+    message.created_at = response.created_at
+    message.status = status
+    if response.completed_at is not None:
+        message.completed_at = response.completed_at
+    if response.previous_response_id is not None:
+        message.previous_response_id = response.previous_response_id
+    return message
+
+
+def _count(message: ResponseMessage, usage: Usage | None) -> bool:
+    """Writes a usage; False where a count does not fit its field."""
+    if usage is None:
+        return True
+    said = message.usage
+    inputs, outputs = said.input_tokens_details, said.output_tokens_details
+    details = usage.input_tokens_details
+    try:
+        said.input_tokens = usage.input_tokens
+        inputs.cached_tokens = details.cached_tokens
+        inputs.cache_write_tokens = details.cache_write_tokens
+        said.output_tokens = usage.output_tokens
+        outputs.reasoning_tokens = usage.output_tokens_details.reasoning_tokens
+        said.total_tokens = usage.total_tokens
+    except ValueError:
+        return False
+    return True
+
+
 _SETTINGS: Final = RESPONSE.without("output", *_OWN_NAMES)
 """What a response echoes of its create: the same in each of its events, and often in the next."""
-
-
-def _settings_of(response: Response) -> tuple[Any, ...]:
-    """The members of those. Fetched by name each would cost ten times this."""
-    return (
-        response.model,
-        response.instructions,
-        response.tools,
-        response.tool_choice,
-        response.parallel_tool_calls,
-        response.truncation,
-        response.text,
-        response.temperature,
-        response.top_p,
-        response.presence_penalty,
-        response.frequency_penalty,
-        response.top_logprobs,
-        response.reasoning,
-        response.max_output_tokens,
-        response.max_tool_calls,
-        response.store,
-        response.background,
-        response.service_tier,
-        response.metadata,
-        response.safety_identifier,
-        response.prompt_cache_key,
-    )
+_settings_of: Final = getter(tuple(sorted({slot.name for slot in _SETTINGS.slots.values()})))

@@ -1,10 +1,5 @@
-"""Protobuf's framing of fields, for messages that are written as bytes rather than built.
+"""Protobuf's framing of fields: for runs of deltas, and around bytes that are built already."""
 
-A message object costs about five times what its bytes cost. What a server sends with every
-turn is therefore written field by field; all the rest goes by the tables of ``fields``.
-"""
-
-from struct import Struct
 from typing import Final
 
 
@@ -29,13 +24,9 @@ VARINT: Final = _Varints({value: _Varints().__missing__(value) for value in rang
 b'\\xac\\x02'
 """
 
-double: Final = Struct("<d").pack
-"""A floating number as protobuf writes it."""
-
 NUMBER: Final = 0
-DOUBLE: Final = 1
 BYTES: Final = 2
-"""Wire types: an integer or a flag; a floating number; a string or a message."""
+"""Wire types: an integer or a flag; a string or a message."""
 
 
 def tag(number: int, wire_type: int = BYTES) -> bytes:

@@ -36,7 +36,13 @@ from tieline.codecs.proto.fields import (
     checked,
     dumps,
 )
-from tieline.codecs.proto.shapes import members_of, part_members_of, type_parts
+from tieline.codecs.proto.shapes import (
+    fill_item,
+    fill_part,
+    members_of,
+    part_members_of,
+    type_parts,
+)
 from tieline.errors import ApiError
 from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2, responses_pb2
 
@@ -84,15 +90,15 @@ _NOT_JSON: Final = frozenset({"extra_json", "absent", "grpc_status"})
 _RENAMED: Final = {"choice": "tool_choice"}
 
 
-def _odd(message: Any) -> None:
+def _odd(*given: Any) -> None:
     """A message of no usual shape."""
 
 
-_USUAL: Final[dict[str, Callable[[Any], Any]]] = {
-    "Item": members_of,
-    "ContentPart": part_members_of,
+_USUAL: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any]]]] = {
+    "Item": (members_of, fill_item),
+    "ContentPart": (part_members_of, fill_part),
 }
-"""Message -> what reads its usual shapes without the tables, or returns None."""
+"""Message -> what reads and what writes its usual shapes without the tables, where it can."""
 
 
 class Variant(Kind):
@@ -101,7 +107,7 @@ class Variant(Kind):
     def __init__(self, descriptor: Descriptor, default: str | None = None) -> None:
         self._default = default
         self._name = descriptor.name
-        self.usual: Final[Callable[[Any], Any]] = _USUAL.get(descriptor.name, _odd)
+        self.usual, self._fill_usual = _USUAL.get(descriptor.name, (_odd, _odd))
         (self._oneof,) = [oneof.name for oneof in descriptor.oneofs]
         arms = descriptor.fields_by_name
         types = _PARTS if descriptor.name == "ContentPart" else {n: n for n in arms}
@@ -114,6 +120,11 @@ class Variant(Kind):
 
     def fill(self, message: Any, raw: bytes) -> None:
         """JSON -> message; what has no arm, and what is no object, goes whole to ``opaque``."""
+        if not self._fill_usual(message, raw):
+            self.fill_any(message, raw)
+
+    def fill_any(self, message: Any, raw: bytes) -> None:
+        """``fill`` by the tables alone, which know every shape."""
         given = members(raw)
         name = self._type(given)
         arm = self._arms.get(name) if given is not None else None
@@ -322,6 +333,7 @@ def _arm(holder: Any, field: FieldDescriptor, kinds: Mapping[str, Any]) -> Arm:
 
 
 ITEM: Final = _variant(items_pb2.Item.DESCRIPTOR)
+PART: Final = _variant(items_pb2.ContentPart.DESCRIPTOR)
 RESPONSE: Final = spec_of(responses_pb2.Response.DESCRIPTOR)
 CREATE: Final = spec_of(requests_pb2.ResponseCreate.DESCRIPTOR, struct=requests.Create)
 

@@ -1,22 +1,17 @@
-"""Items, parts and responses in their usual shapes, written and read without the tables.
+"""Items and their parts in their usual shapes, written and read without the tables.
 
 An item that a server sends is nearly always an assistant's message of text, or a function call,
-with no member beside the known ones; a response has mostly gone well. These are written field by
-field, in the order of the schema. An item that a client sends is nearly always a message or a
+with no member beside the known ones. An item that a client sends is nearly always a message or a
 function's output. Whatever differs is left to the tables, which cost two to ten times as much.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from tieline.codecs.proto.frames import DOUBLE, NUMBER, VARINT, double, field, tag
-from tieline.responses import Response, Usage
-from tieline.v1 import responses_pb2
-from tieline.v1.items_pb2 import ContentList, ContentPart, FunctionCall, Item, Message, TextPart
-from tieline.v1.responses_pb2 import InputTokensDetails, OutputTokensDetails
+from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item, Message
 
 _TextType = Literal["output_text", "reasoning_text", "summary_text"]
 
@@ -48,100 +43,48 @@ _item: Final = msgspec.json.Decoder(_Message | _Call)
 _UNFIT: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def part_of(raw: bytes | Raw) -> bytes | None:
-    """A content part as the bytes of its message, or None where it takes the tables to say it."""
+def fill_part(part: ContentPart, raw: bytes | Raw) -> bool:
+    """JSON -> a part of text; False, and the part empty, where it takes the tables to say it."""
     try:
         view = _text.decode(raw)
     except _UNFIT:
-        return None
-    said = [_TYPES[view.type]]
-    if view.text:
-        text = view.text.encode()
-        said += (_TEXT, VARINT[len(text)], text)
+        return False
+    said = part.text
+    said.type, said.text = view.type, view.text
     if view.annotations is not UNSET:
-        text = bytes(view.annotations)
-        said += (_ANNOTATIONS, VARINT[len(text)], text)
+        said.annotations_json = bytes(view.annotations).decode()
     if view.logprobs is not UNSET:
-        text = bytes(view.logprobs)
-        said += (_LOGPROBS, VARINT[len(text)], text)
-    return field(_TEXT_PART, b"".join(said))
+        said.logprobs_json = bytes(view.logprobs).decode()
+    return True
 
 
-def item_of(raw: bytes | Raw, part_of: Callable[[Raw], bytes | None] = part_of) -> bytes | None:
-    """An item as the bytes of its message, or None where it takes the tables to say it.
-
-    ``part_of`` writes its parts.
-    """
+def fill_item(item: Item, raw: bytes) -> bool:
+    """JSON -> an item; False, and the item empty, where it takes the tables to say it."""
     try:
         view = _item.decode(raw)
     except _UNFIT:
-        return None
-    return _call(view) if isinstance(view, _Call) else _message(view, part_of)
-
-
-def _message(view: _Message, part_of: Callable[[Raw], bytes | None]) -> bytes | None:
-    parts = b""
-    for raw in view.content:
-        part = part_of(raw)
-        if part is None:
-            return None
-        parts = b"".join((parts, _PART, VARINT[len(part)], part))
-    said = [_ROLES.get(view.role) or _said(_ROLE, view.role), _PARTS, VARINT[len(parts)], parts]
+        return False
+    said: Message | FunctionCall
+    if isinstance(view, _Message):
+        said = item.message
+        said.role = view.role
+        said.parts.SetInParent()
+        add = said.parts.parts.add
+        if not all(fill_part(add(), part) for part in view.content):
+            item.Clear()
+            return False
+    else:
+        said = item.function_call
+        said.call_id, said.name, said.arguments = view.call_id, view.name, view.arguments
     if view.id is not UNSET:
-        text = view.id.encode()
-        said += (_ID, VARINT[len(text)], text)
+        said.id = view.id
     if view.status is not UNSET:
-        text = view.status.encode()
-        said += (_STATUS, VARINT[len(text)], text)
-    return field(_MESSAGE, b"".join(said))
-
-
-def _call(view: _Call) -> bytes:
-    call_id, name, arguments = view.call_id.encode(), view.name.encode(), view.arguments.encode()
-    said = [_CALL_ID, VARINT[len(call_id)], call_id] if call_id else []
-    if name:
-        said += (_NAME, VARINT[len(name)], name)
-    if arguments:
-        said += (_ARGUMENTS, VARINT[len(arguments)], arguments)
-    if view.id is not UNSET:
-        text = view.id.encode()
-        said += (_OWN_ID, VARINT[len(text)], text)
-    if view.status is not UNSET:
-        text = view.status.encode()
-        said += (_OWN_STATUS, VARINT[len(text)], text)
-    return field(_FUNCTION_CALL, b"".join(said))
-
-
-def _said(text_tag: bytes, said: str) -> bytes:
-    return field(text_tag, said.encode()) if said else b""
-
-
-_MESSAGE: Final = tag(Item.MESSAGE_FIELD_NUMBER)
-_ROLE: Final = tag(Message.ROLE_FIELD_NUMBER)
-_ROLES: Final = {"assistant": field(_ROLE, b"assistant")}
-_PARTS: Final = tag(Message.PARTS_FIELD_NUMBER)
-_ID: Final = tag(Message.ID_FIELD_NUMBER)
-_STATUS: Final = tag(Message.STATUS_FIELD_NUMBER)
-_PART: Final = tag(ContentList.PARTS_FIELD_NUMBER)
-
-_FUNCTION_CALL: Final = tag(Item.FUNCTION_CALL_FIELD_NUMBER)
-_CALL_ID: Final = tag(FunctionCall.CALL_ID_FIELD_NUMBER)
-_NAME: Final = tag(FunctionCall.NAME_FIELD_NUMBER)
-_ARGUMENTS: Final = tag(FunctionCall.ARGUMENTS_FIELD_NUMBER)
-_OWN_ID: Final = tag(FunctionCall.ID_FIELD_NUMBER)
-_OWN_STATUS: Final = tag(FunctionCall.STATUS_FIELD_NUMBER)
-
-_TEXT_PART: Final = tag(ContentPart.TEXT_FIELD_NUMBER)
-_TYPES: Final = {
-    name: field(tag(TextPart.TYPE_FIELD_NUMBER), name.encode()) for name in get_args(_TextType)
-}
-_TEXT: Final = tag(TextPart.TEXT_FIELD_NUMBER)
-_ANNOTATIONS: Final = tag(TextPart.ANNOTATIONS_JSON_FIELD_NUMBER)
-_LOGPROBS: Final = tag(TextPart.LOGPROBS_JSON_FIELD_NUMBER)
+        said.status = view.status
+    return True
 
 
 def members_of(item: Item) -> dict[str, Any] | None:
-    """The JSON members of an item that came as a message, or None as in ``item_of``."""
+    """The JSON members of an item that came as a message, or None where it takes the tables."""
     arm = item.WhichOneof("item")
     said: dict[str, Any]
     if arm == "message":
@@ -171,7 +114,7 @@ _MEMBERS: Final = frozenset({"role", "call_id", "id", "status", "phase", "name"}
 
 
 def part_members_of(part: ContentPart, kind: str = "") -> dict[str, Any] | None:
-    """The JSON members of a part of text that came as a message, or None as in ``part_of``.
+    """The JSON members of a part of text that came as a message, or None as in ``members_of``.
 
     ``kind`` is the type of one that does not say its own.
     """
@@ -207,71 +150,3 @@ def type_parts(arm: str, item: dict[str, Any]) -> dict[str, Any]:
             if type(part) is dict and part["type"] == "":
                 part["type"] = default
     return item
-
-
-def own_of(response: Response) -> bytes | None:
-    """The fields of a response that are no echo of its create, without its output.
-
-    None where it takes the tables to say them.
-    """
-    status = _RESPONSE_STATUSES.get(response.status)
-    odd = response.error is not None or response.incomplete_details is not None
-    if status is None or odd or not response.id or not response.created_at:
-        return None
-    text = response.id.encode()
-    said = [_RESPONSE_ID, VARINT[len(text)], text, _CREATED_AT, double(response.created_at)]
-    if response.completed_at is not None:
-        said += (_COMPLETED_AT, double(response.completed_at))
-    said.append(status)
-    if response.previous_response_id is not None:
-        text = response.previous_response_id.encode()
-        said += (_PREVIOUS, VARINT[len(text)], text)
-    if response.usage is not None:
-        try:
-            usage = _usage(response.usage)
-        except ValueError:
-            # A count that its field cannot hold.
-            return None
-        said += (_USAGE, VARINT[len(usage)], usage)
-    return b"".join(said)
-
-
-def _usage(usage: Usage) -> bytes:
-    inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
-    cached, written = inputs.cached_tokens, inputs.cache_write_tokens
-    thought, total = outputs.reasoning_tokens, usage.total_tokens
-    taken = _CACHED + VARINT[cached] if cached else b""
-    if written:
-        taken += _WRITTEN + VARINT[written]
-    thinking = _THOUGHT + VARINT[thought] if thought else b""
-    said = (
-        _INPUT + VARINT[usage.input_tokens] if usage.input_tokens else b"",
-        _INPUTS,
-        VARINT[len(taken)],
-        taken,
-        _OUTPUT + VARINT[usage.output_tokens] if usage.output_tokens else b"",
-        _OUTPUTS,
-        VARINT[len(thinking)],
-        thinking,
-        _TOTAL + VARINT[total] if total else b"",
-    )
-    return b"".join(said)
-
-
-_RESPONSE_ID: Final = tag(responses_pb2.Response.ID_FIELD_NUMBER)
-_CREATED_AT: Final = tag(responses_pb2.Response.CREATED_AT_FIELD_NUMBER, DOUBLE)
-_COMPLETED_AT: Final = tag(responses_pb2.Response.COMPLETED_AT_FIELD_NUMBER, DOUBLE)
-_RESPONSE_STATUSES: Final[dict[str | None, bytes]] = {
-    name: field(tag(responses_pb2.Response.STATUS_FIELD_NUMBER), name.encode())
-    for name in ("queued", "in_progress", "completed", "incomplete", "cancelled", "failed")
-}
-_PREVIOUS: Final = tag(responses_pb2.Response.PREVIOUS_RESPONSE_ID_FIELD_NUMBER)
-_USAGE: Final = tag(responses_pb2.Response.USAGE_FIELD_NUMBER)
-_INPUT: Final = tag(responses_pb2.Usage.INPUT_TOKENS_FIELD_NUMBER, NUMBER)
-_INPUTS: Final = tag(responses_pb2.Usage.INPUT_TOKENS_DETAILS_FIELD_NUMBER)
-_CACHED: Final = tag(InputTokensDetails.CACHED_TOKENS_FIELD_NUMBER, NUMBER)
-_WRITTEN: Final = tag(InputTokensDetails.CACHE_WRITE_TOKENS_FIELD_NUMBER, NUMBER)
-_OUTPUT: Final = tag(responses_pb2.Usage.OUTPUT_TOKENS_FIELD_NUMBER, NUMBER)
-_OUTPUTS: Final = tag(responses_pb2.Usage.OUTPUT_TOKENS_DETAILS_FIELD_NUMBER)
-_THOUGHT: Final = tag(OutputTokensDetails.REASONING_TOKENS_FIELD_NUMBER, NUMBER)
-_TOTAL: Final = tag(responses_pb2.Usage.TOTAL_TOKENS_FIELD_NUMBER, NUMBER)

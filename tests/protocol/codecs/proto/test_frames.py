@@ -2,7 +2,7 @@
 
 import pytest
 
-from tieline.codecs.proto.frames import DOUBLE, NUMBER, VARINT, double, field, repeated, tag
+from tieline.codecs.proto.frames import NUMBER, VARINT, field, repeated, tag
 from tieline.v1.events_pb2 import OpaqueEvent, ServerEvent
 from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response
@@ -28,9 +28,9 @@ def test_a_number_that_has_no_varint_is_refused(number: int) -> None:
 
 
 def test_a_tag_says_the_wire_type() -> None:
-    written = Response(created_at=0.1, parallel_tool_calls=True).SerializeToString()
+    written = Response(id="r", parallel_tool_calls=True).SerializeToString()
     flag = tag(Response.PARALLEL_TOOL_CALLS_FIELD_NUMBER, NUMBER) + VARINT[1]
-    assert tag(Response.CREATED_AT_FIELD_NUMBER, DOUBLE) + double(0.1) + flag == written
+    assert field(tag(Response.ID_FIELD_NUMBER), b"r") + flag == written
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 70_000])

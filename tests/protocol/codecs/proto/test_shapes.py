@@ -1,18 +1,22 @@
 """Items and parts of the usual shapes: what is built without the tables is what they build."""
 
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.event_samples import CALL, MESSAGE, PART, SUMMARY
-from tests.support.json_values import value
+from tests.support.event_samples import CALL, MESSAGE, SUMMARY
+from tests.support.event_samples import PART as TEXT_PART
+from tests.support.json_values import dumps, value
 from tieline.codecs import proto
-from tieline.codecs.proto.schema import ITEM
-from tieline.codecs.proto.shapes import item_of, members_of, part_of
-from tieline.v1.events_pb2 import ContentPartDone
-from tieline.v1.items_pb2 import ContentPart
+from tieline.codecs.proto.schema import ITEM, PART
+from tieline.codecs.proto.shapes import fill_item, fill_part, members_of
+from tieline.v1.items_pb2 import ContentPart, Item
 
 PARTS = (
-    bytes(PART),
+    bytes(TEXT_PART),
     bytes(SUMMARY),
     b'{"text":"\\u00e9\\n","type":"reasoning_text"}',
     b'{"type":"output_text","text":"a","annotations":[{"type":"file_path"}],"logprobs":[1.50]}',
@@ -38,27 +42,84 @@ LEFT = (
 )
 
 
+def by_tables(raw: bytes) -> Item:
+    message = Item()
+    ITEM.fill_any(message, raw)
+    return message
+
+
+def part_by_tables(raw: bytes) -> ContentPart:
+    message = ContentPart()
+    PART.fill_any(message, raw)
+    return message
+
+
 @pytest.mark.parametrize("raw", ITEMS)
 def test_an_item_is_what_the_tables_make_of_it(raw: bytes) -> None:
-    assert item_of(raw) == proto.item_to_proto(raw).SerializeToString()
+    message = Item()
+    assert fill_item(message, raw)
+    assert message == by_tables(raw)
 
 
 @pytest.mark.parametrize("raw", PARTS)
 def test_a_part_is_what_the_tables_make_of_it(raw: bytes) -> None:
-    event = proto.json_to_proto(b'{"type":"response.content_part.done","part":%b}' % raw)
-    assert event.content_part_done == ContentPartDone(
-        part=ContentPart.FromString(part_of(raw) or b""), absent=event.content_part_done.absent
-    )
+    message = ContentPart()
+    assert fill_part(message, raw)
+    assert message == part_by_tables(raw)
 
 
 @pytest.mark.parametrize("raw", LEFT)
 def test_what_has_another_shape_is_left_to_the_tables(raw: bytes) -> None:
-    assert item_of(raw) is None
+    message = Item()
+    assert not fill_item(message, raw)
+    assert message == Item()
 
 
 @pytest.mark.parametrize("raw", [b'{"type":"refusal","refusal":"no"}', b'{"type":"text"}', b"[]"])
 def test_other_parts_are_left_to_the_tables(raw: bytes) -> None:
-    assert part_of(raw) is None
+    message = ContentPart()
+    assert not fill_part(message, raw)
+    assert message == ContentPart()
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+VALUES: st.SearchStrategy[Any] = TEXTS | st.none() | st.just(1.5) | st.just([]) | st.just({"a": 1})
+PART_MEMBERS = {
+    "type": st.sampled_from(["output_text", "summary_text", "input_text", "refusal"]),
+    "text": TEXTS | VALUES,
+    "annotations": VALUES,
+    "logprobs": VALUES,
+    "vendor": VALUES,
+}
+MEMBERS = {
+    "type": st.sampled_from(["message", "function_call", "reasoning"]),
+    "role": st.just("assistant") | VALUES,
+    "content": st.lists(st.fixed_dictionaries({}, optional=PART_MEMBERS), max_size=2) | VALUES,
+    "id": TEXTS | VALUES,
+    "status": st.just("completed") | VALUES,
+    "call_id": TEXTS | VALUES,
+    "name": TEXTS | VALUES,
+    "arguments": TEXTS | VALUES,
+    "vendor": VALUES,
+}
+
+
+@st.composite
+def items(draw: st.DrawFn) -> bytes:
+    """Items near the usual shapes: mostly with all of their members, each in its usual type."""
+    base = msgspec.json.decode(draw(st.sampled_from(ITEMS)))
+    for name in draw(st.sets(st.sampled_from(sorted(MEMBERS)), max_size=2)):
+        base[name] = draw(MEMBERS[name])
+    for name in draw(st.sets(st.sampled_from(sorted(base)), max_size=1)):
+        del base[name]
+    return dumps(base)
+
+
+@given(items())
+def test_any_item_is_what_the_tables_make_of_it(raw: bytes) -> None:
+    message = Item()
+    ITEM.fill(message, raw)
+    assert message == by_tables(raw)
 
 
 CAME = (
