@@ -7,11 +7,13 @@ means absent.
 """
 
 from collections.abc import Iterable
+from enum import Enum, auto
 from itertools import islice
-from typing import Annotated, Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, structs
 
 from tieline.complaints import refusal
 
@@ -21,15 +23,39 @@ ABSENT: Final = Raw(b"null")
 EVENT_ID: Final = 512
 """Characters of an ``event_id``: it is echoed, and remembered for a while."""
 
+Count = Annotated[int, Meta(ge=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
+
+
+class Trait(Enum):
+    """What a server does with a member of a create, beside what its type says."""
+
+    TURN = auto()
+    """The member concerns one turn alone; every other one is a setting, and mostly comes again."""
+    ECHOED = auto()
+    """The Response object has a member of the same name that repeats it."""
+    PASSED_ON = auto()
+    """An upstream engine gets it as the client said it."""
+    BOUNDED = auto()
+    """Its size has a bound that its type does not state."""
+    NAMED = auto()
+    """A create that has passed its checks has one of the names that the server knows."""
+
+
+_TURN: Final = Trait.TURN
+_ECHOED: Final = Trait.ECHOED
+_PASSED_ON: Final = Trait.PASSED_ON
+_BOUNDED: Final = Trait.BOUNDED
+_NAMED: Final = Trait.NAMED
 
 
 class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all client events have. Not made by itself."""
 
-    stream_id: str | None = None
-    event_id: Annotated[str, Meta(max_length=EVENT_ID)] | None = None
-    trace_context: dict[str, str] | None = None
+    stream_id: Annotated[str | None, _TURN, _BOUNDED] = None
+    event_id: Annotated[Annotated[str, Meta(max_length=EVENT_ID)] | None, _TURN] = None
+    trace_context: Annotated[dict[str, str] | None, _TURN] = None
     """W3C traceparent, tracestate and baggage."""
 
     @property
@@ -41,49 +67,117 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
 class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="response.create"):
     """Asks for one response. ``input`` is text or items; settings are never inherited.
 
+    This is the one list of what a create may carry: whatever else lists members is made of it,
+    by their types and traits (``MEMBERS``).
     Members that are unknown here are ignored, but not unseen: it is for a codec to look at them.
     """
 
-    model: str | None = None
-    input: Raw | UnsetType = UNSET
-    previous_response_id: str | None = None
-    instructions: Raw = ABSENT
-    tools: Raw = ABSENT
-    tool_choice: Raw = ABSENT
-    parallel_tool_calls: bool | None = None
-    text: Raw = ABSENT
-    reasoning: Raw = ABSENT
+    model: Annotated[str | None, _ECHOED, _NAMED] = None
+    input: Annotated[Raw | UnsetType, _TURN] = UNSET
+    previous_response_id: Annotated[str | None, _TURN] = None
+    instructions: Annotated[Raw, _ECHOED] = ABSENT
+    tools: Annotated[Raw, _ECHOED] = ABSENT
+    tool_choice: Annotated[Raw, _ECHOED] = ABSENT
+    parallel_tool_calls: Annotated[bool | None, _ECHOED] = None
+    text: Annotated[Raw, _ECHOED] = ABSENT
+    reasoning: Annotated[Raw, _ECHOED] = ABSENT
     include: list[str] | None = None
-    metadata: Annotated[Metadata, Meta(max_length=16)] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    truncation: str | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    user: str | None = None
-    client_metadata: Raw = ABSENT
+    metadata: Annotated[Annotated[Metadata, Meta(max_length=16)] | None, _ECHOED] = None
+    max_output_tokens: Annotated[Count | None, _ECHOED] = None
+    max_tool_calls: Annotated[Count | None, _ECHOED] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, _ECHOED] = None
+    top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, _ECHOED] = None
+    presence_penalty: Annotated[Penalty | None, _ECHOED] = None
+    frequency_penalty: Annotated[Penalty | None, _ECHOED] = None
+    top_logprobs: Annotated[Annotated[int, Meta(ge=0, le=20)] | None, _ECHOED] = None
+    truncation: Annotated[str | None, _ECHOED, _NAMED] = None
+    store: Annotated[bool | None, _ECHOED] = None
+    # Known by name as well; but what is echoed may be an upstream's own word.
+    service_tier: Annotated[str | None, _ECHOED, _PASSED_ON] = None
+    safety_identifier: Annotated[
+        Annotated[str, Meta(max_length=128)] | None, _ECHOED, _PASSED_ON
+    ] = None
+    prompt_cache_key: Annotated[str | None, _ECHOED, _PASSED_ON] = None
+    prompt_cache_retention: Annotated[str | None, _PASSED_ON] = None
+    user: Annotated[str | None, _PASSED_ON] = None
+    client_metadata: Annotated[Raw, _TURN] = ABSENT
     generate: bool | None = None
     stream: bool | None = None
-    background: bool | None = None
+    background: Annotated[bool | None, _ECHOED] = None
     conversation: Raw = ABSENT
     prompt: Raw = ABSENT
     context_management: Raw = ABSENT
-    # Ours (docs/protocol.md#extensions).
+    # Ours (docs/protocol.md, extensions).
     append: bool | None = None
-    timeout_ms: Annotated[int, Meta(ge=1)] | None = None
-    resumable: bool | None = None
-    idempotency_key: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    unknown: tuple[str, ...] | UnsetType = field(default=UNSET, name="")
+    timeout_ms: Count | None = None
+    resumable: Annotated[bool | None, _TURN] = None
+    idempotency_key: Annotated[Annotated[str, Meta(min_length=1, max_length=256)] | None, _TURN] = (
+        None
+    )
+    unknown: Annotated[tuple[str, ...] | UnsetType, _BOUNDED] = field(default=UNSET, name="")
     """Members that came with it and that nobody knows (``unknown_of``). No member itself."""
 
+
+class Member(Struct, frozen=True):
+    """One member of a create."""
+
+    name: str
+    default: Any
+    free_form: bool
+    """The struct holds its JSON text."""
+    large: bool
+    """It may be of any size."""
+    traits: frozenset[Trait]
+
+    @property
+    def setting(self) -> bool:
+        """It says how to answer; agents send the same with every create."""
+        return Trait.TURN not in self.traits
+
+
+def members_of(kind: type[Create]) -> tuple[Member, ...]:
+    """The members of a create, in the order of their definition."""
+    return tuple(map(_member, structs.fields(kind)))
+
+
+def raw_members(kind: type[Struct]) -> frozenset[str]:
+    """The members of a struct that stay JSON text."""
+    fields = structs.fields(kind)
+    return frozenset(each.name for each in fields if _bare(each.type) in (Raw, Raw | UnsetType))
+
+
+def _bare(kind: Any) -> Any:
+    return kind.__origin__ if get_origin(kind) is Annotated else kind
+
+
+def _member(info: structs.FieldInfo) -> Member:
+    kind = info.type
+    noted = kind.__metadata__ if get_origin(kind) is Annotated else ()
+    traits = frozenset(each for each in noted if isinstance(each, Trait))
+    return Member(
+        name=info.name,
+        default=info.default,
+        free_form=_bare(kind) in (Raw, Raw | UnsetType),
+        large=Trait.BOUNDED not in traits and _is_large(kind),
+        traits=traits,
+    )
+
+
+def _is_large(kind: Any) -> bool:
+    """Whether a value of this type may be of any size."""
+    if get_origin(kind) is Annotated:
+        bounds = [each.max_length for each in kind.__metadata__ if isinstance(each, Meta)]
+        return _is_large(kind.__origin__) and (kind.__origin__ is not str or bounds == [None])
+    if get_origin(kind) in (Union, UnionType):
+        return any(map(_is_large, get_args(kind)))
+    return (get_origin(kind) or kind) in (Raw, str, list, dict, tuple)
+
+
+MEMBERS: Final = members_of(Create)
+
+REPEATED: Final = frozenset(each.name for each in MEMBERS if each.free_form and each.setting)
+"""Free-form settings, which codecs read and build once while they come again: few, so that what a
+connection remembers is bounded."""
 
 ACCEPTED: Final = frozenset(
     {

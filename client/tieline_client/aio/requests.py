@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tieline.items import CustomToolCallOutput, FunctionCallOutput, Item, encode
-from tieline.requests import Create
+from tieline.requests import MEMBERS, Create
 
 Json: TypeAlias = Mapping[str, Any]
 """A JSON object."""
@@ -116,12 +116,7 @@ def _plain(value: object) -> object:
 
 
 _MEMBERS: Final[dict[str, Callable[[Any], object]]] = {
-    "instructions": to_json,
-    "tools": to_json,
-    "tool_choice": to_json,
-    "text": to_json,
-    "reasoning": to_json,
-    "client_metadata": to_json,
+    **{each.name: to_json for each in MEMBERS if each.free_form},
     "include": list,
     "metadata": dict,
     "trace_context": dict,

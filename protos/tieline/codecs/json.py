@@ -15,14 +15,14 @@ from itertools import accumulate
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from tieline import events, requests
 from tieline.codecs.repeat_cache import MAX_BYTES, MAX_NAME, RepeatCache
 from tieline.complaints import fault
 from tieline.errors import ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event
-from tieline.requests import ABSENT, Request
+from tieline.requests import ABSENT, Request, raw_members
 
 _S = TypeVar("_S", bound=Struct)
 
@@ -435,7 +435,7 @@ class RequestDecoder:
 
     def _sound(self, lane: str, name: str, raw: Raw) -> Raw:
         """``raw`` once it is known to be sound, as the object of last time where it is equal."""
-        remembered = name in _REMEMBERED
+        remembered = name in requests.REPEATED
         last = self._memory.recall(lane, name, raw) if remembered else None
         if last is not None:
             return last
@@ -468,37 +468,10 @@ _creates: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(
     requests.Create | requests.Processed
 )
 _KNOWN: Final = frozenset({"type", *requests.Create.__struct_encode_fields__} - {""})
-_UNSAID: Final = {
-    field.name: field.default
-    for field in structs.fields(requests.Create)
-    if field.type in (Raw, Raw | UnsetType)
-}
+_UNSAID: Final = {each.name: each.default for each in requests.MEMBERS if each.free_form}
 """Free-form member of a create -> what stands for one that was not given."""
 FREE: Final = tuple(_UNSAID)
-
-
-def _free_of(create: requests.Create) -> tuple[Raw | UnsetType, ...]:
-    """The free-form members of a create. Fetched by name each would cost ten times this."""
-    return (
-        create.input,
-        create.instructions,
-        create.tools,
-        create.tool_choice,
-        create.text,
-        create.reasoning,
-        create.client_metadata,
-        create.conversation,
-        create.prompt,
-        create.context_management,
-    )
-
-
-_REMEMBERED: Final = frozenset(
-    field.encode_name
-    for field in structs.fields(requests.Create)
-    if field.type is Raw and field.name != "input"
-)
-"""Free-form members that clients repeat: few, so that a connection's memory is bounded."""
+_free_of: Final = operator.attrgetter(*FREE)
 
 
 def invalid_event(message: str) -> ApiError:
@@ -517,9 +490,6 @@ def _check_members(text: bytes, given: Mapping[str, Raw]) -> None:
 
 _NONE: Final[frozenset[str]] = frozenset()
 _RAW_FIELDS: Final[dict[type[Request] | None, frozenset[str]]] = {
-    kind: frozenset(
-        field.encode_name for field in structs.fields(kind) if field.type in (Raw, Raw | UnsetType)
-    )
-    for kind in requests.CLASSES
+    kind: raw_members(kind) for kind in requests.CLASSES
 }
 """Client event -> its members that stay JSON text."""

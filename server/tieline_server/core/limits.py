@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
-from tieline.requests import Append, Create
+from tieline.requests import MEMBERS, Append, Create
 
 NO_BOUND: Final = 1 << 62
 
@@ -96,30 +96,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Whether what nothing acts on is ignored with a warning, or refused."""
 
 
-_MEMBERS: Final = (
-    "client_metadata",
-    "context_management",
-    "conversation",
-    "include",
-    "input",
-    "instructions",
-    "metadata",
-    "model",
-    "previous_response_id",
-    "prompt",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "reasoning",
-    "service_tier",
-    "text",
-    "tool_choice",
-    "tools",
-    "trace_context",
-    "truncation",
-    "user",
-)
+_members_of: Final = attrgetter(*(each.name for each in MEMBERS if each.large))
 """Members of a create that may be of any size."""
-_members_of: Final = attrgetter(*_MEMBERS)
 
 
 def size_of(request: Create | Append) -> int:

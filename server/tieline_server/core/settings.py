@@ -18,7 +18,7 @@ from tieline.complaints import invalid_value, missing
 from tieline.errors import ApiError
 from tieline.events import RequestWarning
 from tieline.items import Item
-from tieline.requests import Create
+from tieline.requests import ABSENT, MEMBERS, Create, Trait
 from tieline.responses import EMPTY_OBJECT, NULL, Response
 from tieline_server.core import ignored
 from tieline_server.core.tools import (
@@ -317,22 +317,7 @@ def settle(
     return settled
 
 
-_UNSETTLED: Final = frozenset(
-    {
-        "client_metadata",
-        "event_id",
-        "idempotency_key",
-        "input",
-        "previous_response_id",
-        "resumable",
-        "stream_id",
-        "trace_context",
-    }
-)
-"""Members of a create that are about this one turn; all others are settings."""
-_members_of: Final = attrgetter(
-    *(name for name in Create.__struct_fields__ if name not in _UNSETTLED)
-)
+_members_of: Final = attrgetter(*(each.name for each in MEMBERS if each.setting))
 
 
 def _build(create: Create, recall: SettingsCache, model: str, defaults: Defaults) -> Settings:
@@ -372,19 +357,18 @@ def _build(create: Create, recall: SettingsCache, model: str, defaults: Defaults
         blank=Response(**echo),
         echoed=len(msgspec.json.encode(echo)),
         compaction=managed,
-        passed_on={name: said for name in _PASSED_ON if (said := getattr(create, name))},
+        passed_on=_passed_on(create),
         verbosity=_verbosity.decode(text_echo).verbosity,
         unmet=_unmet(choice, tools),
     )
 
 
-_PASSED_ON: Final = (
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "user",
-)
+_PASSED_ON: Final = tuple(each.name for each in MEMBERS if Trait.PASSED_ON in each.traits)
+
+
+def _passed_on(create: Create) -> dict[str, Any]:
+    said = {name: getattr(create, name) for name in _PASSED_ON}
+    return {name: value for name, value in said.items() if value not in (None, "", ABSENT)}
 
 
 def _unmet(choice: ToolChoice, tools: Tools) -> bool:
@@ -413,34 +397,32 @@ def _refuse_unsupported(create: Create) -> None:
         )
 
 
+_DEFAULTS: Final = {
+    each.name: getattr(Response(), each.name) for each in MEMBERS if Trait.ECHOED in each.traits
+}
+"""Member of a create that its response repeats -> what it says where the create says nothing."""
+
+
 def _echo(
     create: Create, model: str, tools: Tools, text: Raw, reasoning: Raw, most: int | None
 ) -> dict[str, Any]:
-    metadata = Raw(msgspec.json.encode(create.metadata)) if create.metadata else EMPTY_OBJECT
-    choice = bytes(create.tool_choice)
-    return {
+    said = {name: getattr(create, name) for name in _DEFAULTS}
+    echo = {
+        name: _DEFAULTS[name] if value is None or value == ABSENT else value
+        for name, value in said.items()
+    }
+    read = {
         "model": model,
         "instructions": Raw(bytes(create.instructions)),
         "tools": tools.echo,
-        "tool_choice": Raw(choice if choice != b"null" else b'"auto"'),
-        "parallel_tool_calls": create.parallel_tool_calls is not False,
-        "truncation": "disabled" if create.truncation is None else create.truncation,
+        "tool_choice": Raw(bytes(echo["tool_choice"])),
         "text": text,
-        "temperature": 1.0 if create.temperature is None else create.temperature,
-        "top_p": 1.0 if create.top_p is None else create.top_p,
-        "presence_penalty": create.presence_penalty or 0.0,
-        "frequency_penalty": create.frequency_penalty or 0.0,
-        "top_logprobs": create.top_logprobs or 0,
         "reasoning": reasoning,
         "max_output_tokens": most,
-        "max_tool_calls": create.max_tool_calls,
-        "background": create.background is True,
-        "store": create.store is not False,
-        "metadata": metadata,
-        "safety_identifier": create.safety_identifier,
-        "prompt_cache_key": create.prompt_cache_key,
+        "metadata": Raw(msgspec.json.encode(create.metadata)) if create.metadata else EMPTY_OBJECT,
         "service_tier": SERVED,
     }
+    return echo | read
 
 
 def _unsupported(name: str) -> ApiError:

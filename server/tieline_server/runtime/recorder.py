@@ -93,7 +93,7 @@ class Recorder:
             owner=log.owner,
             first=self._flushed,
             events=tuple(fresh),
-            begun=self._begun(turn),
+            standing=self._begun(turn),
         )
         self._flushed += len(fresh)
         self._journal.log(entry)

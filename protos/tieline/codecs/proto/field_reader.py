@@ -10,21 +10,11 @@ from typing import Any, Final
 from msgspec import Raw
 
 from tieline.codecs.proto.fields import Spec
+from tieline.codecs.proto.schema import CREATE
 from tieline.codecs.repeat_cache import MAX_BYTES, RepeatCache
+from tieline.requests import REPEATED
 
-NAMES: Final = frozenset(
-    {
-        "instructions",
-        "tools",
-        "tool_choice",
-        "tool_choice_json",
-        "text_json",
-        "reasoning_json",
-        "conversation_json",
-        "prompt_json",
-        "context_management_json",
-    }
-)
+NAMES: Final = frozenset(field for field, slot in CREATE.slots.items() if slot.name in REPEATED)
 """Fields of a create and of its echo: bounded in number, so that a connection's memory is too."""
 
 

@@ -7,13 +7,13 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from tieline.codecs import json
 from tieline.codecs.proto.bridge import Bridge
-from tieline.codecs.proto.field_reader import NAMES, FieldReader
+from tieline.codecs.proto.field_reader import FieldReader
 from tieline.codecs.proto.fields import NULL, Spec, extras, getter
 from tieline.codecs.proto.frames import field, tag
-from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS, raw_members
+from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS
 from tieline.codecs.repeat_cache import MAX_NAME, RepeatCache
 from tieline.complaints import refusal
-from tieline.requests import Create, Request, unknown_of
+from tieline.requests import REPEATED, Create, Request, raw_members, unknown_of
 from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import ResponseCreate
 
@@ -115,12 +115,9 @@ class RequestEncoder:
         return built
 
 
-_REPEATED: Final = tuple(
-    sorted({CREATE.slots[name].name for name in NAMES if name in CREATE.slots})
-)
-_settings_of: Final = getter(_REPEATED)
-_SETTINGS: Final = CREATE.only(_REPEATED)
-_NEW: Final = CREATE.without(*_REPEATED)
+_settings_of: Final = getter(tuple(sorted(REPEATED)))
+_SETTINGS: Final = CREATE.only(REPEATED)
+_NEW: Final = CREATE.without(*REPEATED)
 _CREATE: Final = tag(ConnectRequest.RESPONSE_CREATE_FIELD_NUMBER)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from msgspec import Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
 from tieline import events, requests, responses
 from tieline.codecs.json import members, text_of
@@ -44,6 +44,7 @@ from tieline.codecs.proto.shapes import (
     type_parts,
 )
 from tieline.errors import ApiError
+from tieline.requests import raw_members
 from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2, responses_pb2
 
 _PARTS: Final = {
@@ -301,12 +302,6 @@ def spec_of(
     fields = [field for field in descriptor.fields if field.name not in _NOT_JSON]
     slots = {field.name: _slot(field, raws) for field in fields}
     return Spec(descriptor, slots, constants=constants, struct=struct)
-
-
-def raw_members(struct: type[Struct]) -> frozenset[str]:
-    """The members of a struct that stay JSON text."""
-    fields = msgspec.structs.fields(struct)
-    return frozenset(field.name for field in fields if field.type in (Raw, Raw | UnsetType))
 
 
 class Arm(NamedTuple):

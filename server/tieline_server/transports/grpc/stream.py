@@ -22,7 +22,7 @@ from tieline.codecs.proto import EventEncoder, RequestDecoder
 from tieline.codecs.proto.frames import repeated
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
-from tieline.requests import Request, SessionStart
+from tieline.requests import MEMBERS, Request, SessionStart, Trait
 from tieline.responses import Response
 from tieline.v1 import line_pb2
 from tieline_server.runtime import ConnectionDriver
@@ -229,17 +229,9 @@ def without_settings(response: Response) -> Response:
 
 
 _UNSAID: Final = {
-    name: getattr(Response(), name)
-    for name in (
-        "instructions",
-        "metadata",
-        "prompt_cache_key",
-        "reasoning",
-        "service_tier",
-        "text",
-        "tool_choice",
-        "tools",
-    )
+    each.name: getattr(Response(), each.name)
+    for each in MEMBERS
+    if each.large and Trait.ECHOED in each.traits and Trait.NAMED not in each.traits
 }
 """Settings that may be of any size, as in a response whose create did not name them."""
 

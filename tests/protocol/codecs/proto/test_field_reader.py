@@ -3,9 +3,9 @@
 from msgspec import Raw
 
 from tieline.codecs.proto.field_reader import NAMES, FieldReader
-from tieline.codecs.proto.schema import CREATE, RESPONSE, raw_members
+from tieline.codecs.proto.schema import CREATE, RESPONSE
 from tieline.codecs.repeat_cache import MAX_BYTES
-from tieline.requests import Create
+from tieline.requests import Create, raw_members
 from tieline.v1.items_pb2 import CustomTool, Tool
 from tieline.v1.requests_pb2 import ResponseCreate
 from tieline.v1.responses_pb2 import Response
