@@ -1,14 +1,14 @@
 """What callers pass becomes the request that it says."""
 
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
 from msgspec import Raw
 
 from tieline import items
-from tieline.requests import Create
+from tieline.requests import MEMBERS, Create
 from tieline_client.aio.requests import Call, Settings, to_create, to_json, tool_output
 
 
@@ -51,6 +51,20 @@ def test_free_form_settings_are_json_and_raw_ones_stay_as_they_are() -> None:
     assert request.tool_choice == Raw(b'{"type":"function","name":"f"}')
     assert (request.include, request.metadata) == (["a"], {"k": "v"})
     assert (request.max_output_tokens, request.stream_id, request.model) == (7, "a", "m")
+
+
+NOT_PASSED: Final = frozenset(
+    {
+        *("background", "context_management", "conversation", "event_id", "input", "model"),
+        *("previous_response_id", "prompt", "stream", "stream_id", "unknown"),
+    }
+)
+"""Members of a create that have a parameter of their own, or that this client does not send."""
+
+
+def test_callers_may_pass_every_member_of_a_create() -> None:
+    members = {each.name for each in MEMBERS}
+    assert Settings.__required_keys__ | Settings.__optional_keys__ == members - NOT_PASSED
 
 
 def test_what_is_no_setting_and_what_is_no_json_is_refused() -> None:
