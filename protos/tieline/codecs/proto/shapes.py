@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item, Message
+from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item, Message, TextPart
 
 _TextType = Literal["output_text", "reasoning_text", "summary_text"]
 
@@ -25,7 +25,7 @@ class _Text(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Message(Struct, frozen=True, forbid_unknown_fields=True, tag="message"):
     role: str
-    content: list[Raw]
+    content: list[_Text]
     id: str | UnsetType = UNSET
     status: str | UnsetType = UNSET
 
@@ -43,19 +43,23 @@ _item: Final = msgspec.json.Decoder(_Message | _Call)
 _UNFIT: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def fill_part(part: ContentPart, raw: bytes | Raw) -> bool:
+def fill_part(part: ContentPart, raw: bytes) -> bool:
     """JSON -> a part of text; False, and the part empty, where it takes the tables to say it."""
     try:
         view = _text.decode(raw)
     except _UNFIT:
         return False
-    said = part.text
-    said.type, said.text = view.type, view.text
+    _write_text(part.text, view)
+    return True
+
+
+def _write_text(said: TextPart, view: _Text) -> None:
+    said.type = view.type
+    said.text = view.text
     if view.annotations is not UNSET:
         said.annotations_json = bytes(view.annotations).decode()
     if view.logprobs is not UNSET:
         said.logprobs_json = bytes(view.logprobs).decode()
-    return True
 
 
 def fill_item(item: Item, raw: bytes) -> bool:
@@ -68,14 +72,15 @@ def fill_item(item: Item, raw: bytes) -> bool:
     if isinstance(view, _Message):
         said = item.message
         said.role = view.role
-        said.parts.SetInParent()
-        add = said.parts.parts.add
-        if not all(fill_part(add(), part) for part in view.content):
-            item.Clear()
-            return False
+        content = said.parts
+        content.SetInParent()
+        for part in view.content:
+            _write_text(content.parts.add().text, part)
     else:
         said = item.function_call
-        said.call_id, said.name, said.arguments = view.call_id, view.name, view.arguments
+        said.call_id = view.call_id
+        said.name = view.name
+        said.arguments = view.arguments
     if view.id is not UNSET:
         said.id = view.id
     if view.status is not UNSET:
