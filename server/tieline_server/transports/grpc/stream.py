@@ -1,8 +1,7 @@
 """The two ends of a stream of events: one writer, and for ``Connect`` one reader beside it.
 
 Rules of grpc.aio that shape this file. Two writes at once lose a message, so the coroutine of
-the RPC is the only writer; while it waits, callbacks of the loop write in its stead, and it is
-not woken for each token. A read that is cancelled takes a message, or the whole call, with it,
+the RPC is the only writer. A read that is cancelled takes a message, or the whole call, with it,
 so the reader is a task of its own, never under a timeout: it ends by itself when the call does.
 End of stream is ambiguous until then: a half-close lets running turns end, a lost peer shows as
 a cancellation of the writer right after it.
@@ -10,8 +9,8 @@ a cancellation of the writer right after it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import grpc
 import msgspec
@@ -67,20 +66,16 @@ class EventWriter:
         self._connection = connection
         self._work = connection.work
         self._encoder = EventEncoder()
-        self._pulse = WriterTimer(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self._timer = WriterTimer(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
         given = () if first is None else (first,)
         self._batches = Batches(connection, self._encode, most=WRITE_BYTES, first=given)
         self._caught_up: asyncio.Event | None = None
-        self._write: Coroutine[Any, Any, None] | None = None
-        """The write that the loop drives, while the coroutine of the RPC waits."""
-        self._failure: Exception | None = None
-        """What that write ended with: for the coroutine to raise."""
 
     @property
     def writing(self) -> bool:
         """Whether a write is in flight."""
-        return self._pulse.writing
+        return self._timer.writing
 
     def receives(self, max_receive_bytes: int) -> None:
         """The client said how large a message it can take."""
@@ -104,14 +99,13 @@ class EventWriter:
         except Stuck:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         finally:
-            self._pulse.stop()
+            self._timer.stop()
             self._batches.close()
-            self._give_up()
-            self._failure = None
+            self._written()
         return self._connection.error
 
     def _written(self) -> None:
-        self._pulse.end()
+        self._timer.end()
         if self._caught_up is not None:
             self._caught_up.set()
             self._caught_up = None
@@ -123,62 +117,19 @@ class EventWriter:
                 # Encoded events, concatenated, are one message (proto3 encoding).
                 if message := beat or self._batches.next():
                     beat = b""
-                    self._pulse.begin()
+                    self._timer.begin()
                     await self._context.write(message)
                     self._written()
                 if self._batches.empty:
                     if self._connection.closed:
                         return
-                    await self._connection.wait(self._send_now)
+                    await self._connection.wait()
             except asyncio.CancelledError:
-                if not self._pulse.fired():
+                if not self._timer.fired():
                     raise
-                if self._pulse.writing:
+                if self._timer.writing:
                     raise Stuck from None
                 beat = self._heartbeat()
-
-    def _send_now(self) -> bool:
-        """Begins a write, if none is in flight; False where the coroutine has something to do."""
-        if self._failure is not None:
-            raise self._failure
-        if self.writing:
-            return True
-        message = self._batches.next()
-        if message is None:
-            return not self._connection.closed
-        self._pulse.begin()
-        self._write = self._context.write(message)
-        self._go_on()
-        return True
-
-    def _go_on(self, awaited: "asyncio.Future[Any] | None" = None) -> None:
-        """Takes a write to where it waits for the library next, as a task would, or to its end."""
-        if self._write is None:
-            # Given up; asyncio would report an error that nobody has looked at.
-            if awaited is not None and not awaited.cancelled():
-                awaited.exception()
-            return
-        del awaited  # An exception that comes out of it holds this frame.
-        try:
-            self._write.send(None).add_done_callback(self._go_on)
-            return
-        except StopIteration:
-            pass
-        except asyncio.CancelledError:
-            self._failure = grpc.aio.InternalError("the library gave up a write")
-        except Exception as error:
-            self._failure = error
-        self._write = None
-        self._written()
-        if self._failure is not None or self._connection.closed or not self._batches.empty:
-            self._connection.connection.outgoing.wake()
-
-    def _give_up(self) -> None:
-        """No write is in flight any more."""
-        if self._write is not None:
-            self._write.close()
-            self._write = None
-        self._written()
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:
         message, most = self._encoder.encode_all(taken), self._event_bytes
