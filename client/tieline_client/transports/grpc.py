@@ -32,7 +32,7 @@ from tieline_client.errors import (
     ProtocolViolation,
     UnsupportedUrl,
 )
-from tieline_client.transports import causes, tls
+from tieline_client.transports import _grpcio, causes, tls
 from tieline_client.transports.base import (
     CHECKED,
     DEFAULT_LIMIT,
@@ -156,7 +156,7 @@ async def _open(endpoint: Endpoint, channel: grpc.aio.Channel) -> "GrpcTransport
             await call.wait_for_connection()
             # The first message goes at once, right behind the headers: proxies wait for it.
             with suppress(grpc.aio.BaseError):
-                await _put(call, proto.encode_request(start).SerializeToString())
+                await _grpcio.write(call, proto.encode_request(start).SerializeToString())
             await call.initial_metadata()
             if call.done():
                 await call.read()
@@ -171,16 +171,6 @@ async def _open(endpoint: Endpoint, channel: grpc.aio.Channel) -> "GrpcTransport
         await channel.close()
         raise
     return GrpcTransport(endpoint, channel, call)
-
-
-async def _put(call: "grpc.aio.StreamStreamCall[bytes, bytes]", message: bytes) -> None:
-    """Writes one message; raises BaseError when the stream has ended.
-
-    ``call.write`` does the same and then replaces the status that the server has sent, or is
-    about to send, by INTERNAL (grpc#36066): the reason why a line ended would be lost.
-    """
-    inner: Any = call._cython_call  # type: ignore[attr-defined]
-    await inner.send_serialized_message(message)
 
 
 class _Slot:
@@ -329,7 +319,7 @@ class GrpcTransport:
         """The only writer."""
         try:
             while (message := await self._next()) is not None:
-                await _put(self._call, message)
+                await _grpcio.write(self._call, message)
             await self._call.done_writing()
         except grpc.aio.BaseError:
             # The stream has ended; the reader knows why.

@@ -40,6 +40,7 @@ from tieline.responses import Response
 from tieline_client._connection import Loss, check_id
 from tieline_client.errors import ConnectionLost, NotSent, ProtocolViolation, Unsupported
 from tieline_client.transports import web
+from tieline_client.transports._aiohttp import Traffic
 from tieline_client.transports.base import DEFAULT_LIMIT, Endpoint, proxy_of
 from tieline_client.transports.event_stream import EventStream
 
@@ -61,7 +62,7 @@ _ELSEWHERE: Final = frozenset(
 
 async def open_line(endpoint: Endpoint) -> "SseTransport":
     """A line over ``http://`` or ``https://``; it connects with the first create."""
-    traffic, proxy = web.Traffic(), proxy_of(endpoint)
+    traffic, proxy = Traffic(), proxy_of(endpoint)
     session = web.session(endpoint, traffic, proxy=proxy)
     return SseTransport(endpoint, session, traffic, web.request_options(endpoint, proxy))
 
@@ -185,7 +186,7 @@ class SseTransport:
         self,
         endpoint: Endpoint,
         session: aiohttp.ClientSession,
-        traffic: web.Traffic,
+        traffic: Traffic,
         requests: dict[str, Any],
     ) -> None:
         self._endpoint = endpoint

@@ -1,7 +1,6 @@
 """What WebSocket and HTTP share: the session, TLS, where the API is, and what a refusal says."""
 
 import asyncio
-import functools
 import html
 import math
 import os
@@ -11,11 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import aiohttp
 import msgspec
-from aiohttp.client_proto import ResponseHandler
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -29,6 +27,7 @@ from tieline_client.errors import (
     ProtocolViolation,
 )
 from tieline_client.transports import causes, tls
+from tieline_client.transports._aiohttp import Connector, Traffic
 from tieline_client.transports.base import CHECKED, Endpoint, Proxy, checked
 
 EXTENSIONS: Final = "x-tieline-extensions"
@@ -79,77 +78,6 @@ def secure(endpoint: Endpoint) -> ssl.SSLContext | bool:
     return True if given is None or not _tunnels(endpoint) else tls.context(given)
 
 
-class Traffic:
-    """What aiohttp does not tell of its connections: when bytes came in, and how to drop them."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._open: set[asyncio.Transport] = set()
-        self.heard = False
-        """Whether any bytes came in."""
-        self.at = self._loop.time()
-        """When bytes came in last, by the loop's clock; also those of a frame not yet whole."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether what is written now goes to a connection that is not known to have ended."""
-        return any(not transport.is_closing() for transport in self._open)
-
-    def made(self, transport: asyncio.Transport) -> None:
-        """A connection exists."""
-        # The end of one that became a tunnel is told to another protocol than ours.
-        self._open = {each for each in self._open if not each.is_closing()}
-        self._open.add(transport)
-
-    def seen(self) -> None:
-        """Bytes came in."""
-        self.heard = True
-        self.at = self._loop.time()
-
-    def gone(self, transport: asyncio.Transport) -> None:
-        """A connection has ended."""
-        self._open.discard(transport)
-
-    def abort(self) -> None:
-        """Ends the connections at once: what the peer has not taken would keep them open."""
-        for transport in list(self._open):
-            transport.abort()
-
-
-class _Handler(ResponseHandler):
-    """aiohttp's protocol, telling its traffic."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, traffic: Traffic) -> None:
-        super().__init__(loop=loop)
-        self._traffic = traffic
-        self._stream: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A stream's, always; uvloop's do not inherit from asyncio's.
-        self._stream = cast(asyncio.Transport, transport)
-        self._traffic.made(self._stream)
-        super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._traffic.seen()
-        super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        if self._stream is not None:
-            self._traffic.gone(self._stream)
-        super().connection_lost(exc)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Makes connections whose traffic is told."""
-
-    def __init__(self, traffic: Traffic, *, ssl: ssl.SSLContext | bool) -> None:
-        super().__init__(limit=0, ssl=ssl)
-        # aiohttp has no public way to see the bytes of an upgraded connection.
-        make: Any = functools.partial(_Handler, asyncio.get_running_loop(), traffic)
-        self._factory = make
-
-
 def session(
     endpoint: Endpoint,
     traffic: Traffic,
@@ -164,7 +92,7 @@ def session(
     options = endpoint.options
     read = {} if proxy is None or _tunnels(endpoint) else _authorization(proxy)
     return aiohttp.ClientSession(
-        connector=_Connector(traffic, ssl=secure(endpoint)),
+        connector=Connector(traffic, ssl=secure(endpoint)),
         headers=headers(endpoint) | read,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(

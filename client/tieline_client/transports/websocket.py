@@ -20,6 +20,7 @@ from tieline.events import Event
 from tieline.requests import Request, SessionStart
 from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolation
 from tieline_client.transports import web
+from tieline_client.transports._aiohttp import Traffic
 from tieline_client.transports.base import Endpoint, proxy_of
 
 SEND_LIMIT: Final = 16 * 1024 * 1024 - 1
@@ -50,7 +51,7 @@ _HTTP: Final = {"ws": "http", "wss": "https"}
 async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
     """Opens a line over ``ws://`` or ``wss://``; raises what the server says instead of 101."""
     address, options = endpoint.address, endpoint.options
-    traffic = web.Traffic()
+    traffic = Traffic()
     extended = asyncio.Event()
     proxy = proxy_of(endpoint)
     session = web.session(endpoint, traffic, proxy=proxy, traces=[_watch(extended, address)])
@@ -120,7 +121,7 @@ class WebSocketTransport:
         endpoint: Endpoint,
         session: aiohttp.ClientSession,
         socket: aiohttp.ClientWebSocketResponse,
-        traffic: web.Traffic,
+        traffic: Traffic,
         *,
         extended: bool = False,
     ) -> None:

@@ -24,6 +24,7 @@ from tieline_server.places import Places
 from tieline_server.runtime import Services
 from tieline_server.tables import split_address
 from tieline_server.transports.calls import FAREWELL, LiveCalls
+from tieline_server.transports.grpc._grpcio import Health
 from tieline_server.transports.grpc.admission import Admission, KeylessCalls
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.creates import CreateCalls
@@ -64,15 +65,6 @@ def _why(address: str) -> str:
     return "is it taken?"
 
 
-class _Health(health.aio.HealthServicer):
-    """The library's, but one watcher that takes nothing keeps no news from those who ask."""
-
-    async def _set(self, service: str, status: Any) -> None:
-        # The library's type stubs know neither.
-        self._server_status[service] = status  # type: ignore[attr-defined]
-        await super()._set(service, status)  # type: ignore[misc]
-
-
 class GrpcServer:
     """Serves ``tieline.v1``, health and, where asked for, reflection. See ``base.TransportServer``.
 
@@ -90,7 +82,7 @@ class GrpcServer:
         self._admission = Admission(services, self.live, patience=config.first_message_timeout)
         self.creates = CreateCalls(services, config, self.live)
         self._stored = StoredCalls(services)
-        self._health = _Health()
+        self._health = Health()
         self._telling: set[asyncio.Task[None]] = set()
         services.readiness.listen(self._tell)
         self._server: grpc.aio.Server | None = None

@@ -8,14 +8,14 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.http_parser import HttpRequestParser
 
 from tieline.errors import ApiError
 from tieline_server.garbage_collection import forget_frames
 from tieline_server.places import OwnPlaces, Places
+from tieline_server.transports._aiohttp import RequestHandler
 from tieline_server.transports.answers import internal_error
 from tieline_server.transports.calls import RETRY_AFTER
-from tieline_server.transports.client_frames import ClientFrames, Gate
+from tieline_server.transports.client_frames import ClientFrames, FrameReader, Gate
 from tieline_server.transports.http.create_reader import CreateReader
 from tieline_server.transports.http.errors import SERVER, error_response
 from tieline_server.transports.http.framing import (
@@ -73,7 +73,7 @@ class Connections:
         )
 
 
-class Connection(web.RequestHandler):
+class Connection(RequestHandler):
     """What aiohttp makes for each connection, with our bounds and our errors."""
 
     __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections", "gate",
@@ -88,19 +88,7 @@ class Connection(web.RequestHandler):
         **settings: Any,
     ) -> None:
         super().__init__(server, **settings)
-        parser = HttpRequestParser(
-            self,
-            self._loop,
-            self._read_bufsize,
-            max_line_size=self.max_line_size,
-            max_field_size=self.max_field_size,
-            payload_exception=web.RequestPayloadError,
-            auto_decompress=False,
-            max_msg_queue_size=PIPELINED,
-        )
-        self._parser = cast(Any, RequestParser(parser))
-        self._max_msg_queue_size = PIPELINED
-        self._msg_queue_resume_size = PIPELINED // 2
+        self.use_parser(RequestParser, pipelined=PIPELINED)
         self.connections = connections
         self._write_timeout = write_timeout
         self._stuck: asyncio.TimerHandle | None = None
@@ -146,25 +134,25 @@ class Connection(web.RequestHandler):
         self._forget_stuck()
         super().connection_lost(exc)
 
-    def set_parser(self, parser: Any, *how: Any, **named: Any) -> None:
-        """An upgrade: from here on ``parser`` reads frames, and only such as a client may send."""
-        assert self.gate is not None, "the door that upgrades has set it"
-        super().set_parser(cast(Any, ClientFrames(parser, self.gate)), *how, **named)
+    def frame_reader(self, reader: FrameReader) -> ClientFrames:
+        """An upgrade: from here on only frames are taken that a client may send."""
+        assert self.gate is not None, "the server that upgrades has set it"
+        return ClientFrames(reader, self.gate)
 
     def data_received(self, data: bytes) -> None:
         """Takes what came. After long work the connection is not read for as long as that took."""
-        clock = self._loop.time
+        clock = self.loop.time
         started = clock()
         super().data_received(data)
         spent = clock() - started
         transport = self.transport
-        if spent > LONG and transport is not None and not self._reading_paused:
+        if spent > LONG and transport is not None and not self.reading_paused:
             transport.pause_reading()
-            self._loop.call_later(spent, self._read_on)
+            self.loop.call_later(spent, self._read_on)
 
     def _read_on(self) -> None:
         # aiohttp may have paused it since, for as long as what has come waits to be taken.
-        if self.transport is not None and not self._reading_paused:
+        if self.transport is not None and not self.reading_paused:
             self.transport.resume_reading()
 
     def pause_writing(self) -> None:
@@ -182,7 +170,7 @@ class Connection(web.RequestHandler):
         transport = self.transport
         assert transport is not None, "only an open connection writes"
         left = transport.get_write_buffer_size()
-        self._stuck = self._loop.call_later(self._write_timeout, self._look, left)
+        self._stuck = self.loop.call_later(self._write_timeout, self._look, left)
 
     def _look(self, left: int) -> None:
         """Cuts a peer that has taken nothing since ``left`` bytes were to be sent."""

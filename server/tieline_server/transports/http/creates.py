@@ -14,6 +14,7 @@ from tieline.requests import Create, Resume, SessionStart
 from tieline_server.core.profile import unsupported
 from tieline_server.core.values import Principal
 from tieline_server.runtime import ConnectionDriver, Services
+from tieline_server.transports._aiohttp import JoinedResponse
 from tieline_server.transports.answers import (
     Answer,
     Warnings,
@@ -29,7 +30,7 @@ from tieline_server.transports.http.body import read_body
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.errors import json_response
-from tieline_server.transports.http.sse import EventResponse, EventStream
+from tieline_server.transports.http.sse import EventStream
 from tieline_server.transports.json_events import (
     HEADER,
     WARNINGS,
@@ -143,7 +144,7 @@ class CreateCalls:
         extensions: frozenset[str],
     ) -> web.StreamResponse:
         first = await first_event(self._services, live, principal, create)
-        response = EventResponse(headers=EVENT_STREAM)
+        response = JoinedResponse(headers=EVENT_STREAM)
         call.stamp(response, {"created": round(call.spent * 1000, 3)})
         _warn(response, warnings_of(first))
         writer = await response.prepare(call.request)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from aiohttp import web
 from aiohttp.http_writer import StreamWriter
 from msgspec import UNSET
 
@@ -63,12 +62,6 @@ def frame(data: bytes) -> bytes:
 def comment(text: str) -> bytes:
     """What every reader ignores: proof of life."""
     return b": %b\n\n" % text.encode()
-
-
-class EventResponse(web.StreamResponse):
-    """An answer whose head leaves together with its first events, not in a write before them."""
-
-    _send_headers_immediately = False
 
 
 class EventStream:
