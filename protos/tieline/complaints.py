@@ -80,7 +80,7 @@ def refusal(
 def invalid_value(param: str, value: str, known: Sequence[str]) -> ApiError:
     """The refusal of a word that is none of those ``known``.
 
-    What may be a text, a name or a key that came to the wrong place is not repeated.
+    What may be a text, a name or a key that came in the wrong member is not repeated.
 
     >>> invalid_value("truncation", "on", ("auto", "disabled")).message
     "Invalid value: 'on'. Supported values are: 'auto' and 'disabled'."

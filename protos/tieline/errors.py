@@ -110,7 +110,7 @@ ERRORS: Final[dict[str, Row]] = {
     "too_many_pending_steers": _LIMIT,
     "insufficient_quota": Row(429, "insufficient_quota", Grpc.RESOURCE_EXHAUSTED),
     "slow_consumer": Row(429, "rate_limit_error", Grpc.RESOURCE_EXHAUSTED),
-    # Ends that are nobody's fault.
+    # Ends that neither side is to blame for.
     "cancelled": Row(499, "cancelled_error", Grpc.CANCELLED),
     "idle_timeout": Row(408, "timeout_error", Grpc.ABORTED, retryable=True),
     "deadline_exceeded": Row(504, "timeout_error", Grpc.DEADLINE_EXCEEDED),

@@ -58,7 +58,7 @@ class ResponseCreated(LifecycleEvent, frozen=True, kw_only=True, tag="response.c
 
 
 class ResponseQueued(LifecycleEvent, frozen=True, kw_only=True, tag="response.queued"):
-    """It waits for an active place."""
+    """It waits until fewer responses run at once."""
 
 
 class ResponseInProgress(LifecycleEvent, frozen=True, kw_only=True, tag="response.in_progress"):

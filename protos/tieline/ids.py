@@ -1,7 +1,7 @@
 """Identifiers: their prefixes, how one is made, and which lane names are legal.
 
 Ids are opaque to clients. Ours are a prefix and 32 hex digits; the first four digits can carry
-a tag of the process that runs the turn, so that whoever meets an id knows where to ask.
+a tag of the process that runs the turn, so that any other process knows which one to ask.
 """
 
 import re

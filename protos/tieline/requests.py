@@ -115,7 +115,7 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
         None
     )
     unknown: Annotated[tuple[str, ...] | UnsetType, _BOUNDED] = field(default=UNSET, name="")
-    """Members that came with it and that nobody knows (``unknown_of``). No member itself."""
+    """Members that came and that the server does not know (``unknown_of``). No member itself."""
 
 
 class Member(Struct, frozen=True):

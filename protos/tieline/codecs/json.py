@@ -343,10 +343,10 @@ class RequestDecoder:
     one of its name is neither checked nor read again, and is handed out as the same object.
     """
 
-    __slots__ = ("_memory", "work")
+    __slots__ = ("_repeats", "work")
 
     def __init__(self) -> None:
-        self._memory = RepeatCache[Raw]()
+        self._repeats = RepeatCache[Raw]()
         self.work = 0
         """Bytes really checked, without what was remembered."""
 
@@ -400,7 +400,7 @@ class RequestDecoder:
                     continue
                 sound = _UNSAID[name] if said == ABSENT else self._sound(lane, name, said)
                 if sound is not said:
-                    # Nobody else has seen it yet, and a copy costs as much as reading it.
+                    # No other code has seen it yet, and a copy costs as much as reading it.
                     structs.force_setattr(create, name, sound)
             most = max(
                 create.max_output_tokens or 0, create.max_tool_calls or 0, create.timeout_ms or 0
@@ -436,7 +436,7 @@ class RequestDecoder:
     def _sound(self, lane: str, name: str, raw: Raw) -> Raw:
         """``raw`` once it is known to be sound, as the object of last time where it is equal."""
         remembered = name in requests.REPEATED
-        last = self._memory.recall(lane, name, raw) if remembered else None
+        last = self._repeats.recall(lane, name, raw) if remembered else None
         if last is not None:
             return last
         text = bytes(raw)
@@ -446,7 +446,7 @@ class RequestDecoder:
             return raw
         # A copy: the member as decoded keeps the whole client event in memory.
         own = Raw(text)
-        self._memory.keep(lane, name, own, own)
+        self._repeats.keep(lane, name, own, own)
         return own
 
 

@@ -65,7 +65,7 @@ class ServerEvent(_message.Message):
     SESSION_GOING_AWAY_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     sequence_number: _builtins.int
-    """Starts at 0 with each response, without gaps; unset where an event belongs to the line."""
+    """Starts at 0 with each response, without gaps; unset where an event belongs to the connection."""
     stream_id: _builtins.str
     """The named lane; unset on the default lane."""
     @_builtins.property
@@ -279,7 +279,7 @@ Global___RequestWarning: _TypeAlias = RequestWarning  # noqa: Y015
 
 @_typing.final
 class ResponseQueued(_message.Message):
-    """It waits for an active place."""
+    """It waits until fewer responses run at once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1235,7 +1235,7 @@ Global___ErrorDetail: _TypeAlias = ErrorDetail  # noqa: Y015
 
 @_typing.final
 class ErrorEvent(_message.Message):
-    """A request failed; the line lives on."""
+    """A request failed; the connection lives on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1502,7 +1502,7 @@ Global___Timing: _TypeAlias = Timing  # noqa: Y015
 
 @_typing.final
 class SessionStarted(_message.Message):
-    """The line is open: what the server speaks and what it allows."""
+    """The connection is open: what the server speaks and what it allows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -90,7 +90,8 @@ class ResponsesServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Connect(self, request_iterator, context):
-        """One line: many turns, side by side on named lanes, each after what the line remembers.
+        """One connection: many turns, side by side on named lanes, each after what the connection
+        remembers.
         Errors that concern one request come as events; the stream lives on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -132,7 +133,7 @@ class ResponsesServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelResponse(self, request, context):
-        """Ends a turn of the caller, on whichever line it runs.
+        """Ends a turn of the caller, on whichever connection it runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -515,7 +515,7 @@ Global___ResponseSteer: _TypeAlias = ResponseSteer  # noqa: Y015
 
 @_typing.final
 class SessionStart(_message.Message):
-    """Optional first message of a line: what the client can take."""
+    """Optional first message of a connection: what the client can take."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

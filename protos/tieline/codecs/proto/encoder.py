@@ -41,7 +41,7 @@ class _Layout(Struct, frozen=True, gc=False):
     said: bytes
     """Tag of the thing said."""
     said_of: Callable[[Any], Any]
-    place_of: Callable[[Any], tuple[Any, ...]]
+    position_of: Callable[[Any], tuple[Any, ...]]
     """Lane, item and up to two indices."""
     index: str | None
     """Name of the index beside that of the item."""
@@ -49,7 +49,7 @@ class _Layout(Struct, frozen=True, gc=False):
 
 
 # Written out: fetched by name, each of these costs ten times as much.
-_PLACES: Final[dict[str | None, Callable[[Any], tuple[Any, ...]]]] = {
+_POSITIONS: Final[dict[str | None, Callable[[Any], tuple[Any, ...]]]] = {
     None: lambda e: (e.stream_id, e.item_id, e.output_index),
     "content_index": lambda e: (e.stream_id, e.item_id, e.output_index, e.content_index),
     "summary_index": lambda e: (e.stream_id, e.item_id, e.output_index, e.summary_index),
@@ -67,15 +67,15 @@ def _layout(arm: Arm) -> _Layout | None:
         return None
     index = next((name for name in names[2:] if name.endswith("_index")), None)
     said = [name for name in names[2:] if name != index]
-    place_of = _PLACES.get(index)
-    if place_of is None or said[1:] not in ([], ["logprobs"]):
+    position_of = _POSITIONS.get(index)
+    if position_of is None or said[1:] not in ([], ["logprobs"]):
         # Another form, like a part with a status, is left to the tables.
         return None
     return _Layout(
         arm=tag(arm.number),
         said=tag(arm.spec.descriptor.fields_by_name[said[0]].number),
         said_of=attrgetter(said[0]),
-        place_of=place_of,
+        position_of=position_of,
         index=index,
         has_logprobs=len(said) > 1,
     )
@@ -86,16 +86,16 @@ _LAYOUTS: Final = {kind: form for kind, arm in _ARMS.items() if (form := _layout
 _DELTAS: Final = {kind: _LAYOUTS[kind] for kind in events.MERGEABLE}
 
 
-def _fields_of(place: tuple[Any, ...]) -> bytes:
+def _fields_of(position: tuple[Any, ...]) -> bytes:
     """The fields that say where an event belongs."""
     said: list[bytes] = []
-    if place[1]:
-        item_id = place[1].encode()
+    if position[1]:
+        item_id = position[1].encode()
         said += (_ITEM_ID, VARINT[len(item_id)], item_id)
-    if place[2]:
-        said += (_OUTPUT_INDEX, VARINT[place[2]])
-    if len(place) > 3 and place[3]:
-        said += (_PART_INDEX, VARINT[place[3]])
+    if position[2]:
+        said += (_OUTPUT_INDEX, VARINT[position[2]])
+    if len(position) > 3 and position[3]:
+        said += (_PART_INDEX, VARINT[position[3]])
     return b"".join(said)
 
 
@@ -130,9 +130,9 @@ def _front(event: Event, arm: bytes, size: int) -> tuple[bytes, ...]:
 
 
 class _Fronts(dict[int, bytes]):
-    """Size of a delta's text -> all bytes before its place.
+    """Size of a delta's text -> all bytes before its position.
 
-    They tell nothing of the place but how many bytes it takes, and ids are of one size: the
+    They tell nothing of the position but how many bytes it takes, and ids are of one size: the
     deltas of the next turn begin with the same.
     """
 
@@ -157,15 +157,16 @@ class _Part:
     """Deltas of one class that are for one part or call, and what their events begin with."""
 
     __slots__ = ("_fronts", "_head", "_lead", "content_index", "fronts", "has_logprobs",
-                 "item_id", "kind", "lane", "layout", "output_index", "place", "width")  # fmt: skip
+                 "item_id", "kind", "lane", "layout", "output_index", "position",
+                 "width")  # fmt: skip
 
     def __init__(self, layout: _Layout, event: Any, head: bytes) -> None:
         self.layout = layout
-        self.place = layout.place_of(event)
-        self.lane, self.item_id, self.output_index = self.place[:3]
+        self.position = layout.position_of(event)
+        self.lane, self.item_id, self.output_index = self.position[:3]
         self.content_index = event.content_index if layout.index == "content_index" else None
         self.kind = None if layout.index == "summary_index" else type(event)
-        """None where only ``place`` tells whether an event is one of these."""
+        """None where only ``position`` tells whether an event is one of these."""
         self.has_logprobs = layout.has_logprobs
         self._head = head
         self._lead = head + layout.said
@@ -206,7 +207,7 @@ class EventEncoder:
     ``encode`` gives what :func:`encode_event` gives, up to the order of fields.
     """
 
-    __slots__ = ("_contents", "_fronts", "_items", "_memory", "_part", "_parts", "_place",
+    __slots__ = ("_contents", "_fronts", "_items", "_part", "_parts", "_position", "_repeats",
                  "_snapshot", "work")  # fmt: skip
 
     def __init__(self) -> None:
@@ -215,8 +216,8 @@ class EventEncoder:
         self._parts: dict[Any, _Part] = {}
         """What the last one of each class on each lane was for."""
         self._fronts: dict[tuple[Any, ...], _Fronts] = {}
-        self._place: tuple[tuple[Any, ...], bytes] = ((), b"")
-        self._memory = RepeatCache[bytes]()
+        self._position: tuple[tuple[Any, ...], bytes] = ((), b"")
+        self._repeats = RepeatCache[bytes]()
         self._contents: dict[bytes, bytes] = {}
         self._items: dict[bytes, bytes] = {}
         self._snapshot: tuple[Response, bytes] | None = None
@@ -266,18 +267,18 @@ class EventEncoder:
 
     def _part_of(self, layout: _Layout, event: Any) -> _Part:
         """The part that a delta is for."""
-        place = layout.place_of(event)
-        part = self._parts.get((layout.arm, place[0]))
-        if part is None or part.place != place:
+        position = layout.position_of(event)
+        part = self._parts.get((layout.arm, position[0]))
+        if part is None or part.position != position:
             if len(self._parts) >= _MAX_PARTS:
                 self._parts.clear()
-            part = _Part(layout, event, self._head(place))
-            self._parts[layout.arm, place[0]] = part
+            part = _Part(layout, event, self._head(position))
+            self._parts[layout.arm, position[0]] = part
         return part
 
     def _fronts_of(self, part: _Part, width: int) -> _Fronts:
         """What such deltas begin with, wherever they belong."""
-        head = len(self._head(part.place))
+        head = len(self._head(part.position))
         key = (part.layout.arm, part.lane, head, width)
         fronts = self._fronts.get(key)
         if fronts is None:
@@ -287,14 +288,14 @@ class EventEncoder:
             self._fronts[key] = fronts
         return fronts
 
-    def _head(self, place: tuple[Any, ...]) -> bytes:
-        """The fields of a place; the events of one part mostly follow each other."""
-        if place != self._place[0]:
-            self._place = (place, _fields_of(place))
-            self.work += len(self._place[1])
-        return self._place[1]
+    def _head(self, position: tuple[Any, ...]) -> bytes:
+        """The fields of a position; the events of one part mostly follow each other."""
+        if position != self._position[0]:
+            self._position = (position, _fields_of(position))
+            self.work += len(self._position[1])
+        return self._position[1]
 
-    def _placed(self, event: Any, pieces: _Pieces) -> None:
+    def _positioned(self, event: Any, pieces: _Pieces) -> None:
         """An event that says where it belongs and one thing more, and is no delta."""
         layout = _LAYOUTS[type(event)]
         said = layout.said_of(event)
@@ -302,7 +303,7 @@ class EventEncoder:
         if not body or (layout.has_logprobs and event.logprobs):
             self._whole(event, pieces)
             return
-        head, size = self._head(layout.place_of(event)), len(body)
+        head, size = self._head(layout.position_of(event)), len(body)
         length = VARINT[size]
         pieces += _front(event, layout.arm, len(head) + len(layout.said) + len(length) + size)
         pieces += (head, layout.said, length, body)
@@ -384,13 +385,13 @@ class EventEncoder:
 
     def _settings(self, event: LifecycleEvent) -> bytes:
         settings = _settings_of(event.response)
-        built = self._memory.recall(event.stream_id, "settings", settings)
+        built = self._repeats.recall(event.stream_id, "settings", settings)
         if built is None:
             message = ResponseMessage()
             _SETTINGS.write(message, event.response)
             built = message.SerializeToString()
             self.work += len(built)
-            self._memory.keep(event.stream_id, "settings", settings, built)
+            self._repeats.keep(event.stream_id, "settings", settings, built)
         return built
 
     def _whole(self, event: Event, pieces: _Pieces) -> None:
@@ -403,7 +404,7 @@ _WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any, _Pieces], None]]]
     events.OutputItemAdded: EventEncoder._item_event,
     events.OutputItemDone: EventEncoder._item_event,
     **{kind: EventEncoder._lifecycle for kind in _ARMS if issubclass(kind, LifecycleEvent)},
-    **dict.fromkeys(_LAYOUTS.keys() - _DELTAS.keys(), EventEncoder._placed),
+    **dict.fromkeys(_LAYOUTS.keys() - _DELTAS.keys(), EventEncoder._positioned),
 }
 """Event of which something comes again -> what writes it; any other is built whole."""
 

@@ -21,10 +21,10 @@ NAMES: Final = frozenset(field for field, slot in CREATE.slots.items() if slot.n
 class FieldReader:
     """Reads the messages of one connection and remembers their repeated settings."""
 
-    __slots__ = ("_memory", "work")
+    __slots__ = ("_repeats", "work")
 
     def __init__(self) -> None:
-        self._memory = RepeatCache[Raw]()
+        self._repeats = RepeatCache[Raw]()
         self.work = 0
         """Bytes really read, without what was remembered."""
 
@@ -43,13 +43,13 @@ class FieldReader:
                 continue
             field_name = descriptor.name
             repeats = field_name in NAMES
-            value = self._memory.recall(lane, field_name, field) if repeats else None
+            value = self._repeats.recall(lane, field_name, field) if repeats else None
             if value is None:
                 value = read(field, name)
                 self.work += size(value)
                 if repeats and size(value) <= MAX_BYTES:
                     # A copy does not keep the whole message in memory.
-                    self._memory.keep(lane, field_name, deepcopy(field), value)
+                    self._repeats.keep(lane, field_name, deepcopy(field), value)
             values[name] = value
         return values
 

@@ -77,10 +77,10 @@ class RequestEncoder:
     True
     """
 
-    __slots__ = ("_memory", "work")
+    __slots__ = ("_repeats", "work")
 
     def __init__(self) -> None:
-        self._memory = RepeatCache[bytes]()
+        self._repeats = RepeatCache[bytes]()
         self.work = 0
         """Bytes really built, without what was remembered."""
 
@@ -103,7 +103,7 @@ class RequestEncoder:
     def _settings(self, request: Create) -> bytes | None:
         """The settings as fields; None where a member needs ``extra_json``, which is but one."""
         said = _settings_of(request)
-        built = self._memory.recall(request.stream_id, "settings", said)
+        built = self._repeats.recall(request.stream_id, "settings", said)
         if built is None:
             message = ResponseCreate()
             _SETTINGS.write(message, request)
@@ -111,7 +111,7 @@ class RequestEncoder:
                 return None
             built = message.SerializeToString()
             self.work += len(built)
-            self._memory.keep(request.stream_id, "settings", said, built)
+            self._repeats.keep(request.stream_id, "settings", said, built)
         return built
 
 

@@ -1,4 +1,4 @@
-"""Settings of the gRPC door, and the channel options that they become.
+"""Settings of the gRPC server, and the channel options that they become.
 
 The option names are C-core's own strings. One of them is misspelt in many servers
 (``min_recv_ping_interval...``, after the C macro), where it is silently ignored and the default
@@ -61,7 +61,7 @@ class Tls(Struct, frozen=True, kw_only=True):
 
 
 class GrpcConfig(Struct, frozen=True, kw_only=True):
-    """How the gRPC door listens and what it allows. Times are seconds, sizes bytes."""
+    """How the gRPC server listens and what it allows. Times are seconds, sizes bytes."""
 
     addresses: tuple[str, ...] = ("127.0.0.1:50051",)
     tls: Tls | None = None
@@ -106,7 +106,7 @@ class GrpcConfig(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Config, *, reuse_port: bool = False) -> Self:
-        """The part of the server's settings that concerns this door; reads the TLS files."""
+        """The part of the server's settings that concerns gRPC; reads the TLS files."""
         tls = None
         if config.tls_cert is not None and config.tls_key is not None:
             tls = Tls.read(config.tls_cert, config.tls_key, config.tls_client_ca)

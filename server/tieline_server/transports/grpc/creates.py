@@ -109,7 +109,7 @@ class CreateCalls:
     async def create(self, data: bytes, context: Context, call: Call) -> bytes:
         """One turn, answered whole; a failed one is the status. A caller that leaves ends it.
 
-        One in the background is answered once it lasts, and nobody need stay.
+        One in the background is answered once it lasts; its client need not stay.
         """
         principal, authenticate = self._caller(call)
         create, request = self._create(line_pb2.CreateResponseRequest, data)

@@ -1,4 +1,4 @@
-"""The gRPC door: grpc.aio on the running loop, bytes in and bytes out.
+"""The gRPC server: grpc.aio on the running loop, bytes in and bytes out.
 
 No serializer is given to the library, so that a malformed message is answered in-band, and so
 that an event is encoded once. Handlers, their errors and the stream's two ends are in the

@@ -26,7 +26,7 @@ Behaviour = Callable[[Any, Context, "Call"], Awaitable[bytes | None]]
 Handler = Callable[[Any, Context], Awaitable[bytes | None]]
 
 TRANSPORT: Final = "grpc"
-"""What this door is called in logs and metrics."""
+"""What this transport is called in logs and metrics."""
 
 TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
 """The W3C keys of a trace context that travel as metadata."""

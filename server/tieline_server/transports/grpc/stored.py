@@ -110,7 +110,7 @@ class StoredCalls:
 def named(response_id: str, listed: Sequence[Item]) -> list[tuple[str, items_pb2.Item]]:
     """The items with the ids that they are listed under.
 
-    In the chain an item keeps its bytes; here one without an id gets that of its place.
+    In the chain an item keeps its bytes; here one without an id gets that of its position.
     """
     entries = []
     for index, item in enumerate(listed):

@@ -247,7 +247,7 @@ class RequestReader:
         except ApiError as error:
             self._reject(message, error)
         except Exception:
-            # One message at fault must not leave a connection that nobody reads.
+            # One message at fault must not leave a connection without its reader.
             _log.exception("a client event was not taken")
             self._reject(message, internal_error())
         self._connection.work.decode = self._decoder.work
