@@ -112,7 +112,7 @@ def _supervise(config: Config, load: Callable[[], Config]) -> int:
     """Several processes serve, and this one none of it: it imports little."""
     import asyncio
 
-    from tieline_server.telemetry import open_log
+    from tieline_server.observability.telemetry import open_log
     from tieline_server.workers.supervisor import supervise
 
     log = open_log(config.log_format, config.log_level)
@@ -167,7 +167,7 @@ def _serve_as_worker(config: Config, post: Post) -> None:
 def _model(words: Sequence[str]) -> int:
     """``tieline-server model``: what concerns the packaged model."""
     from tieline.errors import TielineError
-    from tieline_server import models
+    from tieline_server.models import packaged
 
     parser = _parser_of(prog=f"{PROG} model", description="The default model of the llama engine.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -175,7 +175,7 @@ def _model(words: Sequence[str]) -> int:
     parser.parse_args(words)
     _interruptible()
     try:
-        print(models.fetch())
+        print(packaged.fetch())
     except TielineError as error:
         return _fail(str(error))
     return 0

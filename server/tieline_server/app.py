@@ -21,22 +21,23 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
-from tieline_server import engines, garbage_collection, guards, telemetry
+from tieline_server import engines, garbage_collection, guards
+from tieline_server.auth.keys import Keys, Refusals
+from tieline_server.auth.sealing import Keyring
 from tieline_server.config import Config, ConfigError, flag
+from tieline_server.config.toml_tables import OFF, store_kind
 from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits, Share
 from tieline_server.core.profile import PROFILES
 from tieline_server.core.replay_log import ReplayLogs
 from tieline_server.homes import Home
-from tieline_server.keys import Keys, Refusals
-from tieline_server.metrics import Numbers
+from tieline_server.observability import telemetry
+from tieline_server.observability.metrics import Numbers
+from tieline_server.observability.telemetry import Telemetry
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.runtime.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.runtime.sampling import open_sampling
-from tieline_server.sealing import Keyring
 from tieline_server.storage import open_storage
-from tieline_server.tables import OFF, store_kind
-from tieline_server.telemetry import Telemetry
 from tieline_server.transports.base import TransportServer
 from tieline_server.transports.grpc import GrpcServer
 from tieline_server.transports.grpc.config import GrpcConfig

@@ -17,10 +17,10 @@ from msgspec import structs
 
 from tieline.errors import TielineError
 from tieline_server.config import DAY, Config, ConfigError, flag
+from tieline_server.config.toml_tables import Price, store_kind
 from tieline_server.storage import open_ledger, questions
 from tieline_server.storage.base import By, Question, Sum
 from tieline_server.storage.questions import FORMS, QuestionError
-from tieline_server.tables import Price, store_kind
 
 SETTINGS: Final[Mapping[str, str]] = {"config": "FILE", "store": "NAME"}
 """The settings that have a flag here, too -> what stands for the value in the help."""

@@ -22,7 +22,7 @@ from tests.conformance.wire import Wire, offering
 from tests.support.model_server import KEY, model_server
 from tieline_server.engines.llama import LlamaEngine
 from tieline_server.engines.upstream.choice import Wanted
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 Transcripts = dict[str, tuple[Wire, list[dict[str, Any]]]]
 """Case -> the transport that it ran over first, and what it heard there."""

@@ -22,6 +22,8 @@ from tests.support.brief_model import BriefModel
 from tests.support.scripted_chat import scripted_chat
 from tests.support.signal import Signal
 from tieline.ids import IdSource
+from tieline_server.auth.keys import Keys
+from tieline_server.auth.sealing import Keyring
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.holdings import Budget
@@ -35,10 +37,8 @@ from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
 from tieline_server.guards.base import Counts, Guard
 from tieline_server.guards.guarded import GuardedEngine
-from tieline_server.keys import Keys
-from tieline_server.routing import ModelCatalog
+from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Running, Services
-from tieline_server.sealing import Keyring
 from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
 from tieline_server.transports.grpc import GrpcServer
 from tieline_server.transports.grpc.config import GrpcConfig

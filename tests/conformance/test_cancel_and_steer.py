@@ -11,8 +11,8 @@ from msgspec import structs
 from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, context, output, response, said
 from tests.support.signal import Signal
+from tieline_server.auth.keys import Keys
 from tieline_server.core.limits import Share
-from tieline_server.keys import Keys
 
 SCRIPT: Json = {
     "models": ["scripted", {"name": "stubborn", "steering": False}],

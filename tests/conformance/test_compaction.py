@@ -18,7 +18,7 @@ from tests.conformance.wire import (
     said,
     text,
 )
-from tieline_server.summaries import INSTRUCTION
+from tieline_server.compaction.summaries import INSTRUCTION
 
 pytestmark = pytest.mark.apart(
     "nothing is sealed twice the same, and an echoed context is spelled as its transport spells it"

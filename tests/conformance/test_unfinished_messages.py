@@ -23,8 +23,8 @@ from tests.support.unfinished import BEGINNINGS, Unfinished, UnfinishedCalls, cr
 from tieline_client.bench.clients.grpc import GrpcConnection
 from tieline_client.bench.clients.sse import SseConnection
 from tieline_client.bench.clients.websocket import WebSocketConnection
+from tieline_server.auth.keys import WAITING
 from tieline_server.config import KIB, MIB, Config
-from tieline_server.keys import WAITING
 from tieline_server.transports.grpc.config import HEADROOM
 
 GREEDY: Final = "sk-greedy"

@@ -11,7 +11,7 @@ from tests.conformance.server import serve as serve_behind
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, response
 from tests.support.model_server import KEY, model_server
 from tieline_server.engines.upstream.choice import Wanted
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 pytestmark = pytest.mark.apart("a model's words are its own, and depend on what it has cached")
 

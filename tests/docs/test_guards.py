@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.moderation_server import moderation_beside
 from tests.support.server_process import ServerProcess, run, serving
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards.pattern import LONGEST, MEMORY
 from tieline_server.guards.sentences import LONGEST as SENTENCE
 from tieline_server.guards.sentences import MOST
-from tieline_server.tables import GuardSettings
 
 PAGE = (Path(__file__).parents[2] / "docs/guards.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -9,6 +9,7 @@ from tieline.codecs.json import MAX_DEPTH, MAX_VALUES
 from tieline.errors import ERRORS, Grpc
 from tieline.items import MAX_ITEMS
 from tieline.requests import EVENT_ID
+from tieline_server.compaction.summaries import LONGEST
 from tieline_server.config import Config
 from tieline_server.core.limits import Limits
 from tieline_server.core.outbox import MERGE_CHARACTERS
@@ -17,7 +18,6 @@ from tieline_server.runtime.cancels import PERIOD
 from tieline_server.runtime.reading import POLL
 from tieline_server.runtime.recorder import FLUSH
 from tieline_server.runtime.running import PATIENCE
-from tieline_server.summaries import LONGEST
 from tieline_server.transports.grpc.stream import WRITE_BYTES
 from tieline_server.transports.websocket.config import WebSocketConfig
 

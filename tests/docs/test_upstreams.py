@@ -13,8 +13,8 @@ import pytest
 from tests.support.server_process import run, serving
 from tests.support.upstream_server import MODEL, UpstreamServer, upstream_beside
 from tests.support.upstream_shapes import talk
-from tieline_server.models import find
-from tieline_server.tables import ModelSettings
+from tieline_server.config.toml_tables import ModelSettings
+from tieline_server.models.packaged import find
 
 PAGE = (Path(__file__).parents[2] / "docs/upstreams.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,8 +13,8 @@ from tests.support.filled_ledger import FILLED, STORE
 from tests.support.server_process import serving
 from tieline_server.__main__ import main
 from tieline_server.config import PREFIX
+from tieline_server.config.toml_tables import STORES
 from tieline_server.storage.questions import moment
-from tieline_server.tables import STORES
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("\n## Usage\n")[1].split("\n## ")[0]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieline.errors import ApiError
-from tieline_server.sealing import Keyring
+from tieline_server.auth.sealing import Keyring
 
 KEYS = Keyring([bytes(range(32)), bytes(32)], entropy=os.urandom)
 owners = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -22,15 +22,15 @@ from tieline.errors import TielineError
 from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
 from tieline_client import connect
 from tieline_server.app import Signals, limits_of, opened, serve
+from tieline_server.auth.keys import KeyFileError
 from tieline_server.config import PREFIX, Config, ConfigError
 from tieline_server.core.values import Principal
 from tieline_server.guards.base import GuardError
-from tieline_server.keys import KeyFileError
+from tieline_server.observability.telemetry import make_logger
 from tieline_server.runtime import Services, running
 from tieline_server.storage.memory import MemoryStore
 from tieline_server.storage.sql.responses import SqlStore
 from tieline_server.storage.sql.usage import SqlLedger
-from tieline_server.telemetry import make_logger
 from tieline_server.workers.post import Post
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -30,8 +30,8 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.core.values import Booking, Principal
 from tieline_server.runtime import count_input_tokens
+from tieline_server.runtime.compact import compact
 from tieline_server.storage.memory import MemoryLedger
-from tieline_server.windows import compact
 
 Act = Callable[[Stage, bool], Awaitable[None]]
 """What a client does, given whether its responses are to be stored."""

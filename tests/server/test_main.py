@@ -360,7 +360,7 @@ class TestInterrupts:
             ("pydantic", ("--workers", "2", *SERVE)),
             ("tieline_server.config", ("--help",)),
             ("tieline_server.usage", ("usage",)),
-            ("tieline_server.models", ("model", "fetch")),
+            ("tieline_server.models.packaged", ("model", "fetch")),
         ],
     )
     def test_op_07_an_interrupt_while_it_imports_says_nothing(

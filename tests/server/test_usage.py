@@ -16,7 +16,7 @@ from tests.support.server_process import run, serving
 from tieline.errors import how_to_install
 from tieline_server.__main__ import main
 from tieline_server.config import PREFIX
-from tieline_server.tables import STORES
+from tieline_server.config.toml_tables import STORES
 from tieline_server.usage import FORMATS
 
 WITHOUT = """

@@ -19,7 +19,7 @@ from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.constrain import constraint_of
 from tieline_server.engines.chat_format.sampled_text import Piece
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 TOOLS: list[dict[str, Any]] = [
     {

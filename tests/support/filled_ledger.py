@@ -4,9 +4,9 @@ from contextlib import AsyncExitStack
 
 from tests.support.ledger_contract import DAY, NOON, booking
 from tieline_server.config import Config
+from tieline_server.config.toml_tables import STORES
 from tieline_server.storage.base import Ledger
 from tieline_server.storage.memory import MemoryLedger
-from tieline_server.tables import STORES
 
 STORE = "sqlite:///filled"
 """The setting that names it, once :data:`FILLED` is in the table in place of what is there."""

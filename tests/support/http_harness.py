@@ -14,14 +14,14 @@ from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.http_client import Connection
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
+from tieline_server.auth.keys import Keys
+from tieline_server.auth.sealing import Keyring
 from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits
 from tieline_server.core.profile import OPENAI, Profile
 from tieline_server.core.values import Resolved, TurnRecord
-from tieline_server.keys import Keys
-from tieline_server.routing import ModelCatalog
+from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Running, Services
-from tieline_server.sealing import Keyring
 from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
 from tieline_server.transports.http import HttpConfig, HttpServer, Upgrade
 

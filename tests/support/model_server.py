@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 KEY = "a key of the upstream"
 CONTEXT = 2048

@@ -14,6 +14,8 @@ from tests.support.core import LOCAL, catalog, create_of
 from tieline import events
 from tieline.ids import IdSource
 from tieline.requests import Resume
+from tieline_server.auth.keys import Keys
+from tieline_server.auth.sealing import Keyring
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import Saved
@@ -22,9 +24,7 @@ from tieline_server.core.limits import Limits
 from tieline_server.core.replay_log import ReplayLog
 from tieline_server.core.values import Booking, Principal, TurnRecord
 from tieline_server.engines.base import Model
-from tieline_server.keys import Keys
 from tieline_server.runtime import ConnectionDriver, Running, Services
-from tieline_server.sealing import Keyring
 from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
 
 Step = Sequence[Delta]

@@ -21,7 +21,7 @@ from tests.support.upstream_server import talk as talk_by_chat
 from tieline_server.engines.bpe import shipped
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.choice import Wanted
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 TOKENIZER = find()
 """The packaged model, whose vocabulary is also that of the package."""

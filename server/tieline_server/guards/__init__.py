@@ -8,8 +8,8 @@ engine around another one.
 import importlib
 from typing import Final
 
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards.base import Guard
-from tieline_server.tables import GuardSettings
 
 GUARDS: Final[dict[str, str]] = {
     "pattern": "tieline_server.guards.pattern:PatternGuard",

@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 
 import re2
 
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards.base import GuardError, Piece, Stage, Watch
 from tieline_server.guards.escapes import Unescaper
 from tieline_server.guards.width import UnknownWidth, Width, width_of
-from tieline_server.tables import GuardSettings
 
 LARGE: Final = 256 * 1024
 """Characters that are not read on the loop."""

@@ -9,8 +9,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards.base import Piece, Stage, Unchecked
-from tieline_server.tables import GuardSettings
 
 logger: Final = logging.getLogger("tieline.guards")
 

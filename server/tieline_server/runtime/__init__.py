@@ -1,6 +1,7 @@
 """Drives the core with asyncio: requests in, effects carried out, events out."""
 
 from tieline_server.runtime.cancels import heed_cancels
+from tieline_server.runtime.compact import compact
 from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.home import LocalHome
 from tieline_server.runtime.preparing import count_input_tokens, prepare
@@ -17,6 +18,7 @@ __all__ = [
     "LocalHome",
     "Running",
     "Services",
+    "compact",
     "count_input_tokens",
     "ended",
     "events_of",

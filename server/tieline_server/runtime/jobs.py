@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from tieline.errors import ApiError
-from tieline_server import summaries
+from tieline_server.compaction import summaries
 from tieline_server.core import compaction, effects
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import Load, Prompt, Sample, Save

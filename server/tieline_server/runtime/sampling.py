@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from tieline_server import engines, guards
 from tieline_server.config import UPSTREAM, Config, ConfigError, urls_of
+from tieline_server.config.toml_tables import Mode, ModelSettings
 from tieline_server.core.values import Defaults, Resolved
 from tieline_server.engines.base import Engine, EngineAway, Probing
 from tieline_server.engines.presence import Presence
 from tieline_server.guards.base import Counts, Guard
 from tieline_server.guards.guarded import GuardedEngine
-from tieline_server.routing import ALL, ModelCatalog
-from tieline_server.tables import Mode, ModelSettings
+from tieline_server.models.catalog import ALL, ModelCatalog
 
 Salt = Callable[[str], str]
 """A name for an owner that says nothing of who that is."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tieline.errors import ApiError
 from tieline.ids import IdSource
+from tieline_server.auth.keys import Keys
 from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits, Share
 from tieline_server.core.profile import OPENAI, Profile
@@ -15,7 +16,6 @@ from tieline_server.core.sealed import Sealer
 from tieline_server.core.values import Catalog, Principal, TurnRecord, booking_of
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
-from tieline_server.keys import Keys
 from tieline_server.runtime.readiness import Readiness
 from tieline_server.runtime.running import Running
 from tieline_server.storage.base import Journal, Ledger, ResponseStore

@@ -1,7 +1,7 @@
 """Where responses, the journal and the ledger are kept: a module or folder for each kind of store.
 
 A new kind is a module or folder here with ``open_storage`` and ``open_ledger``, and a line in
-:data:`tieline_server.tables.STORES`.
+:data:`tieline_server.config.toml_tables.STORES`.
 """
 
 from contextlib import AsyncExitStack
@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from tieline_server.config import Config
+from tieline_server.config.toml_tables import store_kind
 from tieline_server.storage.base import Ledger, Outages, Storage
-from tieline_server.tables import store_kind
 
 
 async def open_storage(config: Config, stack: AsyncExitStack, *, outages: Outages) -> Storage:

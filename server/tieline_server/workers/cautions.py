@@ -12,7 +12,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from tieline_server.config import Config, ConfigError, flag, unknown_variables
-from tieline_server.tables import is_loopback
+from tieline_server.config.toml_tables import is_loopback
 
 UNKNOWN_VARIABLE: Final = "unknown_variable"
 KEYS_UNENCRYPTED: Final = "keys_unencrypted"

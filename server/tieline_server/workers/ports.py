@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from tieline_server.config import ConfigError, flag
-from tieline_server.tables import split_address
+from tieline_server.config.toml_tables import split_address
 
 
 @contextmanager

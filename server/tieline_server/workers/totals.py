@@ -14,7 +14,7 @@ from typing import Final
 
 from tieline.errors import ApiError
 from tieline_server.homes import Home
-from tieline_server.metrics import add_up
+from tieline_server.observability.metrics import add_up
 
 logger: Final = logging.getLogger("tieline.workers")
 

@@ -20,6 +20,7 @@ from tests.support.engine_contract import (
 )
 from tests.support.guards import BOTH, Reader
 from tests.support.runtime import Speaker
+from tieline_server.compaction.summaries import summarise
 from tieline_server.core.deltas import Accepted, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history import ChainNode
@@ -28,7 +29,6 @@ from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.guards.base import REFUSED, Counts, Guard
 from tieline_server.guards.guarded import UNTOLD, GuardedEngine
 from tieline_server.guards.pattern import PatternGuard
-from tieline_server.summaries import summarise
 
 PATTERN = PatternGuard("pattern", ["bad"])
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards import GUARDS, load
 from tieline_server.guards.base import GuardError, Watching
 from tieline_server.guards.pattern import PatternGuard
 from tieline_server.guards.remote import RemoteGuard
-from tieline_server.tables import GuardSettings
 
 
 async def test_a_table_becomes_the_guard_of_its_kind() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards.base import GuardError, Piece
 from tieline_server.guards.pattern import LARGE, PatternGuard
-from tieline_server.tables import GuardSettings
 
 
 def guard(*patterns: str) -> PatternGuard:

@@ -16,9 +16,9 @@ from tests.support.moderation_server import (
     moderation,
     replying,
 )
+from tieline_server.config.toml_tables import GuardSettings
 from tieline_server.guards.base import Piece, Unchecked
 from tieline_server.guards.remote import BATCH, LARGEST, LONGEST, ROOM, RemoteGuard
-from tieline_server.tables import GuardSettings
 
 
 @asynccontextmanager

@@ -16,9 +16,9 @@ from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.guards.guarded import GuardedEngine
+from tieline_server.observability.telemetry import make_logger
 from tieline_server.runtime import Services
 from tieline_server.runtime.sampling import catalog_of
-from tieline_server.telemetry import make_logger
 from tieline_server.workers.post import Post
 
 

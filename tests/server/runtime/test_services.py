@@ -12,7 +12,7 @@ from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.values import Booking, Principal, Resolved
 from tieline_server.engines.base import Model
-from tieline_server.routing import ModelCatalog
+from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Services
 
 

@@ -8,11 +8,11 @@ import pytest
 from tests.support import postgres
 from tieline_server.app import Outages
 from tieline_server.config import Config
+from tieline_server.config.toml_tables import STORES
+from tieline_server.observability.telemetry import open_log
 from tieline_server.runtime.readiness import Readiness
 from tieline_server.storage import open_storage
 from tieline_server.storage.base import Journal, Ledger, ResponseStore
-from tieline_server.tables import STORES
-from tieline_server.telemetry import open_log
 
 
 @pytest.fixture(params=STORES)

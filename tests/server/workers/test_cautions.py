@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.server_process import serving
 from tieline_server.config import Config, ConfigError
-from tieline_server.telemetry import make_logger
+from tieline_server.observability.telemetry import make_logger
 from tieline_server.workers.cautions import caution, check_files
 
 KEYS = f'[[keys]]\nhash = "sha256:{"0" * 64}"\nowner = "ann"\n'

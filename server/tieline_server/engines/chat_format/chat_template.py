@@ -55,7 +55,7 @@ from tieline_server.engines.chat_format.whole_chat import (
     said_output,
 )
 from tieline_server.engines.client_tools import as_functions, callable_tools
-from tieline_server.models import ModelError
+from tieline_server.models.packaged import ModelError
 
 ROLES: Final = {"developer": "system"}
 """Roles that templates do not know -> the one that stands for it."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from tieline_server.models import ModelError
+from tieline_server.models.packaged import ModelError
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)

@@ -23,7 +23,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from msgspec import Struct
 
 from tieline_server.engines.chat_format.tokens import Trusted
-from tieline_server.models import ModelError
+from tieline_server.models.packaged import ModelError
 
 MARK: Final = "\ue000{}\ue001"
 """Stands for text in what the template renders."""

@@ -50,7 +50,7 @@ from tieline_server.engines.llama.runtime import (
 )
 from tieline_server.engines.llama.sampling import completion_of
 from tieline_server.engines.llama.slots import Seat, Slots, Want
-from tieline_server.models import ModelError, find
+from tieline_server.models.packaged import ModelError, find
 
 logger: Final = logging.getLogger("tieline.llama")
 
@@ -77,8 +77,8 @@ FAILED: Final = "The model failed while it was sampling."
 class LlamaEngine:
     """Serves the model in the GGUF file at ``path``, or the packaged one.
 
-    Loading blocks for about a second. Raises :class:`~tieline_server.models.ModelError`, one
-    line that says what to do, when the library or the model is missing or cannot be used.
+    Loading blocks for about a second. Raises :class:`~tieline_server.models.packaged.ModelError`,
+    one line that says what to do, when the library or the model is missing or cannot be used.
     ``slots`` answers run side by side, each with up to ``context`` tokens. Strings and lists that
     a schema leaves open end at ``longest_string`` and ``longest_list``: 0 for nowhere, and None
     for what the model needs (the packaged one alone does not stop by itself).

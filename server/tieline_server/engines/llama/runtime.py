@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tieline.errors import how_to_install
-from tieline_server.models import ModelError
+from tieline_server.models.packaged import ModelError
 
 BATCH: Final = 128
 """Tokens of a prefill that are computed at once."""

@@ -10,6 +10,7 @@ from tieline.v1 import items_pb2, line_pb2, models_pb2
 from tieline_server import runtime
 from tieline_server.core.values import Principal
 from tieline_server.runtime import Services
+from tieline_server.runtime.compact import compact
 from tieline_server.transports.answers import known
 from tieline_server.transports.grpc.creates import (
     fitting,
@@ -30,7 +31,6 @@ from tieline_server.transports.stored import (
     page_of,
     place_id,
 )
-from tieline_server.windows import compact
 
 FRAME: Final = 32
 """More than what the fields around an item take in a page."""
@@ -81,15 +81,15 @@ class StoredCalls:
         return line_pb2.CountInputTokensResponse(input_tokens=count).SerializeToString()
 
     async def compact(self, data: bytes, context: Context, call: Call) -> bytes:
-        """The window that stands for a longer history."""
+        """The input that stands for a longer history."""
         principal = self._principal(call)
         create, request = read_create(line_pb2.CompactResponseRequest, data, self._max_bytes)
-        window = await compact(self._services, principal, create, transport=TRANSPORT)
+        made = await compact(self._services, principal, create, transport=TRANSPORT)
         answer = line_pb2.CompactResponseResponse(
-            id=window.id,
-            created_at=window.created_at,
-            output=[to_item(item) for item in window.output],
-            usage=to_response(Response(usage=window.usage)).usage,
+            id=made.id,
+            created_at=made.created_at,
+            output=[to_item(item) for item in made.output],
+            usage=to_response(Response(usage=made.usage)).usage,
         )
         fitting(answer.ByteSize(), receives(request))
         return answer.SerializeToString()

@@ -2,7 +2,7 @@
 
 import socket
 
-from tieline_server.tables import split_address
+from tieline_server.config.toml_tables import split_address
 
 BACKLOG = 1024
 

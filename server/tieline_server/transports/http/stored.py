@@ -17,6 +17,7 @@ from tieline_server import runtime
 from tieline_server.core.settings import INCLUDE
 from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, Services
+from tieline_server.runtime.compact import compact
 from tieline_server.transports.answers import known
 from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
@@ -33,7 +34,6 @@ from tieline_server.transports.stored import (
     page_of,
     place_id,
 )
-from tieline_server.windows import compact
 
 _ENDED: Final = frozenset({"completed", "failed", "incomplete"})
 """How a response stands that ended, and not by a cancel."""
@@ -122,20 +122,19 @@ class StoredCalls:
         return _json({"object": "response.input_tokens", "input_tokens": count})
 
     async def compact(self, call: Call) -> web.Response:
-        """The window that stands for a longer history."""
+        """The input that stands for a longer history."""
         principal = self._principal(call)
         create, _ = await read_create(call, self._services, self._config, owner=principal.owner)
-        window = await compact(self._services, principal, create, transport="http")
+        made = await compact(self._services, principal, create, transport="http")
         return _json(
             {
-                "id": window.id,
+                "id": made.id,
                 "object": "response.compaction",
-                "created_at": window.created_at,
+                "created_at": made.created_at,
                 "output": [
-                    raw
-                    for _, raw in (_entry(window.id, *each) for each in enumerate(window.output))
+                    raw for _, raw in (_entry(made.id, *each) for each in enumerate(made.output))
                 ],
-                "usage": window.usage,
+                "usage": made.usage,
             }
         )
 

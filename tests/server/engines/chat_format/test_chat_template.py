@@ -21,7 +21,7 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import EMPTY, ChatTemplate, assemble
 from tieline_server.engines.chat_format.tokens import Trusted
-from tieline_server.models import ModelError, find
+from tieline_server.models.packaged import ModelError, find
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import gguf_file
 from tieline_server.engines.chat_format.gguf_metadata import read
-from tieline_server.models import ModelError, find
+from tieline_server.models.packaged import ModelError, find
 
 
 def test_the_packaged_model_has_its_vocabulary_template_and_context() -> None:

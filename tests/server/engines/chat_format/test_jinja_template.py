@@ -8,7 +8,7 @@ from tests.support import chat_templates
 from tests.support.gguf_file import CHATML
 from tieline_server.engines.chat_format.jinja_template import Forms, JinjaTemplate
 from tieline_server.engines.chat_format.tokens import Trusted
-from tieline_server.models import ModelError
+from tieline_server.models.packaged import ModelError
 
 TOOL: dict[str, Any] = {
     "type": "function",

@@ -14,7 +14,7 @@ from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.prompt import LANES, RESERVE, PromptBuilder
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 
 @cache

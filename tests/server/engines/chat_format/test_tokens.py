@@ -6,7 +6,7 @@ from tests.support import gguf_file
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.gguf_metadata import Metadata
 from tieline_server.engines.chat_format.tokens import Tokens, Trusted
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 
 def nobody(text: str) -> list[int]:

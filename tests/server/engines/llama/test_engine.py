@@ -40,7 +40,7 @@ from tieline_server.engines.chat_format.constrain import MAX_CALLS
 from tieline_server.engines.chat_format.prompt import INLINE_BYTES
 from tieline_server.engines.llama.engine import LlamaEngine
 from tieline_server.engines.llama.runtime import Completion, Failure, Progress, Report
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 MODEL = "smollm2-135m-instruct"
 SLOTS = 2

@@ -18,7 +18,7 @@ from tests.support.gguf_file import retold
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, ReasoningDelta
 from tieline_server.core.history import ChainNode
 from tieline_server.engines.llama.engine import LlamaEngine
-from tieline_server.models import find
+from tieline_server.models.packaged import find
 
 
 class Family(NamedTuple):

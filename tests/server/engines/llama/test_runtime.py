@@ -22,7 +22,7 @@ from tieline_server.engines.llama.runtime import (
     Runtime,
     Text,
 )
-from tieline_server.models import ModelError, find
+from tieline_server.models.packaged import ModelError, find
 
 IDS = [1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198]
 

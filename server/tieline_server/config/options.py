@@ -23,7 +23,7 @@ from pydantic_settings import (
 )
 
 from tieline.errors import TielineError
-from tieline_server.tables import (
+from tieline_server.config.toml_tables import (
     OF_UPSTREAMS,
     OFF,
     Address,

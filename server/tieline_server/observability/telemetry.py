@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tieline.errors import ERRORS, how_to_install
 from tieline_server.core.values import TurnRecord
-from tieline_server.metrics import BUCKETS, Numbers, model_of
+from tieline_server.observability.metrics import BUCKETS, Numbers, model_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tieline.errors import ApiError
+from tieline_server.auth.keys import ADDRESSES, KeyFileError, Keys, Refusals, read
 from tieline_server.core.values import Principal
-from tieline_server.keys import ADDRESSES, KeyFileError, Keys, Refusals, read
 
 
 class Clock:

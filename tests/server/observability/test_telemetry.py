@@ -19,9 +19,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.support.otlp_collector import collecting
 from tests.support.records import turn
 from tieline.errors import how_to_install
-from tieline_server import telemetry
 from tieline_server.core.values import TurnRecord
-from tieline_server.telemetry import Signals, Telemetry, make_logger, signals_from_environment
+from tieline_server.observability import telemetry
+from tieline_server.observability.telemetry import (
+    Signals,
+    Telemetry,
+    make_logger,
+    signals_from_environment,
+)
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
@@ -371,7 +376,7 @@ import os, sys, time
 sys.modules["opentelemetry"] = None
 from tieline.responses import Usage
 from tieline_server.core.effects import Times, TurnRecord, Work
-from tieline_server.telemetry import Telemetry, make_logger, signals_from_environment
+from tieline_server.observability.telemetry import Telemetry, make_logger, signals_from_environment
 log = make_logger("json", "info", sys.stdout.buffer)
 signals = signals_from_environment(log, lines=int)
 telemetry = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)

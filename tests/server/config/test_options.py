@@ -14,9 +14,9 @@ from tieline_server.config import (
     unknown_variables,
     urls_of,
 )
-from tieline_server.tables import GuardSettings, is_loopback, split_address
+from tieline_server.config.toml_tables import GuardSettings, is_loopback, split_address
 
-PAGE = Path(__file__).parents[2] / "docs/configuration.md"
+PAGE = Path(__file__).parents[3] / "docs/configuration.md"
 
 
 @pytest.fixture(autouse=True)

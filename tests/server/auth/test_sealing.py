@@ -7,8 +7,8 @@ from base64 import b64decode, b64encode
 import pytest
 
 from tieline.errors import ApiError
+from tieline_server.auth.sealing import KEY, KEY_ID, LONGEST, NONCE, TAG, Keyring
 from tieline_server.config import ConfigError
-from tieline_server.sealing import KEY, KEY_ID, LONGEST, NONCE, TAG, Keyring
 
 OLD, NEW = bytes(range(KEY)), bytes(range(1, KEY + 1))
 

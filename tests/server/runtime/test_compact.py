@@ -1,4 +1,4 @@
-"""Windows: what a client gets for a longer history, what it holds, and how it is booked."""
+"""Compacted inputs: what a client gets for a longer history, what it holds, how it is booked."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -13,14 +13,15 @@ from tests.support.runtime import Answer, Stage, Step, hello, mute, raising, run
 from tieline import events
 from tieline.errors import ApiError
 from tieline.items import Item
+from tieline_server.compaction.compacted_input import Compacted
 from tieline_server.core import sealed
 from tieline_server.core.compaction import TAIL
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
+from tieline_server.runtime.compact import compact
 from tieline_server.storage.base import Question
-from tieline_server.windows import Compacted, compact
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
@@ -32,7 +33,7 @@ def says(text: str) -> dict[str, Any]:
 HISTORY = [user("one"), says("1"), user("two")]
 
 
-async def window(
+async def compacted(
     stage: Stage, history: list[Any] = HISTORY, *, mode: str = "keep-tail", **members: Any
 ) -> Compacted:
     services = replace(stage.services, compaction=mode)
@@ -41,7 +42,7 @@ async def window(
 
 
 def held(stage: Stage, made: Compacted, owner: str = "local") -> list[str]:
-    """What the compaction item of a window stands for, in short."""
+    """What the compaction item of a compacted input stands for, in short."""
     opened = sealed.opened(replace(made.output[-1], opened=None), stage.services.sealer, owner)
     assert opened.opened is not None
     return [word(item) for item in opened.opened.items]
@@ -67,7 +68,7 @@ async def summing(prompt: Prompt) -> AsyncGenerator[Step, None]:
 
 def test_user_messages_stay_and_the_rest_folds_into_one_item() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage)
+        made = await compacted(stage)
         assert [item.type for item in made.output] == ["message", "message", "compaction"]
         assert [word(item) for item in made.output[:2]] == ["user: one", "user: two"]
         assert held(stage, made) == ["assistant: 1"]
@@ -82,7 +83,7 @@ def test_its_user_messages_are_whole_output_items_whatever_the_client_left_out()
     async def test(stage: Stage) -> None:
         parts = [{"type": "input_image", "image_url": "data:,"}]
         bare, full = {"role": "user", "content": "one"}, {**user("x"), "id": "u1", "content": parts}
-        first, second, _ = (await window(stage, [bare, {**full, "odd": 1.50}])).output
+        first, second, _ = (await compacted(stage, [bare, {**full, "odd": 1.50}])).output
         assert (first.id or "").startswith("msg_")
         assert msgspec.json.decode(first.raw) == {
             "type": "message", "id": first.id, "role": "user", "status": "completed",
@@ -93,9 +94,9 @@ def test_its_user_messages_are_whole_output_items_whatever_the_client_left_out()
     staged(hello, test)
 
 
-def test_the_window_is_input_for_a_new_chain() -> None:
+def test_the_compacted_input_is_input_for_a_new_chain() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage)
+        made = await compacted(stage)
         carried = [msgspec.json.decode(item.raw) for item in made.output]
         stage.create([*carried, user("three")])
         await stage.until(events.ResponseCompleted)
@@ -107,11 +108,11 @@ def test_the_window_is_input_for_a_new_chain() -> None:
     staged(hello, test)
 
 
-def test_a_window_of_a_window_holds_what_both_held() -> None:
+def test_what_is_compacted_twice_holds_what_both_held() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage)
+        made = await compacted(stage)
         carried = [msgspec.json.decode(item.raw) for item in made.output]
-        again = await window(stage, [*carried, says("2"), user("three")])
+        again = await compacted(stage, [*carried, says("2"), user("three")])
         assert [item.type for item in again.output] == ["message"] * 3 + ["compaction"]
         assert held(stage, again) == ["assistant: 1", "assistant: 2"]
 
@@ -120,7 +121,7 @@ def test_a_window_of_a_window_holds_what_both_held() -> None:
 
 def test_of_the_rest_the_end_stays_as_far_as_there_is_room() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage, [user("one"), says("x" * TAIL), says("y"), user("two")])
+        made = await compacted(stage, [user("one"), says("x" * TAIL), says("y"), user("two")])
         assert held(stage, made) == ["assistant: y"]
 
     staged(hello, test)
@@ -129,7 +130,7 @@ def test_of_the_rest_the_end_stays_as_far_as_there_is_room() -> None:
 def test_a_call_that_waits_for_its_output_is_held() -> None:
     async def test(stage: Stage) -> None:
         for mode in ("keep-tail", "summary"):
-            made = await window(stage, [user("one"), says("x" * TAIL), CALL], mode=mode)
+            made = await compacted(stage, [user("one"), says("x" * TAIL), CALL], mode=mode)
             assert held(stage, made)[-1] == "call look"
 
     staged(summing, test)
@@ -137,7 +138,7 @@ def test_a_call_that_waits_for_its_output_is_held() -> None:
 
 def test_a_models_summary_takes_the_place_of_its_own_words() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage, [*HISTORY, CALL], mode="summary", tools=[])
+        made = await compacted(stage, [*HISTORY, CALL], mode="summary", tools=[])
         assert held(stage, made) == [
             "assistant: Summary of what came before: all of it", "call look",
         ]  # fmt: skip
@@ -153,7 +154,7 @@ def test_a_models_summary_takes_the_place_of_its_own_words() -> None:
 
 def test_without_anything_to_summarise_the_model_is_not_asked() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage, [user("one")], mode="summary")
+        made = await compacted(stage, [user("one")], mode="summary")
         assert held(stage, made) == []
         assert stage.engine.prompts == []
 
@@ -165,7 +166,7 @@ def test_a_model_that_says_nothing_leaves_the_tail() -> None:
         yield [Accepted(input_tokens=30), Finish()]
 
     async def test(stage: Stage) -> None:
-        made = await window(stage, mode="summary")
+        made = await compacted(stage, mode="summary")
         assert held(stage, made) == ["assistant: 1"]
         assert made.usage.input_tokens == 30
 
@@ -175,7 +176,7 @@ def test_a_model_that_says_nothing_leaves_the_tail() -> None:
 @pytest.mark.parametrize("mode", ["keep-tail", "summary"])
 def test_it_is_booked_once_as_what_it_used(mode: str) -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage, mode=mode)
+        made = await compacted(stage, mode=mode)
         ((record, transport),) = stage.records
         assert (record.response_id, record.kind, transport) == (made.id, "compaction", "test")
         assert (record.outcome, record.usage) == ("completed", made.usage)
@@ -190,7 +191,7 @@ def test_one_whose_model_fails_is_booked_as_failed() -> None:
 
     async def test(stage: Stage) -> None:
         with pytest.raises(ApiError) as refused:
-            await window(stage, mode="summary")
+            await compacted(stage, mode="summary")
         assert refused.value.code == "server_is_overloaded"
         ((record, _),) = stage.records
         assert (record.outcome, record.error_code) == ("failed", "server_is_overloaded")
@@ -201,7 +202,7 @@ def test_one_whose_model_fails_is_booked_as_failed() -> None:
 
 def test_one_that_nobody_waits_for_any_more_is_booked_as_what_it_used() -> None:
     async def test(stage: Stage) -> None:
-        asked = asyncio.ensure_future(window(stage, mode="summary"))
+        asked = asyncio.ensure_future(compacted(stage, mode="summary"))
         await until(lambda: stage.engine.steps == 1)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -213,9 +214,9 @@ def test_one_that_nobody_waits_for_any_more_is_booked_as_what_it_used() -> None:
     staged(mute, test)
 
 
-def test_a_window_is_its_owners() -> None:
+def test_a_compacted_input_is_its_owners() -> None:
     async def test(stage: Stage) -> None:
-        made = await window(stage)
+        made = await compacted(stage)
         with pytest.raises(ApiError) as refused:
             held(stage, made, owner="somebody else")
         assert refused.value.code == "invalid_encrypted_content"
@@ -244,7 +245,7 @@ def test_what_its_create_would_refuse_is_refused() -> None:
     async def test(stage: Stage) -> None:
         for history in ([output("nope")], [{"type": "compaction", "encrypted_content": "x"}]):
             with pytest.raises(ApiError) as refused:
-                await window(stage, history)
+                await compacted(stage, history)
             assert refused.value.param == "input"
         assert stage.records == []
 

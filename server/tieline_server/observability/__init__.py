@@ -1,0 +1,1 @@
+"""What the server says of itself: log, traces and metrics, and the numbers of ``/metrics``."""
