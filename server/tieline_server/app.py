@@ -199,7 +199,7 @@ def prepare(config: Config) -> None:
     for engine in config.engines:
         engines.prepare(engine)
     telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
-    kinds = (guards.GUARDS[table.kind] for table in config.all_guards.values())
+    kinds = (guards.GUARDS[table.kind] for table in config.guards.values())
     for name in (store.module, *store.imports, *telemetries, *kinds):
         with suppress(ModuleNotFoundError):  # Whoever serves says what is missing.
             import_module(name.partition(":")[0])
@@ -250,7 +250,7 @@ def limits_of(config: Config) -> Limits:
         message_bytes=config.max_message_bytes,
         websocket_message_bytes=WebSocketConfig.of(config).max_message_bytes,
         grpc_message_bytes=min(config.max_message_bytes, config.max_grpc_message_bytes),
-        connection_bytes=config.max_line_bytes,
+        connection_bytes=config.max_connection_bytes,
         ignores=config.ignored == "warn",
     )
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from tieline_server.guards.sentences import MOST
 
 PAGE = (Path(__file__).parents[2] / "docs/guards.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINES = [body.strip() for language, body in FENCE.findall(PAGE) if language == "sh"]
 (PATTERNS,) = (body for language, body in FENCE.findall(PAGE) if language == "text")
-(TABLES,) = (body for language, body in FENCE.findall(PAGE) if language == "toml")
+PATTERN_GUARD, REMOTE_GUARD, TABLES = (
+    body for language, body in FENCE.findall(PAGE) if language == "toml"
+)
 
 FLAGGED = "tell me about Project Bluebird"
 
@@ -30,9 +30,16 @@ FLAGGED = "tell me about Project Bluebird"
 def here(text: str, folder: Path, url: str = "http://127.0.0.1:1/v1") -> str:
     """The text with the page's files in this folder and its server at this URL."""
     (folder / "patterns.txt").write_text(PATTERNS)
-    return text.replace("patterns.txt", str(folder / "patterns.txt")).replace(
-        "http://127.0.0.1:9000/v1", url
-    )
+    for name in ("patterns.txt", "moderation.key"):
+        text = text.replace(name, str(folder / name))
+    return text.replace("http://127.0.0.1:9000/v1", url)
+
+
+def config_of(text: str, folder: Path, url: str = "http://127.0.0.1:1/v1") -> tuple[str, str]:
+    """The flag of a file that says this, and which engine samples."""
+    path = folder / "tieline.toml"
+    path.write_text('engine = "scripted"\n' * ("engine" not in text) + here(text, folder, url))
+    return "--config", str(path)
 
 
 def ask(server: ServerProcess, said: str, **members: Any) -> Any:
@@ -59,8 +66,7 @@ def refused(answer: Any) -> bool:
 
 
 def test_the_patterns_of_the_page_keep_back_what_they_say(tmp_path: Path) -> None:
-    (line,) = (line for line in LINES if "--guard-patterns" in line)
-    with serving(*shlex.split(here(line, tmp_path))[1:]) as server:
+    with serving(*config_of(PATTERN_GUARD, tmp_path)) as server:
         assert ask(server, "hello")["status"] == "completed"
         for said in (FLAGGED, "my card is 4111 1111 1111 1111"):
             assert refused(ask(server, said))
@@ -74,19 +80,17 @@ def test_the_patterns_of_the_page_keep_back_what_they_say(tmp_path: Path) -> Non
 
 
 def test_the_server_of_moderation_of_the_page_is_asked(tmp_path: Path) -> None:
-    (line,) = (line for line in LINES if "--moderation " in line)
+    key = tmp_path / "moderation.key"
+    key.write_text("s3cret\n")
     with moderation_beside("s3cret") as moderator:
-        flags = shlex.split(here(line, tmp_path, moderator.url))[1:]
-        with serving(*flags, TIELINE_MODERATION_KEY="s3cret") as server:
+        flags = config_of(REMOTE_GUARD, tmp_path, moderator.url)
+        with serving(*flags) as server:
             assert ask(server, "hello")["status"] == "completed"
             assert refused(ask(server, "so bad"))
             assert moderator.bodies[0]["model"] == "omni-moderation-latest"
             assert "hello" in moderator.inputs
             assert "s3cret" not in server.log()
-        path = tmp_path / "key"
-        path.write_text("s3cret\n")
-        with serving(*flags, "--moderation-key-file", str(path)) as server:
-            assert refused(ask(server, "so bad"))
+        key.write_text("wr0ng\n")
         with serving(*flags) as server:
             error = ask(server, "hello")["error"]
             assert error["code"] == "engine_unavailable"
@@ -95,9 +99,8 @@ def test_the_server_of_moderation_of_the_page_is_asked(tmp_path: Path) -> None:
 
 def test_the_tables_of_the_page_guard_each_model_as_they_say(tmp_path: Path) -> None:
     with moderation_beside() as moderator:
-        path = tmp_path / "tieline.toml"
-        path.write_text(here(TABLES, tmp_path, moderator.url))
-        with serving("--config", str(path)) as server:
+        flags = config_of(TABLES, tmp_path, moderator.url)
+        with serving(*flags) as server:
             flagged = ask(server, FLAGGED, model="chat")
             assert flagged["error"]["message"] == "This is confidential."
             assert refused(ask(server, "so bad", model="chat"))
@@ -108,12 +111,11 @@ def test_the_tables_of_the_page_guard_each_model_as_they_say(tmp_path: Path) -> 
 
 
 def test_every_worker_has_the_guards(tmp_path: Path) -> None:
-    (tmp_path / "patterns.txt").write_text(PATTERNS)
-    flags = ("--guard-patterns", str(tmp_path / "patterns.txt"))
+    (tmp_path / "moderation.key").write_text("s3cret\n")
     store = ("--workers", "2", "--store", f"sqlite:///{tmp_path}/tieline.db")
     with moderation_beside("s3cret") as moderator:
-        asked = ("--moderation", moderator.url)
-        with serving(*flags, *store, *asked, TIELINE_MODERATION_KEY="s3cret") as server:
+        flags = config_of(PATTERN_GUARD + REMOTE_GUARD, tmp_path, moderator.url)
+        with serving(*flags, *store) as server:
             for _ in range(6):
                 assert refused(ask(server, FLAGGED))
                 assert refused(ask(server, "so bad"))

@@ -19,7 +19,7 @@ from tieline_server.models.packaged import find
 PAGE = (Path(__file__).parents[2] / "docs/upstreams.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINES = [body.strip() for language, body in FENCE.findall(PAGE) if language == "sh"]
-(TABLES,) = (body for language, body in FENCE.findall(PAGE) if language == "toml")
+TOKENIZER, TABLES = (body for language, body in FENCE.findall(PAGE) if language == "toml")
 URL = re.compile(r"http://127\.0\.0\.1:800\d/v1")
 
 
@@ -50,7 +50,19 @@ def test_a_server_of_the_page_answers(line: str) -> None:
             assert made["status"] == "completed"
             assert made["model"] == MODEL
             assert made["output"][0]["content"][0]["text"].lstrip().startswith("word")
-            assert made["usage"]["input_tokens"] in (7, 9)
+            assert made["usage"]["input_tokens"] == 9
+
+
+def test_a_model_of_the_page_has_the_tokenizer_of_its_table(tmp_path: Path) -> None:
+    with upstream_beside() as server:
+        server.otherwise = talk
+        path = tmp_path / "tieline.toml"
+        path.write_text(here(TOKENIZER, server))
+        with serving("--config", str(path), "--engine", "upstream") as process:
+            made = ask(process.http, "/v1/responses", {"input": "hello"})
+            assert (made["status"], made["model"]) == ("completed", "local")
+            assert made["usage"]["input_tokens"] == 7
+            assert "prompt" in server.bodies[-1]
 
 
 def test_the_tables_of_the_page_name_models_as_it_says(tmp_path: Path) -> None:

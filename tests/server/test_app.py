@@ -91,8 +91,10 @@ def test_op_11_an_idle_server_waits_for_nothing_at_its_end(
 
 
 def test_a_guard_that_cannot_be_had_is_refused_at_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "tieline.toml"
+    config.write_text('[guards.patterns]\nkind = "pattern"\nfile = "none"\n')
     with pytest.raises(GuardError, match=r"^guards\.patterns: cannot read"):
-        services(guard_patterns=tmp_path / "none")
+        services(config=config)
 
 
 def test_the_key_file_decides_who_is_who(tmp_path: Path) -> None:

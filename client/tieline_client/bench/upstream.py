@@ -19,6 +19,7 @@ from tieline_client.bench import workload
 from tieline_client.bench.clients import LoadError
 from tieline_client.bench.growth import flatness, growth
 from tieline_client.bench.limits import machine
+from tieline_client.bench.model.answers import CALLS
 from tieline_client.bench.one_cpu import on_one_cpu
 from tieline_client.bench.processes import Server, before, model
 from tieline_client.bench.report import Bar, Report, bar, report
@@ -55,7 +56,7 @@ class Upstream:
             for transport in TRANSPORTS:
                 (folder / transport).mkdir()
                 self._growth(transport, server, behind, folder / transport)
-        state = ("--upstream-mode", "responses", "--upstream-state")
+        state = workload.keeps_state(folder, CALLS)
         with model(tokens=1, rate=1) as behind, before(behind, keys, *state) as server:
             for transport in TRANSPORTS:
                 self._kept(transport, server, behind)

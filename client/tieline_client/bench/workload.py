@@ -68,6 +68,15 @@ def write(folder: Path, *, tokens: int) -> Files:
     return files
 
 
+def keeps_state(folder: Path, model: str) -> tuple[str, str]:
+    """The flag of a file of settings: ``model``'s upstream keeps state for it."""
+    path = folder / "state.toml"
+    path.write_text(
+        f'[models.{model}]\nmodel = "{model}"\nupstream_mode = "responses"\nupstream_state = true\n'
+    )
+    return "--config", str(path)
+
+
 def create(
     transport: str,
     says: str,

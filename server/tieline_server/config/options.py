@@ -29,7 +29,6 @@ from tieline_server.config.toml_tables import (
     Address,
     AddressOrOff,
     GuardSettings,
-    Mode,
     ModelSettings,
     Origins,
     Price,
@@ -59,7 +58,7 @@ class ConfigError(TielineError):
 MEMORY: Final = "memory"
 """The store that is gone when the process ends."""
 
-FLAGLESS: Final = frozenset({"guards", "models", "moderation_key", "upstream_key"})
+FLAGLESS: Final = frozenset({"guards", "models", "upstream_key"})
 """Settings that no flag has: tables, and what a list of processes must not show."""
 
 OF_CLIENTS: Final = frozenset({"url", "api_key"})
@@ -111,16 +110,6 @@ class Config(BaseSettings):
     upstream_key: str | None = Field(
         None, repr=False, description="That key itself: in the environment or the file alone."
     )
-    upstream_mode: Mode = Field(
-        "auto", description="How upstreams are asked: auto, chat, completions or responses."
-    )
-    upstream_state: bool = Field(
-        False,
-        description="Whether upstreams keep responses, so that a turn sends them only what is new.",
-    )
-    upstream_tokenizer: Path | None = Field(
-        None, description="GGUF file of the upstream's model, which makes prompts of token ids."
-    )
     upstream_timeout: Seconds = Field(
         120.0, description="Seconds that an upstream has to accept, and again to begin an answer."
     )
@@ -135,20 +124,6 @@ class Config(BaseSettings):
     )
     guards: Annotated[dict[str, GuardSettings], NoDecode] = Field(
         {}, description="What reads input and output; by default nothing does."
-    )
-    guard_patterns: Path | None = Field(
-        None, description="File of RE2 patterns, one a line, that no input and no output may match."
-    )
-    moderation: Upstream = Field(
-        None, description="Base URL of a server whose /moderations reads all input and output."
-    )
-    moderation_model: str | None = Field(None, description="The model that it is asked for.")
-    moderation_key_file: Path | None = Field(
-        None,
-        description="File with the key that servers of moderation are given as a bearer token.",
-    )
-    moderation_key: str | None = Field(
-        None, repr=False, description="That key itself: in the environment or the file alone."
     )
     grpc: Address = Field(
         "127.0.0.1:50051", description="HOST:PORT that gRPC listens on; port 0 picks a free one."
@@ -243,7 +218,7 @@ class Config(BaseSettings):
         120.0, description="Seconds that a resumable response outlives its connection, and its end."
     )
     write_timeout: Seconds = Field(
-        30.0, description="Seconds that a write may be stuck before its line ends."
+        30.0, description="Seconds that a write may be stuck before its connection ends."
     )
     drain_timeout: Seconds = Field(
         30.0, description="Seconds that running turns have to end after SIGTERM."
@@ -258,18 +233,20 @@ class Config(BaseSettings):
         description="The same on gRPC, where the smaller one counts: each open call may hold one.",
     )
     max_active: int = Field(
-        16, ge=1, description="Responses of one line that sample side by side; further ones wait."
+        16,
+        ge=1,
+        description="Responses of one connection that sample side by side; further ones wait.",
     )
-    max_lanes: int = Field(32, ge=1, description="Distinct lane names in the life of a line.")
+    max_lanes: int = Field(32, ge=1, description="Distinct lane names in the life of a connection.")
     max_queue: int = Field(64, ge=1, description="Creates that may wait behind others on a lane.")
-    max_line_bytes: int = Field(
-        256 * MIB, ge=1, description="Bytes of history that one line may hold in memory."
+    max_connection_bytes: int = Field(
+        256 * MIB, ge=1, description="Bytes of history that one connection may hold in memory."
     )
     max_owner_bytes: int = Field(
-        1024 * MIB, ge=1, description="Bytes of history in memory of all lines of one owner."
+        1024 * MIB, ge=1, description="Bytes of history in memory of all connections of one owner."
     )
     max_total_bytes: int = Field(
-        2048 * MIB, ge=1, description="Bytes of history in memory of all lines together."
+        2048 * MIB, ge=1, description="Bytes of history in memory of all connections together."
     )
     max_owner_incoming_bytes: int = Field(
         256 * MIB,
@@ -365,25 +342,14 @@ class Config(BaseSettings):
         """The upstream's key: from its file, else the setting. Raises :class:`ConfigError`."""
         return _key(self.upstream_key_file, self.upstream_key, "UPSTREAM_KEY")
 
-    def key_of_guard(self, table: GuardSettings) -> str | None:
-        """A remote guard's key: from its own file, else the one of all. Raises as the former."""
-        path = table.key_file or self.moderation_key_file
-        return _key(path, self.moderation_key, "MODERATION_KEY")
-
-    @property
-    def all_guards(self) -> dict[str, GuardSettings]:
-        """The tables of guards, and those that settings of their own stand for."""
-        short: dict[str, GuardSettings] = {}
-        if self.guard_patterns is not None:
-            short["patterns"] = GuardSettings(kind="pattern", file=self.guard_patterns)
-        if self.moderation is not None:
-            url, model = self.moderation, self.moderation_model
-            short["moderation"] = GuardSettings(kind="remote", url=url, model=model)
-        return {**short, **self.guards}
+    @staticmethod
+    def key_of_guard(table: GuardSettings) -> str | None:
+        """A remote guard's key, from its file. Raises :class:`ConfigError`."""
+        return _key(table.key_file, None, "")
 
     def guards_of(self, table: ModelSettings) -> tuple[str, ...]:
         """Names of the guards that a model has."""
-        return tuple(self.all_guards) if table.guards is None else table.guards
+        return tuple(self.guards) if table.guards is None else table.guards
 
     @property
     def origins(self) -> frozenset[str]:
@@ -421,12 +387,9 @@ class Config(BaseSettings):
                     raise ValueError(f"models: {each[:64]!r} is no name for a model")
 
     def _check_guards(self) -> None:
-        for name, value in (("patterns", self.guard_patterns), ("moderation", self.moderation)):
-            if value is not None and name in self.guards:
-                raise ValueError(f"guards.{name} is what a setting of its own stands for already")
         for name, table in self.models.items():
             for guard in table.guards or ():
-                if guard not in self.all_guards:
+                if guard not in self.guards:
                     raise ValueError(f"models.{name}.guards: there is no guard '{guard}'")
 
     def _check_engines(self) -> None:
@@ -466,7 +429,7 @@ class Config(BaseSettings):
 
 
 def _key(path: Path | None, key: str | None, variable: str) -> str | None:
-    """A key of ours for somebody else, from a file or as it is; raises :class:`ConfigError`."""
+    """A key of ours for another server, from a file or as it is; raises :class:`ConfigError`."""
     if path is not None:
         try:
             key = path.read_text(encoding="utf-8").strip()

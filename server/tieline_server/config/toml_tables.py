@@ -200,13 +200,15 @@ class ModelSettings(BaseModel):
         None, description="Names of the guards that it has; by default all."
     )
     upstream_mode: Mode | None = Field(
-        None, description="Instead of `upstream_mode`, for this model alone."
+        None,
+        description="How its upstream is asked: auto (by default), chat, completions, responses.",
     )
     upstream_state: bool | None = Field(
-        None, description="Instead of `upstream_state`, for this model alone."
+        None,
+        description="Whether its upstream keeps responses, so that a turn sends only what is new.",
     )
     upstream_tokenizer: Path | None = Field(
-        None, description="Instead of `upstream_tokenizer`, for this model alone."
+        None, description="GGUF file of its model, which makes prompts of token ids."
     )
     price: Price | None = Field(
         None,
@@ -246,7 +248,7 @@ class GuardSettings(BaseModel):
     )
     model: str | None = Field(default=None, description="remote: the model that is asked for.")
     key_file: Path | None = Field(
-        default=None, description="remote: file with its key; by default moderation_key."
+        default=None, description="remote: file with its key, sent as a bearer token."
     )
     timeout: Seconds = Field(default=5.0, description="remote: seconds that a verdict may take.")
     on_error: Literal["closed", "open"] = Field(

@@ -126,12 +126,11 @@ def _upstream_of(config: Config, table: ModelSettings) -> Upstream | None:
     urls = table.upstream or config.upstream
     if urls is None or (config.models and config.engine_of(table) != UPSTREAM):
         return None
-    own, state = table.upstream_tokenizer, table.upstream_state
     return Upstream(
         urls=urls,
-        mode=table.upstream_mode or config.upstream_mode,
-        state=config.upstream_state if state is None else state,
-        tokenizer=config.upstream_tokenizer if own is None else own,
+        mode=table.upstream_mode or "auto",
+        state=bool(table.upstream_state),
+        tokenizer=table.upstream_tokenizer,
     )
 
 
@@ -164,7 +163,7 @@ def _upstream_options(
 def open_guards(config: Config, stack: AsyncExitStack) -> dict[str, Guard]:
     """The guards of the settings by name; ``stack`` closes them. Raises :class:`TielineError`."""
     by_name: dict[str, Guard] = {}
-    for name, table in config.all_guards.items():
+    for name, table in config.guards.items():
         key = config.key_of_guard(table) if table.kind == "remote" else None
         by_name[name] = guard = guards.load(name, table, key=key)
         stack.push_async_callback(guard.close)

@@ -18,7 +18,7 @@ UNKNOWN_VARIABLE: Final = "unknown_variable"
 KEYS_UNENCRYPTED: Final = "keys_unencrypted"
 READABLE_BY_OTHERS: Final = "readable_by_others"
 
-SECRETS: Final = ("upstream_key_file", "moderation_key_file", "api_keys", "seal_key", "tls_key")
+SECRETS: Final = ("upstream_key_file", "api_keys", "seal_key", "tls_key")
 """Settings that name files which only the server's own user should read or write."""
 
 OTHERS: Final = stat.S_IROTH | stat.S_IWOTH

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.client.bench.servers import pair
-from tieline_client.bench import growth
+from tieline_client.bench import growth, workload
 from tieline_client.bench.clients import LoadError
 from tieline_client.bench.growth import Ends
+from tieline_client.bench.model.answers import CALLS
 from tieline_client.bench.workload import GRPC
 
 
@@ -31,7 +32,7 @@ def test_a_model_that_keeps_its_state_must_have_been_told_only_what_is_new(
 ) -> None:
     # All of such a chain would be more than may be new.
     monkeypatch.setattr(growth, "LATE", 10)
-    with pair(tmp_path, "--upstream-mode", "responses", "--upstream-state") as servers:
+    with pair(tmp_path, *workload.keeps_state(tmp_path, CALLS)) as servers:
         chains = partial(growth.flatness, GRPC, servers.product, servers.model, chains=1)
         assert len(chains()) == 2
         monkeypatch.setattr(growth, "MOST_NEW", 1000)

@@ -342,8 +342,6 @@ class TestUpstreams:
                 'upstream_model = "m"\n[models.a]\nupstream = "http://gpu/v1"',
                 ": upstream_model needs --upstream",
             ),
-            ('upstream_mode = "chat"', ": upstream_mode needs --engine upstream"),
-            ("upstream_state = true", ": upstream_state needs --engine upstream"),
             ("upstream_timeout = 3", ": upstream_timeout needs --engine upstream"),
             ("upstream_requests = 3", ": upstream_requests needs --engine upstream"),
         ],
@@ -396,14 +394,14 @@ class TestUpstreams:
 
 
 class TestGuards:
-    def test_tables_and_short_settings_name_guards_and_models_choose_among_them(
-        self, tmp_path: Path
-    ) -> None:
+    def test_tables_name_guards_and_models_choose_among_them(self, tmp_path: Path) -> None:
         path = write(
             tmp_path,
             """engine = "scripted"
-            moderation = "http://127.0.0.1:9000/v1"
-            moderation_model = "omni"
+            [guards.moderation]
+            kind = "remote"
+            url = "http://127.0.0.1:9000/v1"
+            model = "omni"
 
             [guards.secrets]
             kind = "pattern"
@@ -419,24 +417,23 @@ class TestGuards:
             guards = []
             """,
         )
-        config = Config.load({"config": str(path), "guard_patterns": tmp_path / "p"})
-        guards = config.all_guards
-        assert list(guards) == ["patterns", "moderation", "secrets"]
-        assert guards["patterns"].file == tmp_path / "p"
+        config = Config.load({"config": str(path)})
+        guards = config.guards
+        assert list(guards) == ["moderation", "secrets"]
         assert (guards["moderation"].url, guards["moderation"].model) == (
             "http://127.0.0.1:9000/v1",
             "omni",
         )
         chosen = [config.guards_of(table) for table in config.models.values()]
         assert chosen == [tuple(guards), ("secrets",), ()]
-        assert Config.load({}).all_guards == {}
+        assert Config.load({}).guards == {}
 
     def test_a_worker_is_told_the_same(self, tmp_path: Path) -> None:
         text = '[guards.g]\nkind = "pattern"\npatterns = ["bad"]\n'
         remote = '[guards.r]\nkind = "remote"\nurl = "http://gpu/v1"\n'
         config = Config.load({"config": str(write(tmp_path, text + remote))})
         told = config.model_dump(mode="json", exclude={"config"})
-        assert Config.load(told).all_guards == config.all_guards
+        assert Config.load(told).guards == config.guards
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -470,10 +467,6 @@ class TestGuards:
                 "guards.g.size: no setting has this name",
             ),
             ('[models.m]\nguards = ["g"]', "models.m.guards: there is no guard 'g'"),
-            (
-                'guard_patterns = "p"\n[guards.patterns]\nkind = "pattern"\npatterns = ["a"]',
-                "guards.patterns is what a setting of its own stands for already",
-            ),
         ],
     )
     def test_what_is_wrong_with_a_guard_is_one_line(
@@ -483,31 +476,16 @@ class TestGuards:
         assert said in message
         assert "hush" not in message
 
-    def test_the_key_of_a_guard_is_its_own_or_that_of_all(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        own, common = tmp_path / "own", tmp_path / "common"
-        own.write_text("sk-own\n")
-        common.write_text("sk-common\n")
+    def test_the_key_of_a_guard_is_in_its_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "key"
+        path.write_text("sk-own\n")
         url = "http://127.0.0.1:9000/v1"
-        with_own = GuardSettings(kind="remote", url=url, key_file=own)
-        without = GuardSettings(kind="remote", url=url)
-        assert Config.load({}).key_of_guard(without) is None
-        monkeypatch.setenv("TIELINE_MODERATION_KEY", "sk-variable")
-        config = Config.load({})
-        assert "sk-" not in repr(config)
-        assert [config.key_of_guard(each) for each in (with_own, without)] == [
-            "sk-own",
-            "sk-variable",
-        ]
-        config = Config.load({"moderation_key_file": common})
-        assert [config.key_of_guard(each) for each in (with_own, without)] == [
-            "sk-own",
-            "sk-common",
-        ]
-        monkeypatch.setenv("TIELINE_MODERATION_KEY", "hush hush")
-        with pytest.raises(ConfigError, match=r"^TIELINE_MODERATION_KEY: it holds no key"):
-            Config.load({}).key_of_guard(without)
+        table = GuardSettings(kind="remote", url=url, key_file=path)
+        assert Config.load({}).key_of_guard(GuardSettings(kind="remote", url=url)) is None
+        assert Config.load({}).key_of_guard(table) == "sk-own"
+        path.write_text("hush hush")
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: it holds no key"):
+            Config.load({}).key_of_guard(table)
 
 
 @pytest.mark.parametrize(

@@ -375,7 +375,7 @@ class TestEnvironment:
 import os, sys, time
 sys.modules["opentelemetry"] = None
 from tieline.responses import Usage
-from tieline_server.core.effects import Times, TurnRecord, Work
+from tieline_server.core.values import Times, TurnRecord, Work
 from tieline_server.observability.telemetry import Telemetry, make_logger, signals_from_environment
 log = make_logger("json", "info", sys.stdout.buffer)
 signals = signals_from_environment(log, lines=int)

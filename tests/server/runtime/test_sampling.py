@@ -99,14 +99,14 @@ def test_a_table_that_nobody_can_serve_is_refused_at_the_start(
 
 def test_models_without_guards_are_sampled_by_the_engine_itself(tmp_path: Path) -> None:
     assert type(services().engines["scripted"]) is ScriptedEngine
-    patterns = tmp_path / "patterns"
-    patterns.write_text("bad\n")
-    guarded = services(guard_patterns=patterns)
+    config = tmp_path / "tieline.toml"
+    guard = '[guards.patterns]\nkind = "pattern"\npatterns = ["bad"]\n'
+    config.write_text(guard)
+    guarded = services(config=config)
     assert type(guarded.engines["scripted"]) is GuardedEngine
     assert guarded.engines["scripted"].name == "scripted"
-    config = tmp_path / "tieline.toml"
-    config.write_text("[models.free]\nguards = []\n")
-    free = services(config=config, guard_patterns=patterns)
+    config.write_text(f"{guard}[models.free]\nguards = []\n")
+    free = services(config=config)
     assert type(free.engines["scripted"]) is ScriptedEngine
 
 

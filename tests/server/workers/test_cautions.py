@@ -45,9 +45,7 @@ def test_op_09_keys_that_cross_a_network_in_the_clear_are_told(keys: Path) -> No
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
-@pytest.mark.parametrize(
-    "name", ["api_keys", "seal_key", "upstream_key_file", "moderation_key_file", "tls_key"]
-)
+@pytest.mark.parametrize("name", ["api_keys", "seal_key", "upstream_key_file", "tls_key"])
 def test_op_09_a_file_of_keys_that_others_can_read_is_told(
     name: str, mode: int, keys: Path
 ) -> None:
@@ -85,7 +83,7 @@ def test_op_09_each_server_says_it_once(workers: str, keys: Path, tmp_path: Path
         assert len(server.lines("readable_by_others")) == 1
 
 
-@pytest.mark.parametrize("name", ["api_keys", "seal_key", "script", "guard_patterns", "tls_cert"])
+@pytest.mark.parametrize("name", ["api_keys", "seal_key", "script", "tls_cert"])
 @pytest.mark.parametrize("what", ["none", "."])
 def test_a_file_that_cannot_be_read_is_refused_by_its_setting(
     name: str, what: str, tmp_path: Path

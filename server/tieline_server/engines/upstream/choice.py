@@ -36,7 +36,7 @@ def _completions(wanted: Wanted, contexts: Contexts) -> Mode:
     from tieline_server.engines.upstream.completions import CompletionsMode
 
     if wanted.tokenizer is None:
-        raise UpstreamError("completions of token ids need the model's GGUF: --upstream-tokenizer")
+        raise UpstreamError("completions of token ids need the model's GGUF: upstream_tokenizer")
     return CompletionsMode(
         contexts, tokenizer=wanted.tokenizer, salt=wanted.salt or _salt(token_bytes(32))
     )
@@ -75,7 +75,7 @@ async def chosen(wanted: Wanted, prober: Prober, contexts: Contexts) -> Mode:
 def _names(wanted: Wanted) -> list[str]:
     if wanted.state:
         if wanted.mode not in ("auto", "responses"):
-            raise UpstreamError(f"--upstream-state is of the mode responses, not of {wanted.mode}")
+            raise UpstreamError(f"upstream_state is of the mode responses, not of {wanted.mode}")
         return ["responses"]
     if wanted.mode != "auto":
         return [wanted.mode]

@@ -328,5 +328,5 @@ async def _check_state(prober: Prober) -> None:
     if before is None or status != 200:
         raise UpstreamError(
             f"{prober.url}/responses keeps no responses (status {status}): "
-            "it goes without --upstream-state"
+            "it goes without upstream_state"
         )

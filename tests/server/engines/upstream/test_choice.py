@@ -95,7 +95,7 @@ async def test_state_is_of_the_mode_responses_and_nothing_else_is_tried() -> Non
 @pytest.mark.parametrize("mode", ["chat", "completions"])
 def test_state_in_a_mode_that_has_none_is_said_in_one_line(mode: Any) -> None:
     line = refusal(ALL, Wanted(mode=mode, state=True))
-    assert line == f"--upstream-state is of the mode responses, not of {mode}"
+    assert line == f"upstream_state is of the mode responses, not of {mode}"
 
 
 def test_completions_without_a_tokenizer_are_refused_in_one_line() -> None:
