@@ -16,8 +16,8 @@ from tieline_server.transports.arrivals import SLOWEST
 from tieline_server.transports.grpc.admission import KEYLESS, KEYLESS_OF_ADDRESS
 from tieline_server.transports.grpc.config import HEADROOM, GrpcConfig
 from tieline_server.transports.http.config import HttpConfig
-from tieline_server.transports.http.framing import HEAD_BYTES
 from tieline_server.transports.http.server import HEADER_BYTES
+from tieline_server.transports.http.tcp_connection import HEAD_BYTES
 from tieline_server.transports.websocket.config import WebSocketConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline.errors import ApiError, TielineError
-from tieline_server.core.values import Principal
+from tieline_server.core.values import Caller, Principal
 
 RECHECK: Final = 1.0
 """Seconds between two looks at the file."""
@@ -169,15 +169,23 @@ class Keys:
         """
         return self.caller(authorization)()
 
-    def caller(self, authorization: str | None) -> Callable[[], Principal]:
-        """What tells, each time anew, who sends this header: only its hash is made once."""
-        return partial(self._holder, None if self._path is None else _digest(authorization))
+    def caller(
+        self, authorization: str | None, call: Caller | None = None
+    ) -> Callable[[], Principal]:
+        """What tells, each time anew, who sends this header: only its hash is made once.
 
-    def _holder(self, digest: bytes | None) -> Principal:
+        ``call`` is the call that the header came with, which the principal then names.
+        """
+        digest = None if self._path is None else _digest(authorization)
+        return partial(self._holder, digest, call)
+
+    def _holder(self, digest: bytes | None, call: Caller | None) -> Principal:
         """Looks up a hash, never a key: how long that takes says nothing of either."""
-        if self._path is None:
-            return _LOCAL
-        self._refresh(self._path)
+        found = _LOCAL if self._path is None else self._find(self._path, digest)
+        return Principal(owner=found.owner, models=found.models, caller=call)
+
+    def _find(self, path: Path, digest: bytes | None) -> Principal:
+        self._refresh(path)
         if digest is None:
             raise ApiError.of(
                 "invalid_api_key",

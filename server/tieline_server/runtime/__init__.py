@@ -4,6 +4,7 @@ from tieline_server.runtime.cancels import heed_cancels
 from tieline_server.runtime.compact import compact
 from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.home import LocalHome
+from tieline_server.runtime.jobs import server_error
 from tieline_server.runtime.preparing import count_input_tokens, prepare
 from tieline_server.runtime.reading import LAST, events_of, forget
 from tieline_server.runtime.recorder import lasts
@@ -26,4 +27,5 @@ __all__ = [
     "heed_cancels",
     "lasts",
     "prepare",
+    "server_error",
 ]

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tieline_server.config import ConfigError
-from tieline_server.transports.http.listen import listen
+from tieline_server.transports.http.server import listen
 from tieline_server.workers.ports import reserved
 
 

@@ -14,8 +14,8 @@ import grpc
 from tieline.errors import ApiError
 from tieline_server.core.limits import Share
 from tieline_server.runtime import Services
-from tieline_server.transports.calls import LiveCalls
 from tieline_server.transports.grpc.status import Behaviour, Call, Context
+from tieline_server.transports.live_calls import LiveCalls
 
 KEYLESS: Final = 64
 """Calls without a key, of health and reflection, that may wait for their messages at once."""

@@ -21,9 +21,6 @@ from tieline.v1 import line_pb2
 from tieline_server.core.profile import Profile
 from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, ConnectionDriver, Services
-from tieline_server.transports.answers import REQUEST_ID, final_answer, known, traced
-from tieline_server.transports.background import acknowledged, first_event, profile_for
-from tieline_server.transports.calls import LiveCalls, LiveConnection
 from tieline_server.transports.grpc.admission import late
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
@@ -38,6 +35,16 @@ from tieline_server.transports.grpc.stream import (
     RequestReader,
     without_settings,
 )
+from tieline_server.transports.live_calls import (
+    REQUEST_ID,
+    LiveCalls,
+    LiveConnection,
+    acknowledged,
+    final_answer,
+    first_event,
+    profile_for,
+)
+from tieline_server.transports.stream import traced
 
 M = TypeVar("M", bound=Message)
 C = TypeVar("C", bound="CreateRequest")
@@ -153,7 +160,7 @@ class CreateCalls:
             await abort(context, error, call.request_id)
 
     def _caller(self, call: Call) -> tuple[Principal, Callable[[], Principal]]:
-        authenticate = known(self._services.keys.caller(call.authorization), call.caller)
+        authenticate = self._services.keys.caller(call.authorization, call.caller)
         return authenticate(), authenticate
 
     def _connection(

@@ -23,13 +23,13 @@ from tieline_server.config.toml_tables import split_address
 from tieline_server.core.limits import Share
 from tieline_server.places import Places
 from tieline_server.runtime import Services
-from tieline_server.transports.calls import FAREWELL, LiveCalls
 from tieline_server.transports.grpc._grpcio import Health
 from tieline_server.transports.grpc.admission import Admission, KeylessCalls
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.creates import CreateCalls
 from tieline_server.transports.grpc.status import Behaviour, guarded
 from tieline_server.transports.grpc.stored import StoredCalls
+from tieline_server.transports.live_calls import FAREWELL, LiveCalls
 
 RESPONSES: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
 MODELS: Final = models_pb2.DESCRIPTOR.services_by_name["ModelsService"].full_name

@@ -18,8 +18,8 @@ from tieline.errors import ApiError
 from tieline.ids import IdSource
 from tieline_server.core.values import Caller
 from tieline_server.garbage_collection import forget_frames
-from tieline_server.runtime import Services
-from tieline_server.transports.answers import REQUEST_ID, caller_of, internal_error
+from tieline_server.runtime import Services, server_error
+from tieline_server.transports.live_calls import REQUEST_ID, caller_of, trace_context_of
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Behaviour = Callable[[Any, Context, "Call"], Awaitable[bytes | None]]
@@ -27,9 +27,6 @@ Handler = Callable[[Any, Context], Awaitable[bytes | None]]
 
 TRANSPORT: Final = "grpc"
 """What this transport is called in logs and metrics."""
-
-TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
-"""The W3C keys of a trace context that travel as metadata."""
 
 MESSAGE_BYTES: Final = 512
 """What an error's text may take in a status.
@@ -62,11 +59,10 @@ def open_call(context: Context, ids: IdSource) -> Call:
     }
     caller = caller_of(metadata, new_id=ids.new, address=address_of(context.peer()))
     context.set_trailing_metadata(((REQUEST_ID, caller.request_id),))
-    trace: dict[str, str] = {key: metadata[key] for key in TRACE_KEYS if key in metadata}
     return Call(
         caller=caller,
         authorization=metadata.get("authorization"),
-        trace_context=trace if "traceparent" in trace else None,
+        trace_context=trace_context_of(metadata),
     )
 
 
@@ -105,7 +101,7 @@ async def _behave(
         await abort(context, error, call.request_id)
     except Exception:
         _log.exception("rpc failed, request %s", call.request_id)
-        await abort(context, internal_error(), call.request_id)
+        await abort(context, server_error(), call.request_id)
 
 
 def address_of(peer: str) -> str:

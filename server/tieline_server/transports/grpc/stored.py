@@ -11,7 +11,6 @@ from tieline_server import runtime
 from tieline_server.core.values import Principal
 from tieline_server.runtime import Services
 from tieline_server.runtime.compact import compact
-from tieline_server.transports.answers import known
 from tieline_server.transports.grpc.creates import (
     fitting,
     parsed,
@@ -20,7 +19,7 @@ from tieline_server.transports.grpc.creates import (
     whole,
 )
 from tieline_server.transports.grpc.status import TRANSPORT, Call, Context
-from tieline_server.transports.stored import (
+from tieline_server.transports.response_lookup import (
     PAGE,
     Page,
     cancelled,
@@ -104,7 +103,8 @@ class StoredCalls:
         return answer.SerializeToString()
 
     def _principal(self, call: Call) -> Principal:
-        return known(self._services.keys.caller(call.authorization), call.caller)()
+        principal: Principal = self._services.keys.caller(call.authorization, call.caller)()
+        return principal
 
 
 def named(response_id: str, listed: Sequence[Item]) -> list[tuple[str, items_pb2.Item]]:

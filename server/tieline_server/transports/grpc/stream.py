@@ -24,12 +24,10 @@ from tieline.ids import is_stream_id
 from tieline.requests import MEMBERS, Request, SessionStart, Trait
 from tieline.responses import Response
 from tieline.v1 import line_pb2
-from tieline_server.runtime import ConnectionDriver
-from tieline_server.transports.answers import internal_error, traced
-from tieline_server.transports.batches import Batches
+from tieline_server.runtime import ConnectionDriver, server_error
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import Context
-from tieline_server.transports.writer_timer import Stuck, WriterTimer
+from tieline_server.transports.stream import Batches, Stuck, WriterTimer, traced
 
 WRITE_BYTES: Final = 256 * 1024
 """Where a message of gathered events closes: lanes take turns, and most stubs receive 4 MiB."""
@@ -249,7 +247,7 @@ class RequestReader:
         except Exception:
             # One message at fault must not leave a connection without its reader.
             _log.exception("a client event was not taken")
-            self._reject(message, internal_error())
+            self._reject(message, server_error())
         self._connection.work.decode = self._decoder.work
 
     def _reject(self, message: line_pb2.ConnectRequest, error: ApiError) -> None:

@@ -15,21 +15,9 @@ from tieline_server.core.profile import unsupported
 from tieline_server.core.values import Principal
 from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports._aiohttp import JoinedResponse
-from tieline_server.transports.answers import (
-    Answer,
-    Warnings,
-    final_answer,
-    known,
-    traced,
-    warnings_of,
-)
 from tieline_server.transports.arrivals import Arrival
-from tieline_server.transports.background import acknowledged, first_event, profile_for
-from tieline_server.transports.calls import LiveCalls, LiveConnection
-from tieline_server.transports.http.body import read_body
-from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
-from tieline_server.transports.http.errors import json_response
+from tieline_server.transports.http.request import Call, json_response, read_body
 from tieline_server.transports.http.sse import EventStream
 from tieline_server.transports.json_events import (
     HEADER,
@@ -39,7 +27,18 @@ from tieline_server.transports.json_events import (
     told,
     warnings_header,
 )
-from tieline_server.transports.writer_timer import Stuck
+from tieline_server.transports.live_calls import (
+    Answer,
+    LiveCalls,
+    LiveConnection,
+    Warnings,
+    acknowledged,
+    final_answer,
+    first_event,
+    profile_for,
+    warnings_of,
+)
+from tieline_server.transports.stream import Stuck, traced
 
 TIMING: Final = frozenset({"timing"})
 """What this door asks of a connection for itself."""
@@ -72,7 +71,7 @@ async def read_create(
         return Arrival(services.incoming, owner, patience=config.read_timeout, started=now)
 
     body = await read_body(call.request, arrival, limit=services.limits.message_bytes)
-    return call.recollection.read(body), len(body)
+    return call.create_reader.read(body), len(body)
 
 
 class CreateCalls:
@@ -85,7 +84,7 @@ class CreateCalls:
 
     async def create(self, call: Call) -> web.StreamResponse:
         """One turn. A caller that leaves ends it; what refuses it is the status."""
-        authenticate = known(self._services.keys.caller(call.authorization), call.caller)
+        authenticate = self._services.keys.caller(call.authorization, call.caller)
         principal: Principal = authenticate()
         with self._calls.place(principal.owner):
             create, size = await read_create(
@@ -98,7 +97,7 @@ class CreateCalls:
                 authenticate=authenticate,
                 merge=self._config.merge,
                 profile=profile_for(self._services, create),
-                recall=call.recollection.recall,
+                recall=call.create_reader.recall,
             )
             async with self._calls.opened(connection) as live:
                 extensions = self._extensions(call, create)
@@ -116,7 +115,7 @@ class CreateCalls:
 
     async def resume(self, call: Call, after: int | None) -> web.StreamResponse:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
-        authenticate = known(self._services.keys.caller(call.authorization), call.caller)
+        authenticate = self._services.keys.caller(call.authorization, call.caller)
         principal: Principal = authenticate()
         with self._calls.place(principal.owner):
             connection = ConnectionDriver(

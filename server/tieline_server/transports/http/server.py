@@ -1,10 +1,11 @@
-"""The HTTP door: what listens, what each path means, and how it says goodbye.
+"""The HTTP server: what listens, what each path means, and how it says goodbye.
 
 aiohttp's low-level server: its router and middlewares would cost more than a whole route here.
 """
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -16,21 +17,19 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
+from tieline_server.config.toml_tables import split_address
 from tieline_server.core.limits import Share
 from tieline_server.places import Places
-from tieline_server.runtime import Services
-from tieline_server.transports.answers import caller_of, internal_error
-from tieline_server.transports.calls import FAREWELL, LiveCalls, draining
-from tieline_server.transports.http.call import Call, Handler
+from tieline_server.runtime import Services, server_error
+from tieline_server.transports.http.capabilities import ModelCalls
 from tieline_server.transports.http.config import HttpConfig
-from tieline_server.transports.http.connection import Connection, Connections
 from tieline_server.transports.http.creates import CreateCalls
-from tieline_server.transports.http.errors import error_response, json_response
-from tieline_server.transports.http.listen import BACKLOG, listen
-from tieline_server.transports.http.models import ModelCalls
+from tieline_server.transports.http.request import Call, Handler, error_response, json_response
 from tieline_server.transports.http.safety import Safety
 from tieline_server.transports.http.stored import StoredCalls
-from tieline_server.transports.http.usage import UsageCalls
+from tieline_server.transports.http.tcp_connection import TcpConnection, TcpConnections
+from tieline_server.transports.http.usage_report import UsageCalls
+from tieline_server.transports.live_calls import FAREWELL, LiveCalls, caller_of, draining
 
 
 class Upgrade(Protocol):
@@ -48,6 +47,9 @@ class Upgrade(Protocol):
         """No new work; running turns get ``seconds`` to end, then the connections close."""
         ...
 
+
+BACKLOG: Final = 1024
+"""Connections that the kernel keeps until they are accepted."""
 
 TRANSPORT: Final = "http"
 """What refusals at this door are counted as."""
@@ -91,7 +93,7 @@ class HttpServer:
         self._metrics_text = metrics or _no_metrics
         self._safety = Safety(keyless=config.keyless, origins=config.origins)
         self.live = LiveCalls(config.max_connections, share=share)
-        self.connections = Connections(
+        self.connections = TcpConnections(
             config.max_connections, new_id=partial(services.ids.new, "req_"), places=places
         )
         creates = CreateCalls(services, config, self.live)
@@ -127,7 +129,7 @@ class HttpServer:
         }
         sockets = listen(config.address, reuse_port=config.reuse_port)
         port = sockets[0].getsockname()[1]
-        connect = partial(Connection, server, self.connections, **settings)
+        connect = partial(TcpConnection, server, self.connections, **settings)
         for each in sockets:
             listener = await loop.create_server(connect, sock=each, ssl=config.tls, backlog=BACKLOG)
             self._listeners.append(listener)
@@ -181,7 +183,7 @@ class HttpServer:
         """However a handler ends, the caller sees a typed answer with the request's id."""
         assert isinstance(request, web.Request)
         connection = request.protocol
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, TcpConnection)
         template, name = _template(request.path)
         services = self._services
         call = Call(
@@ -190,7 +192,7 @@ class HttpServer:
             started=services.clock(),
             clock=services.clock,
             cors=self._safety.headers(request),
-            recollection=connection.recollection,
+            create_reader=connection.create_reader,
             name=name,
         )
         self._begin(connection)
@@ -201,7 +203,7 @@ class HttpServer:
             response = error_response(error)
         except Exception:
             _log.exception("http request failed, request %s", call.request_id)
-            response = error_response(internal_error())
+            response = error_response(server_error())
         finally:
             self._end(connection)
         if not response.prepared:
@@ -211,19 +213,19 @@ class HttpServer:
                 response.force_close()
         return response
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, connection: TcpConnection) -> None:
         connection.busy = True
         self._busy += 1
         self._idle.clear()
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: TcpConnection) -> None:
         connection.busy = False
         self._busy -= 1
         if not self._busy:
             self._idle.set()
 
     async def _answer(
-        self, call: Call, connection: Connection, template: str
+        self, call: Call, connection: TcpConnection, template: str
     ) -> web.StreamResponse:
         request = call.request
         if not connection.admitted:
@@ -323,3 +325,42 @@ def _not_allowed(request: web.Request, methods: Mapping[str, Handler]) -> web.Re
     response = error_response(error)
     response.headers["Allow"] = ", ".join(methods)
     return response
+
+
+def listen(address: str, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Sockets that listen on ``HOST:PORT``; port 0 picks a free one.
+
+    Raises :class:`OSError` with one line of text when the address cannot be had.
+    """
+    host, port = split_address(address)
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, where in dict.fromkeys(found):
+            made = _bound(family, (*where[:1], port, *where[2:]), reuse_port=reuse_port)
+            sockets.append(made)
+            port = made.getsockname()[1]
+    except OSError as error:
+        for made in sockets:
+            made.close()
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+    return sockets
+
+
+def _bound(
+    family: socket.AddressFamily, where: tuple[object, ...], *, reuse_port: bool
+) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(where)
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -11,12 +11,10 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline_server.core.profile import PROFILES
 from tieline_server.garbage_collection import forget_frames
-from tieline_server.transports.batches import Batches
-from tieline_server.transports.calls import LiveConnection
-from tieline_server.transports.http.connection import UNSENT_BYTES
+from tieline_server.transports.http.tcp_connection import UNSENT_BYTES
 from tieline_server.transports.json_events import EventJson, error_json
-from tieline_server.transports.transport_writer import TransportWriter
-from tieline_server.transports.writer_timer import WriterTimer
+from tieline_server.transports.live_calls import LiveConnection
+from tieline_server.transports.stream import Batches, TransportWriter, WriterTimer
 
 WRITE_BYTES: Final = 16 * 1024
 """Where a write of gathered events closes; a larger event goes alone."""
@@ -89,12 +87,12 @@ class EventStream:
         self._encoder = encoder
         self._joined = joined
         transport = writer.transport
-        self._pulse = WriterTimer(
+        self._timer = WriterTimer(
             heartbeat=heartbeat,
             write_timeout=write_timeout,
             unsent=None if transport is None else transport.get_write_buffer_size,
         )
-        self._out = TransportWriter(transport, self._pulse, behind=UNSENT_BYTES, drain=writer.drain)
+        self._out = TransportWriter(transport, self._timer, behind=UNSENT_BYTES, drain=writer.drain)
         self._numbers = 0
         most = WRITE_BYTES if joined else 0
         self._batches = Batches(self._connection, self._encode, most=most, first=[first])
@@ -114,7 +112,7 @@ class EventStream:
             forget_frames(error)
             raise asyncio.CancelledError from None
         finally:
-            self._pulse.stop()
+            self._timer.stop()
             self._batches.close()
 
     async def _pump(self) -> None:
@@ -135,10 +133,10 @@ class EventStream:
         try:
             await self._connection.wait(self._send_now if self._joined and self._begun else None)
         except asyncio.CancelledError:
-            if self._pulse.fired():
+            if self._timer.fired():
                 return True
             raise
-        if self._pulse.writing:
+        if self._timer.writing:
             await self._out.drain()
         return False
 
@@ -157,7 +155,7 @@ class EventStream:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._writer.chunked else data
 
     async def _write(self, data: bytes, *, last: bool = False) -> None:
-        self._pulse.begin(len(data))
+        self._timer.begin(len(data))
         try:
             if last:
                 await self._writer.write_eof(data)
@@ -168,8 +166,8 @@ class EventStream:
                 # The loop joins what is written in one of its turns.
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
-            raise self._pulse.interruption() from None
-        self._pulse.end()
+            raise self._timer.interruption() from None
+        self._timer.end()
         self._begun = True
 
     def _encode(self, taken: Sequence[events.Event]) -> list[bytes]:

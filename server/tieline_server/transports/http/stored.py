@@ -18,13 +18,11 @@ from tieline_server.core.settings import INCLUDE
 from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, Services
 from tieline_server.runtime.compact import compact
-from tieline_server.transports.answers import known
-from tieline_server.transports.http.call import Call
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.creates import CreateCalls, read_create
-from tieline_server.transports.http.errors import json_response
+from tieline_server.transports.http.request import Call, json_response
 from tieline_server.transports.json_events import told
-from tieline_server.transports.stored import (
+from tieline_server.transports.response_lookup import (
     PAGE,
     cancelled,
     deleted,
@@ -139,7 +137,8 @@ class StoredCalls:
         )
 
     def _principal(self, call: Call) -> Principal:
-        return known(self._services.keys.caller(call.authorization), call.caller)()
+        principal: Principal = self._services.keys.caller(call.authorization, call.caller)()
+        return principal
 
 
 def _response(response: Response) -> web.Response:

@@ -34,13 +34,12 @@ from tieline.errors import ApiError
 from tieline_server.core.limits import Share
 from tieline_server.core.values import Principal
 from tieline_server.garbage_collection import forget_frames
-from tieline_server.runtime import ConnectionDriver, Services
-from tieline_server.transports.answers import caller_of, internal_error, known
-from tieline_server.transports.calls import LiveCalls, LiveConnection
+from tieline_server.runtime import ConnectionDriver, Services, server_error
 from tieline_server.transports.client_frames import Gated
 from tieline_server.transports.json_events import HEADER, EventJson, error_json
+from tieline_server.transports.live_calls import LiveCalls, LiveConnection, caller_of
+from tieline_server.transports.stream import Stuck
 from tieline_server.transports.websocket.config import WebSocketConfig
-from tieline_server.transports.websocket.frames import close_frame, text_header
 from tieline_server.transports.websocket.handshake import (
     SUBPROTOCOLS,
     Handshake,
@@ -49,6 +48,7 @@ from tieline_server.transports.websocket.handshake import (
     without_secrets,
 )
 from tieline_server.transports.websocket.incoming import IncomingMessages
+from tieline_server.transports.websocket.server_frames import close_frame, text_header
 from tieline_server.transports.websocket.stream import (
     HIGH_WATER,
     NO_CODE,
@@ -56,7 +56,6 @@ from tieline_server.transports.websocket.stream import (
     EventWriter,
     RequestReader,
 )
-from tieline_server.transports.writer_timer import Stuck
 
 TRANSPORT: Final = "websocket"
 """What this endpoint is called in logs and metrics."""
@@ -89,7 +88,7 @@ class WebSocketEndpoint:
         self._config = config
         self._guard = guard
         self.live = calls or LiveCalls(config.max_connections, share=share)
-        self._open: set[Connection] = set()
+        self._open: set[WebSocketConnection] = set()
         self._draining = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -100,7 +99,7 @@ class WebSocketEndpoint:
             if self._guard is not None:
                 self._guard(request)
             handshake = read_handshake(request)
-            authenticate = known(self._services.keys.caller(handshake.authorization), caller)
+            authenticate = self._services.keys.caller(handshake.authorization, caller)
             owner = authenticate().owner
             with self.live.place(owner):
                 incoming = self._incoming(owner, request)
@@ -158,7 +157,9 @@ class WebSocketEndpoint:
         if handshake.extensions and self._services.profile.extensions:
             # By this a client knows that a session start would be understood.
             socket.headers[HEADER] = ",".join(sorted(handshake.extensions))
-        connection = Connection(request, socket, self._services, config, handshake, incoming)
+        connection = WebSocketConnection(
+            request, socket, self._services, config, handshake, incoming
+        )
         self._open.add(connection)
         try:
             await connection.start()
@@ -172,7 +173,7 @@ class WebSocketEndpoint:
         return socket
 
 
-class Connection:
+class WebSocketConnection:
     """One upgraded connection from its handshake to its close."""
 
     __slots__ = ("_config", "_encoder", "_flow", "_handshake", "_incoming", "_profile", "_request",
@@ -270,7 +271,7 @@ class Connection:
             return None
         except Exception:
             _log.exception("a WebSocket was not written to its end")
-            return internal_error()
+            return server_error()
         return driver.error
 
     async def _part(

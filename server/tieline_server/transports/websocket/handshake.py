@@ -7,20 +7,16 @@ as they read any other (wire.md 1.3.1).
 import base64
 import binascii
 import math
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from aiohttp import HttpVersion11, web
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline.requests import ABSENT, Append, Create, Request
 from tieline_server.core.profile import Profile
 from tieline_server.transports import json_events
-
-REQUEST_ID: Final = "x-request-id"
+from tieline_server.transports.live_calls import REQUEST_ID, trace_context_of
 
 SERVER: Final = "tieline"
 """Who answers, without the versions of what it runs on."""
@@ -38,13 +34,6 @@ SUBPROTOCOLS: Final = ("responses", "openai-beta.responses.v1")
 
 KEY_IN_SUBPROTOCOL: Final = "openai-insecure-api-key."
 """What stands before the key that a browser offers, which can send no ``Authorization``."""
-
-TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")
-"""The W3C headers of a trace context."""
-
-_IN_METADATA: Final = "ws_request_header_"
-"""What stands before a header's name in Codex's client_metadata (wire.md 2.1.1)."""
-_TRACEPARENT: Final = f"{_IN_METADATA}traceparent".encode()
 
 
 class Handshake(Struct, frozen=True, kw_only=True):
@@ -94,7 +83,7 @@ def read_handshake(request: web.Request) -> Handshake:
         ),
         v1=V1 in beta,
         turn_state=headers.get(TURN_STATE),
-        trace_context=_trace_of(headers),
+        trace_context=trace_context_of(headers),
     )
 
 
@@ -139,28 +128,6 @@ def refusal(error: ApiError, request_id: str) -> web.Response:
         body=msgspec.json.encode({"error": detail}),
         content_type="application/json",
     )
-
-
-def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
-    """The request with a trace context: its own, else Codex's, else the handshake's."""
-    if not isinstance(request, (Create, Append)) or request.trace_context:
-        return request
-    found = _trace_in(request.client_metadata) or trace_context
-    return structs.replace(request, trace_context=found) if found else request
-
-
-def _trace_in(client_metadata: msgspec.Raw) -> dict[str, str] | None:
-    # ``find``, as ``in`` first takes the bytes for a number and raises a TypeError inside.
-    if client_metadata is ABSENT or bytes(client_metadata).find(_TRACEPARENT) < 0:
-        return None
-    given = json.members(client_metadata) or {}
-    texts = {key: json.text_of(given.get(_IN_METADATA + key)) for key in TRACE_KEYS}
-    return _trace_of({key: text for key, text in texts.items() if text})
-
-
-def _trace_of(headers: Mapping[str, str]) -> dict[str, str] | None:
-    trace = {key: headers[key] for key in TRACE_KEYS if key in headers}
-    return trace if "traceparent" in trace else None
 
 
 def _offered(request: web.Request) -> list[str]:

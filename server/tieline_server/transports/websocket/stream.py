@@ -21,19 +21,26 @@ from tieline import events
 from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.ids import is_stream_id
-from tieline.requests import Cancel, ClientHeartbeat, Request, Resume, SessionEnd, SessionStart
+from tieline.requests import (
+    ABSENT,
+    Append,
+    Cancel,
+    ClientHeartbeat,
+    Create,
+    Request,
+    Resume,
+    SessionEnd,
+    SessionStart,
+)
 from tieline_server.core.profile import Profile
 from tieline_server.garbage_collection import forget_frames
-from tieline_server.runtime import ConnectionDriver
-from tieline_server.transports.answers import internal_error
-from tieline_server.transports.batches import Batches
+from tieline_server.runtime import ConnectionDriver, server_error
 from tieline_server.transports.json_events import EventJson, error_json
-from tieline_server.transports.transport_writer import TransportWriter
+from tieline_server.transports.live_calls import TRACE_HEADERS, trace_context_of
+from tieline_server.transports.stream import Batches, TransportWriter, WriterTimer, traced
 from tieline_server.transports.websocket.config import WebSocketConfig
-from tieline_server.transports.websocket.frames import PING, TEXT_HEADERS, USUAL, text_header
-from tieline_server.transports.websocket.handshake import traced
 from tieline_server.transports.websocket.incoming import IncomingMessages
-from tieline_server.transports.writer_timer import WriterTimer
+from tieline_server.transports.websocket.server_frames import PING, TEXT_HEADERS, USUAL, text_header
 
 WRITE_BYTES: Final = 16 * 1024
 """Where a write of gathered frames closes; a larger frame goes alone."""
@@ -58,6 +65,10 @@ BACKLOG: Final = 64
 
 _OURS: Final = frozenset({Cancel, ClientHeartbeat, Resume, SessionEnd, SessionStart})
 """Client events that a profile without extensions does not know."""
+
+_IN_METADATA: Final = "ws_request_header_"
+"""What stands before a header's name in Codex's client_metadata (wire.md 2.1.1)."""
+_TRACEPARENT: Final = f"{_IN_METADATA}traceparent".encode()
 
 _log: Final = logging.getLogger(__name__)
 
@@ -85,8 +96,8 @@ class EventWriter:
         "_encoder",
         "_event_bytes",
         "_out",
-        "_pulse",
         "_socket",
+        "_timer",
         "_work",
     )  # fmt: skip
 
@@ -105,12 +116,12 @@ class EventWriter:
         self._work = connection.work
         self._encoder = encoder
         self._deflated = bool(socket.compress)
-        self._pulse = WriterTimer(
+        self._timer = WriterTimer(
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
             unsent=transport.get_write_buffer_size,
         )
-        self._out = TransportWriter(transport, self._pulse, behind=HIGH_WATER, drain=flow.drain)
+        self._out = TransportWriter(transport, self._timer, behind=HIGH_WATER, drain=flow.drain)
         self._event_bytes = EVENT_BYTES
         self._caught_up: asyncio.Event | None = None
         # aiohttp's compressor takes one message at a time.
@@ -120,7 +131,7 @@ class EventWriter:
     @property
     def writing(self) -> bool:
         """Whether a write waits for the peer."""
-        return self._pulse.writing
+        return self._timer.writing
 
     def receives(self, max_receive_bytes: int) -> None:
         """The client said how large a message it can take."""
@@ -141,7 +152,7 @@ class EventWriter:
         try:
             await self._pump()
         finally:
-            self._pulse.stop()
+            self._timer.stop()
             self._batches.close()
             self._written()
 
@@ -159,7 +170,7 @@ class EventWriter:
         try:
             await self._connection.wait(None if self._deflated else self._send_now)
         except asyncio.CancelledError:
-            if self._pulse.fired():
+            if self._timer.fired():
                 return True
             raise
         if self.writing:
@@ -204,11 +215,11 @@ class EventWriter:
             await self._send(data)
             return
         self._work.encode += len(data)
-        self._pulse.begin()
+        self._timer.begin()
         try:
             await self._socket.send_frame(data, WSMsgType.TEXT)
         except asyncio.CancelledError:
-            raise self._pulse.interruption() from None
+            raise self._timer.interruption() from None
         self._written()
 
     async def _send(self, frames: bytes) -> None:
@@ -221,7 +232,7 @@ class EventWriter:
         self._written()
 
     def _written(self) -> None:
-        self._pulse.end()
+        self._timer.end()
         if self._caught_up is not None:
             self._caught_up.set()
             self._caught_up = None
@@ -351,13 +362,15 @@ class RequestReader:
         except Exception:
             # One message at fault must not leave a connection that nobody reads.
             _log.exception("a client event was not taken")
-            self._reject(data, internal_error())
+            self._reject(data, server_error())
         self._connection.work.decode = self._decoder.work
 
     def _pass(self, request: Request, size: int) -> None:
         if type(request) in _OURS:
             request = self._ours(request)
-        self._connection.receive(traced(request, self._trace_context), size=size)
+        self._connection.receive(
+            traced(request, _trace_in(request) or self._trace_context), size=size
+        )
 
     def _ours(self, request: Request) -> Request:
         """A client event of ours, where the profile has such; raises :class:`ApiError` (400)."""
@@ -384,6 +397,19 @@ class RequestReader:
             event_id=json.text_of(given.get("event_id")) or None,
             stream_id=lane if is_stream_id(lane) else None,
         )
+
+
+def _trace_in(request: Request) -> dict[str, str] | None:
+    """The trace context in Codex's client_metadata (wire.md 2.1.1)."""
+    if not isinstance(request, (Create, Append)):
+        return None
+    given = request.client_metadata
+    # ``find``, as ``in`` first takes the bytes for a number and raises a TypeError inside.
+    if given is ABSENT or bytes(given).find(_TRACEPARENT) < 0:
+        return None
+    members = json.members(given) or {}
+    texts = {name: json.text_of(members.get(_IN_METADATA + name)) for name in TRACE_HEADERS}
+    return trace_context_of({name: text for name, text in texts.items() if text})
 
 
 def _is_close_code(code: int) -> bool:

@@ -19,8 +19,8 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports import http
-from tieline_server.transports.http.connection import UNSENT_BYTES
 from tieline_server.transports.http.sse import WRITE_BYTES, EventStream, comment, frame
+from tieline_server.transports.http.tcp_connection import UNSENT_BYTES
 
 PATH = "/v1/responses"
 STREAM = {"model": "tiny", "input": "hi", "stream": True, "store": False}
@@ -141,12 +141,12 @@ async def test_a_short_turn_leaves_in_one_write_with_its_head_and_its_end(
 ) -> None:
     """A write of its own for the head, and one for the last chunk, would cost as much again."""
     writes: list[bytes] = []
-    made: Any = http.connection.Connection.connection_made
+    made: Any = http.tcp_connection.TcpConnection.connection_made
 
-    def counted(connection: http.connection.Connection, transport: Any) -> None:
+    def counted(connection: http.tcp_connection.TcpConnection, transport: Any) -> None:
         made(connection, Counted(transport, writes))
 
-    monkeypatch.setattr(http.connection.Connection, "connection_made", counted)
+    monkeypatch.setattr(http.tcp_connection.TcpConnection, "connection_made", counted)
 
     async with serve() as served:
         body = await stream(served)
@@ -295,7 +295,7 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
                 client.reset()
             await served.until(lambda: len(served.records) == 1)
 
-    with none_left(ConnectionDriver, EventStream, http.connection.Connection):
+    with none_left(ConnectionDriver, EventStream, http.tcp_connection.TcpConnection):
         run(main())
 
 

@@ -26,7 +26,7 @@ from tests.support.websocket_harness import PATH, Served, serve
 from tieline_server.core.deltas import Accepted, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.limits import Limits
-from tieline_server.transports.transport_writer import TransportWriter
+from tieline_server.transports.stream import TransportWriter
 from tieline_server.transports.websocket import stream
 
 NO_CLOSE_CODES = (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)

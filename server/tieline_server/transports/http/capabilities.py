@@ -10,8 +10,7 @@ from tieline.errors import ApiError
 from tieline_server.core.profile import EXTENSIONS, REVISION
 from tieline_server.engines.base import Model
 from tieline_server.runtime import Services
-from tieline_server.transports.http.call import Call
-from tieline_server.transports.http.errors import json_response
+from tieline_server.transports.http.request import Call, json_response
 
 HTTP_EXTENSIONS: Final = (
     "cancel",

@@ -17,9 +17,9 @@ from tests.support.runtime import until
 from tests.support.signal import PATIENCE
 from tests.support.websocket_client import CLOSE, PING, PONG, TERMINAL, RawSocket, frame
 from tieline_server.runtime import Services
-from tieline_server.transports.http import connection
-from tieline_server.transports.http.connection import NOTSENT_LOWAT, UNSENT_BYTES
-from tieline_server.transports.http.create_reader import CreateReader
+from tieline_server.transports.http import tcp_connection
+from tieline_server.transports.http.request import CreateReader
+from tieline_server.transports.http.tcp_connection import NOTSENT_LOWAT, UNSENT_BYTES
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
 PATH = "/v1/responses"
@@ -151,7 +151,7 @@ def test_a_connection_that_is_over_takes_all_that_came_on_it_along(last: bytes) 
             if last:
                 assert (await client.reply()).status in (400, 413)
 
-    with none_left(connection.Connection, CreateReader):
+    with none_left(tcp_connection.TcpConnection, CreateReader):
         run(main())
 
 
@@ -211,15 +211,15 @@ async def test_after_long_work_on_what_came_a_connection_is_not_read_for_a_while
     long: float, pauses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[bool] = []
-    take = connection.Connection.data_received
+    take = tcp_connection.TcpConnection.data_received
 
-    def watched(self: connection.Connection, data: bytes) -> None:
+    def watched(self: tcp_connection.TcpConnection, data: bytes) -> None:
         take(self, data)
         assert self.transport is not None
         reads.append(self.transport.is_reading())
 
-    monkeypatch.setattr(connection, "LONG", long)
-    monkeypatch.setattr(connection.Connection, "data_received", watched)
+    monkeypatch.setattr(tcp_connection, "LONG", long)
+    monkeypatch.setattr(tcp_connection.TcpConnection, "data_received", watched)
 
     async with serve(upgrade=endpoint) as served, upgraded(served) as client:
         for begin in range(len(EVENT)):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tieline_server.transports.websocket.frames import PING, close_frame, text_header
+from tieline_server.transports.websocket.server_frames import PING, close_frame, text_header
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.support.grpc_engine import gated
 from tests.support.http_client import Connection
 from tests.support.http_harness import Served, serve
 from tieline_server.runtime import Services
-from tieline_server.transports.http.framing import HEAD_BYTES, PIPELINED
+from tieline_server.transports.http.tcp_connection import HEAD_BYTES, PIPELINED
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 
 BODY = json.dumps({"model": "tiny", "input": "hi", "store": False}).encode()

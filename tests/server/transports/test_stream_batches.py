@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.runtime import Stage, hello, run
 from tieline.events import Event, Heartbeat, SteerAccepted, SteerRef
-from tieline_server.transports.batches import EVENTS, Batches
+from tieline_server.transports.stream import EVENTS, Batches
 
 
 def words(taken: Sequence[Event]) -> list[bytes]:

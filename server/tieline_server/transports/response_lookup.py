@@ -1,4 +1,4 @@
-"""Responses by their ids as every transport shows them: found, cancelled, their input in pages.
+"""Responses by their ids as every transport shows them: found, deleted, their input in pages.
 
 One that runs is found as one that has ended, wherever it runs: in this process, in a neighbour,
 or in a process that only the journal tells of.

@@ -8,8 +8,8 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Cancel, Create, SessionStart
 from tieline_server.engines.base import EngineError
-from tieline_server.transports.answers import error_of, final_answer, next_event, traced
-from tieline_server.transports.calls import LiveConnection
+from tieline_server.transports.live_calls import LiveConnection, error_of, final_answer, next_event
+from tieline_server.transports.stream import traced
 
 
 def test_an_in_band_error_becomes_the_exception_of_its_status() -> None:

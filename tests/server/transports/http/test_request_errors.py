@@ -3,7 +3,7 @@
 import json
 
 from tieline.errors import ApiError
-from tieline_server.transports.http.errors import error_response
+from tieline_server.transports.http.request import error_response
 
 
 def test_the_envelope_is_openais_and_headers_say_when_to_retry() -> None:

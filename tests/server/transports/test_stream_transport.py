@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tieline_server.transports.transport_writer import TransportWriter
-from tieline_server.transports.writer_timer import PACE, Stuck, WriterTimer
+from tieline_server.transports.stream import PACE, Stuck, TransportWriter, WriterTimer
 
 BEHIND = 64
 PIECE = b"x" * 65_536

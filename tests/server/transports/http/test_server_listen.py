@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from tieline_server.transports.http.listen import listen
+from tieline_server.transports.http.server import listen
 
 
 def test_every_address_of_a_name_listens_on_one_port() -> None:

@@ -1,29 +1,136 @@
-"""One TCP connection of the HTTP door: how many there may be, and how little they buffer."""
+"""One TCP connection of the HTTP server: how it is read, and how little it buffers.
+
+aiohttp's parser takes some of a request that an intermediary may read in another way. Two readers
+that disagree where a request ends are how one is smuggled past the first of them (RFC 9112 11.2).
+The parser refuses most of it by itself; what it takes wrongly is refused here, and so is a head
+that is larger than all heads together should be: no key is known before it ends.
+"""
 
 import asyncio
 import socket
 from asyncio import BaseTransport, Transport
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
+from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
 from tieline_server.garbage_collection import forget_frames
 from tieline_server.places import OwnPlaces, Places
+from tieline_server.runtime import server_error
 from tieline_server.transports._aiohttp import RequestHandler
-from tieline_server.transports.answers import internal_error
-from tieline_server.transports.calls import RETRY_AFTER
 from tieline_server.transports.client_frames import ClientFrames, FrameReader, Gate
-from tieline_server.transports.http.create_reader import CreateReader
-from tieline_server.transports.http.errors import SERVER, error_response
-from tieline_server.transports.http.framing import (
-    PIPELINED,
-    RequestParser,
-    Unacceptable,
-    line_too_long,
-)
+from tieline_server.transports.http.request import SERVER, CreateReader, error_response
+from tieline_server.transports.live_calls import RETRY_AFTER
+
+HEAD_BYTES: Final = 64 * 1024
+"""What the first line and all headers of a request may take together."""
+
+PIPELINED: Final = 4
+"""Requests that may wait behind the one that is answered; then the connection is not read."""
+
+Fed = tuple[Sequence[tuple[RawRequestMessage, StreamReader]], bool, bytes]
+
+
+class Unacceptable(BadHttpMessage):
+    """A request that is not read any further; ``error`` is its answer."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class RequestParser:
+    """aiohttp's parser, with a look at every head that it takes."""
+
+    __slots__ = ("_body", "_head", "_parser", "_refused")
+
+    def __init__(self, parser: HttpRequestParser) -> None:
+        self._parser = parser
+        self._head = 0
+        """Bytes of a head whose end has not come."""
+        self._body: StreamReader | None = None
+        """That of the last request."""
+        self._refused = False
+
+    def feed_data(self, data: bytes) -> Fed:
+        """Takes what came; raises :class:`Unacceptable`, after which nothing is taken any more."""
+        if self._refused:
+            return (), False, b""
+        fed: Fed = self._parser.feed_data(data)
+        messages = fed[0]
+        if messages:
+            large = self._head + len(data) > HEAD_BYTES
+            for message, _ in messages:
+                self._check(message, large=large)
+            self._head = 0
+            self._body = messages[-1][1]
+        elif self._body is None or self._body.is_eof():
+            self._head += len(data)
+            if self._head > HEAD_BYTES:
+                self._refuse(_head_too_large())
+        return fed
+
+    def feed_eof(self) -> Any:
+        """Nothing comes any more."""
+        return self._parser.feed_eof()
+
+    def pause_reading(self) -> None:
+        """The body that comes has to wait."""
+        self._parser.pause_reading()
+
+    def message_consumed(self) -> None:
+        """A request that waited is answered now."""
+        self._parser.message_consumed()
+
+    def set_upgraded(self, upgraded: bool) -> None:
+        """Whether what follows is no HTTP."""
+        self._parser.set_upgraded(upgraded)
+
+    def _check(self, message: RawRequestMessage, *, large: bool) -> None:
+        if large and _size(message) > HEAD_BYTES:
+            self._refuse(_head_too_large())
+        version = message.version
+        if version not in (HttpVersion11, HttpVersion10):
+            self._refuse(_invalid("This server speaks HTTP/1.1."))
+        if "Transfer-Encoding" not in message.headers:
+            return
+        if version == HttpVersion10:
+            # RFC 9112 6.1: its framing is faulty, even with a Content-Length.
+            self._refuse(_invalid("HTTP/1.0 has no 'Transfer-Encoding'."))
+        if [coding.lower() for coding in message.headers.getall("Transfer-Encoding")] != [
+            "chunked"
+        ]:
+            self._refuse(_invalid("Unsupported 'Transfer-Encoding': 'chunked' alone is known."))
+
+    def _refuse(self, error: ApiError) -> None:
+        self._refused = True
+        raise Unacceptable(error)
+
+
+def _size(message: RawRequestMessage) -> int:
+    return len(message.path) + sum(len(name) + len(value) for name, value in message.raw_headers)
+
+
+def _head_too_large() -> ApiError:
+    return ApiError.of(
+        "request_too_large", f"The headers are larger than {HEAD_BYTES} bytes together."
+    )
+
+
+def line_too_long(most: int) -> ApiError:
+    """What a request is answered with whose path, or one header, has more than ``most`` bytes."""
+    return ApiError.of(
+        "request_too_large", f"The path, or one header, is larger than {most} bytes."
+    )
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError.of("invalid_request", message)
+
 
 UNSENT_BYTES: Final = 16 * 1024
 """What a connection buffers here, and again unsent in the kernel, before a writer waits.
@@ -44,7 +151,7 @@ GRACE_CONNECTIONS: Final = 64
 NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
-class Connections:
+class TcpConnections:
     """The connections of one door: ``most`` of them, or of several processes' by ``places``.
 
     ``new_id`` names requests that never become a call.
@@ -55,7 +162,7 @@ class Connections:
     ) -> None:
         self.places = places or OwnPlaces(most)
         self.new_id = new_id
-        self.open: set[Connection] = set()
+        self.open: set[TcpConnection] = set()
         self.tasks: set[asyncio.Task[Any]] = set()
         """One for each connection, which answers its requests."""
 
@@ -73,16 +180,23 @@ class Connections:
         )
 
 
-class Connection(RequestHandler):
+class TcpConnection(RequestHandler):
     """What aiohttp makes for each connection, with our bounds and our errors."""
 
-    __slots__ = ("_stuck", "_write_timeout", "admitted", "busy", "connections", "gate",
-                 "recollection")  # fmt: skip
+    __slots__ = (
+        "_stuck",
+        "_write_timeout",
+        "admitted",
+        "busy",
+        "connections",
+        "create_reader",
+        "gate",
+    )  # fmt: skip
 
     def __init__(
         self,
         server: web.Server,
-        connections: Connections,
+        connections: TcpConnections,
         *,
         write_timeout: float,
         **settings: Any,
@@ -92,7 +206,7 @@ class Connection(RequestHandler):
         self.connections = connections
         self._write_timeout = write_timeout
         self._stuck: asyncio.TimerHandle | None = None
-        self.recollection = CreateReader()
+        self.create_reader = CreateReader()
         self.admitted = False
         self.busy = False
         """Whether a handler answers a request; what it returns is written after that."""
@@ -197,7 +311,7 @@ class Connection(RequestHandler):
             forget_frames(exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        error = internal_error()
+        error = server_error()
         if isinstance(exc, Unacceptable):
             error = exc.error
         elif isinstance(exc, LineTooLong):

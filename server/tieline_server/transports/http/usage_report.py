@@ -11,8 +11,7 @@ from tieline_server.runtime import Services
 from tieline_server.storage import questions
 from tieline_server.storage.base import By, Question
 from tieline_server.storage.questions import QuestionError
-from tieline_server.transports.http.call import Call
-from tieline_server.transports.http.errors import json_response
+from tieline_server.transports.http.request import Call, json_response
 
 GROUPS: Final[tuple[By, ...]] = ("model", "day")
 """What a caller's own rows can be grouped by: all of them are of one key's owner."""
@@ -25,7 +24,7 @@ class UsageCalls:
         self._services = services
 
     async def usage(self, call: Call) -> web.Response:
-        """Sums of the caller's own rows, and of nobody else's."""
+        """Sums of the caller's own rows alone."""
         principal: Principal = self._services.keys.authenticate(call.authorization)
         asked = _read(call, principal.owner, now=self._services.now())
         sums = await self._services.ledger.usage(asked)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.http_harness import serve
 from tieline_server.core.limits import Limits
-from tieline_server.transports.http.call import API_VERSION, TRACE_HEADERS
+from tieline_server.transports.http.request import API_VERSION
+from tieline_server.transports.live_calls import TRACE_HEADERS
 
 PATH = "/v1/responses"
 CREATE = {"model": "tiny", "input": "hi", "store": False}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.http_harness import serve
 from tieline.errors import ApiError
-from tieline_server.transports.http.create_reader import MOST, CreateReader
+from tieline_server.transports.http.request import MOST, CreateReader
 
 PATH = "/v1/responses"
 TOOLS: list[dict[str, Any]] = [
@@ -73,26 +73,26 @@ async def test_owners_that_share_a_connection_share_nothing_else(tmp_path: Path)
 
 
 def test_equal_bytes_are_read_once() -> None:
-    recollection = CreateReader()
-    first, second = recollection.read(body()), recollection.read(body(input="other"))
+    create_reader = CreateReader()
+    first, second = create_reader.read(body()), create_reader.read(body(input="other"))
     assert second.tools is first.tools
     assert second.input != first.input
 
 
 def test_a_body_that_is_large_is_not_remembered_and_has_the_rest_forgotten() -> None:
-    recollection = CreateReader()
-    first = recollection.read(body())
-    assert recollection.recall is not None
-    large = recollection.read(body(input="x" * MOST))
-    assert recollection.recall is None
+    create_reader = CreateReader()
+    first = create_reader.read(body())
+    assert create_reader.recall is not None
+    large = create_reader.read(body(input="x" * MOST))
+    assert create_reader.recall is None
     assert bytes(large.tools) == bytes(first.tools)
-    assert recollection.read(body()).tools is not first.tools
+    assert create_reader.read(body()).tools is not first.tools
 
 
 def test_what_is_no_create_is_refused_each_time_and_harms_nothing() -> None:
-    recollection = CreateReader()
+    create_reader = CreateReader()
     for wrong in (b"[]", b'{"model": 5}', b'{"tools": [1e999]}', b"{"):
         for _ in range(2):
             with pytest.raises(ApiError):
-                recollection.read(wrong)
-    assert recollection.read(body()).model == "tiny"
+                create_reader.read(wrong)
+    assert create_reader.read(body()).model == "tiny"

@@ -3,10 +3,10 @@
 import asyncio
 
 from tests.support.grpc_harness import run
-from tieline_server.transports.writer_timer import PACE, WriterTimer
+from tieline_server.transports.stream import PACE, WriterTimer
 
 
-def test_the_pulse_leaves_a_cancellation_of_the_call_alone() -> None:
+def test_the_timer_leaves_a_cancellation_of_the_call_alone() -> None:
     async def writer(made: "asyncio.Future[WriterTimer]", heartbeat: float) -> bool:
         pulse = WriterTimer(heartbeat=heartbeat, write_timeout=heartbeat)
         made.set_result(pulse)

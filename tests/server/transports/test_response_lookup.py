@@ -15,7 +15,7 @@ from tieline_server.homes import Home
 from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts
 from tieline_server.storage.base import Cancellation, RunningResponse
 from tieline_server.storage.memory import MemoryJournal, MemoryStore
-from tieline_server.transports.stored import (
+from tieline_server.transports.response_lookup import (
     LONGEST_PAGE,
     PAGE,
     cancelled,

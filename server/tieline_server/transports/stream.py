@@ -1,0 +1,249 @@
+"""What the streams of all transports share: one timer for the writer, whole events in one write.
+
+A writer gathers what a connection has to say into writes of whole events, and hands them to the
+loop for as long as its peer keeps up. One timer notices both that a write is stuck and that
+nothing was said for too long.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from msgspec import structs
+
+from tieline.events import Event
+from tieline.requests import Append, Create, Request
+from tieline_server.runtime import ConnectionDriver
+
+PACE: Final = 16 * 1024
+"""Bytes that a peer takes of a write within the write timeout, or is stuck: a usual write has no
+more, and a larger one, of one large event, is given as much time as so many of them."""
+
+
+class Stuck(Exception):
+    """A write took longer than the write timeout."""
+
+
+class WriterTimer:
+    """One timer that interrupts a writer: stuck in a write, or silent for too long.
+
+    It moves lazily: a write costs two stores here, where two timers of their own would cost a
+    fifth of the write. It interrupts by a cancellation of the task that made it, and that task
+    asks ``fired`` whose cancellation it was. ``unsent`` says how many bytes wait for the peer,
+    where that can be known.
+    """
+
+    __slots__ = ("_fired", "_handle", "_heartbeat", "_left", "_loop", "_quiet_since", "_task",
+                 "_timeout", "_unsent", "_writing_since")  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        heartbeat: float,
+        write_timeout: float,
+        unsent: Callable[[], int] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "made by the coroutine that writes"
+        self._task: asyncio.Task[Any] | None = task
+        self._heartbeat = heartbeat
+        self._timeout = write_timeout
+        self._quiet_since = self._loop.time()
+        self._writing_since: float | None = None
+        self._unsent = unsent
+        self._left = 0
+        self._fired = False
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm(self._quiet_since + heartbeat)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is in flight."""
+        return self._writing_since is not None
+
+    def begin(self, left: int = 0) -> None:
+        """A write begins, of so many bytes, where progress of it can be seen."""
+        self._writing_since = self._loop.time()
+        self._left = left
+
+    def end(self) -> None:
+        """A write is done."""
+        self._writing_since = None
+        self._quiet_since = self._loop.time()
+
+    def interrupt(self) -> None:
+        """Interrupts the writer now."""
+        if self._task is not None:
+            self._fired = True
+            self._task.cancel()
+
+    def fired(self) -> bool:
+        """Whether the cancellation that just arrived is this timer's; takes it back if so.
+
+        False as well when the call itself was cancelled in the same moment.
+        """
+        if not self._fired or self._task is None:
+            return False
+        self._fired = False
+        self._arm(self._loop.time() + self._heartbeat)
+        return self._task.uncancel() == 0
+
+    def interruption(self) -> BaseException:
+        """What a cancellation that arrived in a write means: :class:`Stuck` where it is ours."""
+        return Stuck() if self.fired() else asyncio.CancelledError()
+
+    def stop(self) -> None:
+        """Interrupts nothing any more, and keeps no task alive that ended by an exception."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._task = None
+
+    def _arm(self, due: float) -> None:
+        # Never further ahead than the shorter of the two, so that neither is noticed late.
+        soon = self._loop.time() + min(self._heartbeat, self._timeout)
+        self._handle = self._loop.call_at(min(due, soon), self._tick)
+
+    def _tick(self) -> None:
+        since = self._writing_since
+        due = self._quiet_since + self._heartbeat if since is None else since + self._timeout
+        if self._loop.time() < due:
+            self._arm(due)
+        elif since is not None and self._moves():
+            self._writing_since = self._loop.time()
+            self._arm(self._writing_since + self._timeout)
+        else:
+            self._handle = None
+            self.interrupt()
+
+    def _moves(self) -> bool:
+        """Whether the peer, late as it is, has taken enough since this was asked last."""
+        if self._unsent is None:
+            return False
+        before, self._left = self._left, self._unsent()
+        return before - self._left >= PACE
+
+
+class TransportWriter:
+    """The writes of the coroutine that ``timer`` watches, which need not be woken for each.
+
+    ``behind`` is how many bytes may wait for the peer; ``drain`` returns when it has caught up.
+    """
+
+    __slots__ = ("_behind", "_drain", "_timer", "_transport")
+
+    def __init__(
+        self,
+        transport: asyncio.WriteTransport | None,
+        timer: WriterTimer,
+        *,
+        behind: int,
+        drain: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._transport = transport
+        self._timer = timer
+        self._behind = behind
+        self._drain = drain
+
+    def put(self, data: bytes) -> bool:
+        """Hands bytes over; False when the peer is behind, and a write in flight.
+
+        Raises :class:`ConnectionResetError` where the peer is gone.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the peer is gone")
+        transport.write(data)
+        size = transport.get_write_buffer_size()
+        if size > self._behind:
+            self._timer.begin(size)
+            return False
+        self._timer.end()
+        return True
+
+    async def drain(self) -> None:
+        """Waits until the peer has caught up with the write in flight.
+
+        Raises :class:`Stuck` where that takes too long.
+        """
+        try:
+            await self._drain()
+        except asyncio.CancelledError:
+            raise self._timer.interruption() from None
+        self._timer.end()
+
+
+EVENTS: Final = 64
+"""Events taken from a connection at once: bounds what is encoded and not yet written."""
+
+Encode = Callable[[Sequence[Event]], list[bytes]]
+"""The bytes of each event as the transport frames it; events that the client does not get have
+none."""
+
+
+class Batches:
+    """The writes of one connection. ``most`` is where a write closes; a larger event goes alone.
+
+    With ``most`` 0 every event is a write of its own.
+    """
+
+    __slots__ = ("_connection", "_encode", "_frames", "_outgoing", "most")
+
+    def __init__(
+        self,
+        connection: ConnectionDriver,
+        encode: Encode,
+        *,
+        most: int,
+        first: Sequence[Event] = (),
+    ) -> None:
+        self._connection = connection
+        self._outgoing = connection.connection.outgoing
+        self._encode = encode
+        self.most = most
+        self._frames = encode(first)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write now."""
+        return not self._frames and self._outgoing.empty
+
+    def close(self) -> None:
+        """Nothing more is written: who encodes is not kept alive from here."""
+        self._frames.clear()
+        self._encode = _nothing
+
+    def next(self) -> bytes | None:
+        """The next write; None when there is nothing to write now."""
+        frames, self._frames = self._frames, []
+        while sum(map(len, frames)) <= self.most and (events := self._connection.take(EVENTS)):
+            frames += self._encode(events)
+            if frames and len(events) < EVENTS:
+                break
+        data = b"".join(frames)
+        if len(data) > self.most and len(frames) > 1:
+            return self._cut(frames)
+        return data or None
+
+    def _cut(self, frames: list[bytes]) -> bytes:
+        """As many frames as fit, at least one; the others are next."""
+        count, size = 1, len(frames[0])
+        while size + len(frames[count]) <= self.most:
+            size += len(frames[count])
+            count += 1
+        self._frames = frames[count:]
+        return b"".join(frames[:count])
+
+
+def _nothing(_taken: Sequence[Event]) -> list[bytes]:
+    return []
+
+
+def traced(request: Request, trace_context: dict[str, str] | None) -> Request:
+    """The request with its connection's trace context, where it brings none of its own."""
+    if trace_context is None or not isinstance(request, (Create, Append)):
+        return request
+    if request.trace_context:
+        return request
+    return structs.replace(request, trace_context=trace_context)
