@@ -1,6 +1,6 @@
 """Composition: from settings to a server that runs, and its orderly end.
 
-The only module that knows which classes play the parts of engine, store and door.
+The only module that brings together engines, stores and transports; it knows none by its name.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from tieline.ids import IdSource
-from tieline_server import engines, garbage_collection, guards
+from tieline_server import engines, garbage_collection, guards, transports
 from tieline_server.auth.keys import Keys, Refusals
 from tieline_server.auth.sealing import Keyring
 from tieline_server.config import Config, ConfigError, flag
-from tieline_server.config.toml_tables import OFF, store_kind
+from tieline_server.config.toml_tables import store_kind
 from tieline_server.core.holdings import Budget
 from tieline_server.core.limits import Limits, Share
 from tieline_server.core.profile import PROFILES
@@ -38,11 +38,7 @@ from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
 from tieline_server.runtime.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.runtime.sampling import open_sampling
 from tieline_server.storage import open_storage
-from tieline_server.transports.base import TransportServer
-from tieline_server.transports.grpc import GrpcServer
-from tieline_server.transports.grpc.config import GrpcConfig
-from tieline_server.transports.http import HttpConfig, HttpServer
-from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
+from tieline_server.transports.base import Opening, TransportServer
 from tieline_server.workers.post import ENDS, Post
 
 FLUSH_TIMEOUT: Final = 3.0
@@ -69,11 +65,11 @@ async def serve(
         services, numbers = await stack.enter_async_context(opened(config, log, post))
         home = open_home(services, numbers, post)
         await stack.enter_async_context(post.reachable(home))
-        doors = open_doors(services, config, home, post)
+        servers = open_servers(services, config, home, post)
         garbage_collection.freeze()
         garbage_collection.look_seldom()
         try:
-            bound = {name: await _start(name, door) for name, door in doors.items()}
+            bound = {name: await _start(name, server) for name, server in servers.items()}
             post.caution(config, log)
             # Not before all listen: what is announced is there.
             for name, addresses in bound.items():
@@ -83,11 +79,15 @@ async def serve(
             post.ready()
             await signals.asked.wait()
             services.readiness.lack(DRAINING, "the server is shutting down")
-            drains = [*(door.drain for door in doors.values()), services.running.drain, post.drain]
+            drains = [
+                *(server.drain for server in servers.values()),
+                services.running.drain,
+                post.drain,
+            ]
             await _drain(drains, signals, seconds=config.drain_timeout, log=log)
         finally:
-            for door in doors.values():
-                await door.stop()
+            for server in servers.values():
+                await server.stop()
     log.info(telemetry.STOPPED, pid=os.getpid())
 
 
@@ -198,6 +198,8 @@ def prepare(config: Config) -> None:
     store = store_kind(config.store)
     for engine in config.engines:
         engines.prepare(engine)
+    for name in config.addresses:
+        transports.opener(name)
     telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
     kinds = (guards.GUARDS[table.kind] for table in config.guards.values())
     for name in (store.module, *store.imports, *telemetries, *kinds):
@@ -248,8 +250,8 @@ def limits_of(config: Config) -> Limits:
         held_timeout=config.held_timeout,
         resume_window=config.resume_window,
         message_bytes=config.max_message_bytes,
-        websocket_message_bytes=WebSocketConfig.of(config).max_message_bytes,
-        grpc_message_bytes=min(config.max_message_bytes, config.max_grpc_message_bytes),
+        websocket_message_bytes=config.websocket_message_bytes,
+        grpc_message_bytes=config.grpc_message_bytes,
         connection_bytes=config.max_connection_bytes,
         ignores=config.ignored == "warn",
     )
@@ -265,41 +267,26 @@ def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
     return LocalHome(services, metrics=post.recorded(metrics))
 
 
-def open_doors(
+def open_servers(
     services: Services, config: Config, home: Home, post: Post
 ) -> dict[str, TransportServer]:
-    """The doors by name, not yet listening; reads the TLS files."""
+    """The servers of all transports that are on, by name, not yet listening; reads TLS files."""
+    opening = Opening(
+        services,
+        config,
+        places=post.places,
+        metrics=partial(post.metrics, home),
+        reuse_port=post.shares_ports,
+    )
     try:
-        doors: dict[str, TransportServer] = {"grpc": _open_grpc(services, config, post)}
-        if config.http != OFF:
-            doors["http"] = _open_http(services, config, home, post)
+        opened = {name: transports.opener(name)(opening) for name in transports.TRANSPORTS}
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
-    return doors
+    return {name: server for name, server in opened.items() if server is not None}
 
 
-def _open_grpc(services: Services, config: Config, post: Post) -> TransportServer:
-    settings = GrpcConfig.of(config, reuse_port=post.shares_ports)
-    return GrpcServer(services, settings, places=post.places("calls", settings.max_calls))
-
-
-def _open_http(services: Services, config: Config, home: Home, post: Post) -> TransportServer:
-    """HTTP, with WebSocket on the same port where that is on."""
-    share = Share(each=config.max_owner_connections)
-    settings = WebSocketConfig.of(config)
-    endpoint = WebSocketEndpoint(services, settings, share=share) if config.websocket else None
-    return HttpServer(
-        services,
-        HttpConfig.of(config, reuse_port=post.shares_ports),
-        endpoint,
-        metrics=partial(post.metrics, home),
-        places=post.places("connections", config.max_connections),
-        share=share,
-    )
-
-
-async def _start(name: str, door: TransportServer) -> list[str]:
+async def _start(name: str, server: TransportServer) -> list[str]:
     try:
-        return await door.start()
+        return await server.start()
     except OSError as error:
         raise ConfigError(f"{flag(name)}: {error.strerror or 'cannot listen'}") from error

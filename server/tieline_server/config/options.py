@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -35,6 +36,7 @@ from tieline_server.config.toml_tables import (
     Seconds,
     Store,
     Upstream,
+    is_address,
     is_loopback,
     listed,
     meant,
@@ -47,6 +49,8 @@ PREFIX: Final = "TIELINE_"
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
+MOST_OF_WEBSOCKET: Final = 16 * MIB
+"""Where a message of WebSocket ends, whatever is allowed elsewhere."""
 DAY: Final = 86_400.0
 """Seconds."""
 
@@ -325,8 +329,22 @@ class Config(BaseSettings):
     @property
     def addresses(self) -> dict[str, str]:
         """What the server listens on, by the setting's name."""
-        http = {} if self.http == OFF else {"http": self.http}
-        return {"grpc": self.grpc, **http}
+        named = {
+            name: getattr(self, name)
+            for name, field in type(self).model_fields.items()
+            if is_address(field)
+        }
+        return {name: address for name, address in named.items() if address != OFF}
+
+    @property
+    def websocket_message_bytes(self) -> int:
+        """The largest message that WebSocket takes."""
+        return min(self.max_message_bytes, MOST_OF_WEBSOCKET)
+
+    @property
+    def grpc_message_bytes(self) -> int:
+        """The largest message that gRPC takes."""
+        return min(self.max_message_bytes, self.max_grpc_message_bytes)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -364,8 +382,11 @@ class Config(BaseSettings):
                     f"{flag(name)} {address} can be reached from elsewhere and needs --api-keys; "
                     "without keys only loopback (127.0.0.1, [::1]) is served"
                 )
-        if self.grpc == self.http and not self.grpc.endswith(":0"):
-            raise ValueError(f"--grpc and --http are both {self.grpc}: each needs its own")
+        for (one, address), (other, same) in combinations(self.addresses.items(), 2):
+            if address == same and not address.endswith(":0"):
+                raise ValueError(
+                    f"{flag(one)} and {flag(other)} are both {address}: each needs its own"
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key come together")
         if self.tls_client_ca is not None and self.tls_cert is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 _URL: Final = re.compile(
     r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@,:\[\]]+)(?::(\d{1,5}))?(?:/[^\s?#@,]*)?"
@@ -140,6 +141,14 @@ def _store(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
+
+
+def is_address(field: FieldInfo) -> bool:
+    """Whether a setting is an address that the server listens on."""
+    checks = (_address, _address_or_off)
+    return any(isinstance(each, AfterValidator) and each.func in checks for each in field.metadata)
+
+
 Store = Annotated[str, AfterValidator(_store)]
 Origins = Annotated[str | None, AfterValidator(_origins)]
 

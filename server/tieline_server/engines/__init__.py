@@ -1,67 +1,71 @@
 """What samples: a module or folder for each engine, and what several of them share.
 
-A new engine is a module or folder here and a line in :data:`ENGINES`.
+A new engine is a module or folder here and a line in :data:`ENGINES`. Its settings are fields of
+the configuration, which its :class:`~tieline_server.engines.base.EngineKind` alone reads.
 """
 
 import importlib
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
 
 from tieline.errors import TielineError, how_to_install
-from tieline_server.engines.base import Engine
+from tieline_server.engines.base import Engine, EngineKind, Opening
 
-ENGINES: Final[dict[str, str]] = {
-    "llama": "tieline_server.engines.llama:LlamaEngine",
-    "scripted": "tieline_server.engines.scripted:ScriptedEngine",
-    "upstream": "tieline_server.engines.upstream:UpstreamEngine",
+
+class Entry(NamedTuple):
+    """Where the kind of an engine is, and which extra brings the packages that it imports."""
+
+    path: str
+    extra: str = "server"
+
+
+ENGINES: Final[dict[str, Entry]] = {
+    "llama": Entry("tieline_server.engines.llama:LlamaKind", extra="llama"),
+    "scripted": Entry("tieline_server.engines.scripted:ScriptedKind"),
+    "upstream": Entry("tieline_server.engines.upstream:UpstreamKind"),
 }
-"""Engine name -> import path of its class."""
-
-EXTRAS: Final[dict[str, str]] = {
-    "llama": "llama",
-    "scripted": "server",
-    "upstream": "server",
-}
-"""Engine name -> the extra that brings what it imports."""
-
-
-READ_ONCE: Final[dict[str, str]] = {"scripted": "tieline_server.engines.bpe:shipped"}
-"""Engine name -> what reads the data that every engine of this kind shares in a process."""
+"""The name of an engine in the settings -> its kind. Nothing is imported before it is asked for."""
 
 
 class EngineMissing(TielineError):
     """An engine cannot be had; the message is one line, for who starts the server."""
 
 
-def load(name: str, /, **options: Any) -> Engine:
-    """Builds the engine of this name; ``options`` are its constructor's.
+def kind_of(name: str) -> EngineKind:
+    """The kind of this name; raises :class:`EngineMissing` where there is no such engine.
 
-    Nothing of an engine is imported before. Raises :class:`EngineMissing` when there is no such
-    engine or when a package that it needs is not installed, and what the constructor raises.
+    It does so as well where a package that the engine needs is not installed.
     """
     if name not in ENGINES:
         raise EngineMissing(f"no engine '{name}'; known are: {', '.join(sorted(ENGINES))}")
-    module, _, kind = ENGINES[name].partition(":")
-    try:
-        engine: Engine = getattr(importlib.import_module(module), kind)(**options)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("tieline", "tieline_server"):
-            raise
-        raise EngineMissing(
-            f"the {name} engine needs the package '{package}': {how_to_install(EXTRAS[name])}"
-        ) from None
-    return engine
+    module, _, kind = ENGINES[name].path.partition(":")
+    with _packages_of(name):
+        found: EngineKind = getattr(importlib.import_module(module), kind)()
+    return found
+
+
+def load(name: str, opening: Opening) -> Engine:
+    """Opens an engine of this kind; raises as :func:`kind_of` does, and what opening it raises."""
+    kind = kind_of(name)
+    with _packages_of(name):
+        return kind.open(opening)
 
 
 def prepare(name: str) -> None:
     """Imports what an engine needs and reads what it shares; what is missing, ``load`` says."""
-    for path in (ENGINES.get(name), READ_ONCE.get(name)):
-        if path is None:
-            continue
-        module, _, read = path.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), read)
-        except ModuleNotFoundError:
-            continue
-        if path == READ_ONCE.get(name):
-            found()
+    with suppress(EngineMissing, ModuleNotFoundError):
+        kind_of(name).prepare()
+
+
+@contextmanager
+def _packages_of(name: str) -> Iterator[None]:
+    """Says of a package that is missing which engine needs it, and how it is installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("tieline", "tieline_server"):
+            raise
+        install = how_to_install(ENGINES[name].extra)
+        raise EngineMissing(f"the {name} engine needs the package '{package}': {install}") from None

@@ -1,14 +1,14 @@
-"""The engine interface: what it serves, how it samples, how it ends.
+"""The engine interface: what it serves, how it samples, how it ends, how the settings open it."""
 
-An engine is one module or folder here and one line in the table of ``engines/__init__``.
-"""
-
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from tieline.errors import ApiError, TielineError
+from tieline_server.config import Config
+from tieline_server.config.toml_tables import ModelSettings
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
 
@@ -91,3 +91,33 @@ class Probing(Protocol):
     async def answers(self) -> bool:
         """Whether a turn would find an answer; whoever turns have found away is asked anew."""
         ...
+
+
+class Opening(NamedTuple):
+    """One engine that the settings ask for."""
+
+    config: Config
+    name: str
+    """Under which clients see it: more than one engine of a kind may be open."""
+    table: ModelSettings
+    """The first model that it samples; a model without a table has the defaults."""
+    salt: Callable[[str], str] | None = None
+    """Makes a name of an owner that says nothing about who that is."""
+
+
+class EngineKind(ABC):
+    """What the table of engines names: reads the settings of one kind, and opens its engines."""
+
+    def settings_of(self, config: Config, table: ModelSettings) -> Hashable:
+        """What a model's engine is opened with, where models may differ in it.
+
+        Models of equal settings share one engine. None: this model cannot have an engine.
+        """
+        return ()
+
+    @abstractmethod
+    def open(self, opening: Opening) -> Engine:
+        """Opens an engine, and blocks for as long as that takes. Raises :class:`TielineError`."""
+
+    def prepare(self) -> None:  # noqa: B027
+        """Reads what every engine of this kind shares in a process, before one is opened."""

@@ -4,16 +4,15 @@ An engine that asks other servers may be away as the process starts: its models 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
 from tieline_server import engines, guards
-from tieline_server.config import UPSTREAM, Config, ConfigError, urls_of
-from tieline_server.config.toml_tables import Mode, ModelSettings
+from tieline_server.config import Config, ConfigError
+from tieline_server.config.toml_tables import ModelSettings
 from tieline_server.core.values import Defaults, Resolved
-from tieline_server.engines.base import Engine, EngineAway, Probing
+from tieline_server.engines.base import Engine, EngineAway, Opening, Probing
 from tieline_server.engines.presence import Presence
 from tieline_server.guards.base import Counts, Guard
 from tieline_server.guards.guarded import GuardedEngine
@@ -24,6 +23,10 @@ Salt = Callable[[str], str]
 
 Told = Callable[[str, str | None, bool], None]
 """Hears of an engine why it is away, or None; and whether no engine is there now."""
+
+
+DEFAULT: Final = ModelSettings.model_validate({})
+"""A model without a table."""
 
 
 class Sampling(NamedTuple):
@@ -71,93 +74,42 @@ async def open_engines(
     """
     by_name: dict[str, Engine] = {}
     missing: dict[str, EngineAway] = {}
-    for name, upstream in _wanted(config).items():
-        options: dict[str, dict[str, Any]] = {
-            "llama": {
-                "path": config.model,
-                "longest_string": config.longest_string,
-                "longest_list": config.longest_list,
-            },
-            "scripted": {"script": config.script},
-        }
-        if upstream is None:
-            engine = engines.load(name, **options.get(name, {}))
-        else:
-            engine = engines.load(UPSTREAM, **_upstream_options(config, name, upstream, salt))
+    for name, table in _wanted(config).items():
+        opening = Opening(config, name, table, salt)
+        by_name[name] = engine = engines.load(config.engine_of(table), opening)
         stack.push_async_callback(engine.close)
         if isinstance(engine, Probing):
             try:
                 await engine.probe()
             except EngineAway as error:
                 missing[name] = error
-        by_name[name] = engine
     return by_name, missing
 
 
-class Upstream(NamedTuple):
-    """An upstream as one engine asks it."""
-
-    urls: str
-    mode: Mode
-    state: bool
-    tokenizer: Path | None
-
-
-def _wanted(config: Config) -> dict[str, Upstream | None]:
-    """Name of each engine that is used -> what it asks, where it is an upstream."""
-    upstreams = {name: upstream for upstream, name in _upstreams(config).items()}
-    named = [_engine_name(config, table) for table in config.models.values()] or [config.engine]
-    return {name: upstreams.get(name) for name in named}
-
-
-def _upstreams(config: Config) -> dict[Upstream, str]:
-    """Upstreams -> the name of their engine. Clients see it, and no address."""
-    names: dict[Upstream, str] = {}
-    shared = [ModelSettings.model_validate({})] if config.upstream else []
-    for table in (*shared, *config.models.values()):
-        upstream = _upstream_of(config, table)
-        if upstream is not None:
-            names.setdefault(upstream, f"{UPSTREAM}-{len(names) + 1}" if names else UPSTREAM)
-    return names
-
-
-def _upstream_of(config: Config, table: ModelSettings) -> Upstream | None:
-    """What a model's engine asks, where that is an upstream."""
-    urls = table.upstream or config.upstream
-    if urls is None or (config.models and config.engine_of(table) != UPSTREAM):
-        return None
-    return Upstream(
-        urls=urls,
-        mode=table.upstream_mode or "auto",
-        state=bool(table.upstream_state),
-        tokenizer=table.upstream_tokenizer,
-    )
+def _wanted(config: Config) -> dict[str, ModelSettings]:
+    """Name of each engine that is used -> the first model that it samples."""
+    tables: dict[str, ModelSettings] = {}
+    for table in config.models.values() or [DEFAULT]:
+        tables.setdefault(_engine_name(config, table), table)
+    return tables
 
 
 def _engine_name(config: Config, table: ModelSettings) -> str:
-    upstream = _upstream_of(config, table)
-    if config.engine_of(table) == UPSTREAM and upstream is not None:
-        return _upstreams(config)[upstream]
-    return config.engine_of(table)
+    kind = config.engine_of(table)
+    return _names(config)[kind, engines.kind_of(kind).settings_of(config, table)]
 
 
-def _upstream_options(
-    config: Config, name: str, upstream: Upstream, salt: Salt | None
-) -> dict[str, Any]:
-    from tieline_server.engines.upstream.choice import Wanted
-    from tieline_server.engines.upstream.exchange import Patience
-
-    return {
-        "urls": urls_of(upstream.urls),
-        "name": name,
-        "key": config.key_of_upstream(),
-        "model": config.upstream_model if upstream.urls == config.upstream else None,
-        "how": Wanted(
-            mode=upstream.mode, state=upstream.state, tokenizer=upstream.tokenizer, salt=salt
-        ),
-        "patience": Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
-        "places": config.upstream_requests,
-    }
+def _names(config: Config) -> dict[tuple[str, Hashable], str]:
+    """Kind and settings of each engine -> its name. Clients see it, and none of its settings."""
+    names: dict[tuple[str, Hashable], str] = {}
+    shared = [DEFAULT] if config.engine in config.engines else []
+    for table in (*shared, *config.models.values()):
+        kind = config.engine_of(table)
+        settings = engines.kind_of(kind).settings_of(config, table)
+        if settings is not None:
+            number = 1 + sum(named == kind for named, _ in names)
+            names.setdefault((kind, settings), f"{kind}-{number}" if number > 1 else kind)
+    return names
 
 
 def open_guards(config: Config, stack: AsyncExitStack) -> dict[str, Guard]:

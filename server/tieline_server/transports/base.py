@@ -1,7 +1,11 @@
-"""The door interface: a door frames and nothing else; what a message means is the connection's
-affair."""
+"""The interface of transports: what opens a server, and what a server can do."""
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from tieline_server.config import Config
+from tieline_server.places import Places
+from tieline_server.runtime import Services
 
 
 class TransportServer(Protocol):
@@ -19,5 +23,25 @@ class TransportServer(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Ends whatever still runs and closes the listener. Idempotent."""
+        """Ends all that still runs and closes the listener. Idempotent."""
         ...
+
+
+class Opening(NamedTuple):
+    """What a server is opened with."""
+
+    services: Services
+    config: Config
+    places: Callable[[str, int], Places | None]
+    """Name and size of a cap -> what counts over all processes; None: this process counts alone."""
+    metrics: Callable[[], Awaitable[bytes]]
+    """Returns what all processes have counted, as Prometheus's text."""
+    reuse_port: bool = False
+    """Whether several processes listen on the same address (SO_REUSEPORT)."""
+
+
+Opener = Callable[[Opening], TransportServer | None]
+"""Opens a server that does not listen yet; None where the settings turn it off.
+
+Raises :class:`OSError` that names a file which cannot be read.
+"""

@@ -1,12 +1,12 @@
 """The interface of engines: each engine of the table has it; an engine's error is the client's."""
 
 import inspect
-from importlib import import_module
+from typing import get_type_hints
 
 import pytest
 
 from tieline.errors import ApiError
-from tieline_server.engines import ENGINES
+from tieline_server.engines import ENGINES, kind_of
 from tieline_server.engines.base import Engine, EngineError, Model
 
 METHODS = {name: each for name, each in vars(Engine).items() if inspect.isfunction(each)}
@@ -14,8 +14,7 @@ METHODS = {name: each for name, each in vars(Engine).items() if inspect.isfuncti
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_of_the_table_has_the_whole_interface(name: str) -> None:
-    module, _, kind = ENGINES[name].partition(":")
-    engine = getattr(import_module(module), kind)
+    engine = get_type_hints(kind_of(name).open)["return"]
     declared = {method for method in METHODS if not method.startswith("_")}
     assert declared == {"models", "sample", "count", "close"}
     assert engine.name == name

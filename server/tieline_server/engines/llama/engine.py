@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
-from tieline_server.engines.base import EngineError, Model
+from tieline_server.engines.base import EngineError, EngineKind, Model, Opening
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.constrain import Rules
@@ -219,6 +219,17 @@ class LlamaEngine:
             return render(prompt)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._rendering, render, prompt)
+
+
+class LlamaKind(EngineKind):
+    """Opens the one model that the settings name, or the packaged one."""
+
+    def open(self, opening: Opening) -> LlamaEngine:
+        """Loads the model."""
+        config = opening.config
+        return LlamaEngine(
+            config.model, longest_string=config.longest_string, longest_list=config.longest_list
+        )
 
 
 class _Job:

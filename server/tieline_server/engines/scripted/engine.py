@@ -17,7 +17,7 @@ from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
 from tieline_server.core.tools import Tool
 from tieline_server.engines import bpe
-from tieline_server.engines.base import EngineError, Model
+from tieline_server.engines.base import EngineError, EngineKind, Model, Opening
 from tieline_server.engines.scripted.answers import Author, Context, Plan, Run
 from tieline_server.engines.scripted.facts import (
     Head,
@@ -229,6 +229,18 @@ class ScriptedEngine:
             await self._ticker.until(self._ticker.clock() + plan.delay)
             self._check_open()
         raise _broken(plan)
+
+
+class ScriptedKind(EngineKind):
+    """Opens the engine with the script that the settings name, or with the usual one."""
+
+    def open(self, opening: Opening) -> ScriptedEngine:
+        """Reads the script."""
+        return ScriptedEngine(opening.config.script)
+
+    def prepare(self) -> None:
+        """Reads the vocabulary."""
+        bpe.shipped()
 
 
 def _accepted(context: Context, plan: Plan) -> Accepted:

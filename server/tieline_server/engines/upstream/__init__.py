@@ -1,5 +1,5 @@
 """The upstream engine: any OpenAI-compatible server samples, in one of several modes."""
 
-from tieline_server.engines.upstream.engine import UpstreamEngine
+from tieline_server.engines.upstream.engine import UpstreamEngine, UpstreamKind
 
-__all__ = ["UpstreamEngine"]
+__all__ = ["UpstreamEngine", "UpstreamKind"]

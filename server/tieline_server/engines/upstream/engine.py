@@ -11,15 +11,18 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
 import aiohttp
 
+from tieline_server.config import Config, urls_of
+from tieline_server.config.toml_tables import ModelSettings
 from tieline_server.core.deltas import Accepted, Delta, Finish
 from tieline_server.core.effects import Prompt
-from tieline_server.engines.base import EngineError, Model
+from tieline_server.engines.base import EngineError, EngineKind, Model, Opening
 from tieline_server.engines.upstream.allowance import LimitedAnswer
-from tieline_server.engines.upstream.choice import Wanted, chosen
+from tieline_server.engines.upstream.choice import Name, Wanted, chosen
 from tieline_server.engines.upstream.exchange import Exchange, Patience
 from tieline_server.engines.upstream.faults import UNREACHABLE, Failure, cut
 from tieline_server.engines.upstream.http import Pool
@@ -260,6 +263,47 @@ class UpstreamEngine:
         task = asyncio.get_running_loop().create_task(rest.finish())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+class Asked(NamedTuple):
+    """An upstream as one engine asks it."""
+
+    urls: str
+    mode: Name
+    state: bool
+    tokenizer: Path | None
+
+
+class UpstreamKind(EngineKind):
+    """Opens an engine for each upstream, and for each way in which models ask it."""
+
+    def settings_of(self, config: Config, table: ModelSettings) -> Asked | None:
+        """The model's own settings, else those of all; None where neither names a URL."""
+        urls = table.upstream or config.upstream
+        if urls is None:
+            return None
+        return Asked(
+            urls=urls,
+            mode=table.upstream_mode or "auto",
+            state=bool(table.upstream_state),
+            tokenizer=table.upstream_tokenizer,
+        )
+
+    def open(self, opening: Opening) -> UpstreamEngine:
+        """Makes the engine, which has yet to ask what the upstream serves."""
+        config, asked = opening.config, self.settings_of(opening.config, opening.table)
+        assert asked is not None, "the configuration insists on a URL"
+        return UpstreamEngine(
+            urls_of(asked.urls),
+            name=opening.name,
+            key=config.key_of_upstream(),
+            model=config.upstream_model if asked.urls == config.upstream else None,
+            how=Wanted(
+                mode=asked.mode, state=asked.state, tokenizer=asked.tokenizer, salt=opening.salt
+            ),
+            patience=Patience(first=config.upstream_timeout, between=config.upstream_stall_timeout),
+            places=config.upstream_requests,
+        )
 
 
 class _Course:

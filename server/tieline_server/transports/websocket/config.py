@@ -41,6 +41,6 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
             write_timeout=config.write_timeout,
             max_age=config.max_age,
             max_connections=config.max_connections,
-            max_message_bytes=min(config.max_message_bytes, 16 * MIB),
+            max_message_bytes=config.websocket_message_bytes,
             deflate=config.deflate,
         )

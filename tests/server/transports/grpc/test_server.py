@@ -7,7 +7,6 @@ import os
 import ssl
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,12 @@ from tests.support.grpc_client import RawConnection, create, kind
 from tests.support.grpc_engine import tool_call
 from tests.support.grpc_harness import serve
 from tests.support.signal import PATIENCE
-from tieline_server.transports import DOORS
 from tieline_server.transports.grpc.config import GrpcConfig, Tls
 from tieline_server.transports.grpc.server import HEALTH, MODELS, REFLECTION, RESPONSES, GrpcServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 NAMES = ("", RESPONSES, MODELS)
-
-
-def test_the_table_of_doors_names_this_one() -> None:
-    module, _, name = DOORS["grpc"].partition(":")
-    assert getattr(import_module(module), name) is GrpcServer
 
 
 async def test_port_0_binds_a_free_port_and_the_address_says_which() -> None:
