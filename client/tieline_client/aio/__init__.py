@@ -16,11 +16,11 @@ from tieline_client.aio.stream import ResponseStream, Result
 
 __all__ = [
     "Call",
+    "Connection",
     "Conversation",
     "Input",
     "Json",
     "Lane",
-    "Connection",
     "ResponseStream",
     "Result",
     "Session",

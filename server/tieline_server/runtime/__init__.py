@@ -6,19 +6,21 @@ from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.home import LocalHome
 from tieline_server.runtime.jobs import server_error
 from tieline_server.runtime.preparing import count_input_tokens, prepare
-from tieline_server.runtime.reading import LAST, events_of, forget
+from tieline_server.runtime.reading import LAST, cancel, events_of, forget, not_found
 from tieline_server.runtime.recorder import lasts
-from tieline_server.runtime.running import Running, ended
+from tieline_server.runtime.running import PATIENCE, Running, ended
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
 
 __all__ = [
     "INTERNAL",
     "LAST",
+    "PATIENCE",
     "SERVER_ERROR",
     "ConnectionDriver",
     "LocalHome",
     "Running",
     "Services",
+    "cancel",
     "compact",
     "count_input_tokens",
     "ended",
@@ -26,6 +28,7 @@ __all__ = [
     "forget",
     "heed_cancels",
     "lasts",
+    "not_found",
     "prepare",
     "server_error",
 ]

@@ -371,7 +371,7 @@ class ConnectionDriver:
         self._services.running.later(self._cancel_source(effect))
 
     async def _cancel_source(self, effect: CancelSource) -> None:
-        found = await reading.cancel(self._services, effect.owner, effect.response_id)
+        found = await reading.cancels(self._services, effect.owner, effect.response_id)
         asked = effect.asked
         if not found and asked is not None:
             with self.reporting() as connection:

@@ -10,6 +10,7 @@ from tieline.codecs.json import decode_event
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Resume
+from tieline.responses import Response
 from tieline_server.core.effects import Follow
 from tieline_server.core.finish import terminal_event
 from tieline_server.core.history import Saved
@@ -22,7 +23,7 @@ from tieline_server.homes import Home, Link
 from tieline_server.runtime.jobs import driver_of, server_error, space
 from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
-from tieline_server.storage.base import Cancellation, Claim
+from tieline_server.storage.base import Cancellation, Claim, RunningResponse
 
 logger: Final = logging.getLogger("tieline.runtime")
 
@@ -274,39 +275,50 @@ def forget(services: Services, owner: str, response_id: str) -> None:
         services.journal.expire(claim, at=None)
 
 
-async def cancel(services: Services, owner: str, response_id: str) -> bool:
+async def cancels(services: Services, owner: str, response_id: str) -> bool:
     """Cancels a response wherever it runs; says whether there is one, running or ended."""
     try:
-        return await _cancel_near(services, owner, response_id) or await _cancel_far(
-            services, owner, response_id
-        )
+        if await cancel(services, owner, response_id) is not None:
+            return True
+        return await services.store.get(owner, response_id) is not None
     except ApiError:
-        return True  # It cannot be said now; whoever found out why has logged it.
+        return True  # It cannot be said now; the log has the reason.
     except Exception:
         logger.exception("a response could not be cancelled", extra={"response_id": response_id})
         return True
 
 
-async def _cancel_near(services: Services, owner: str, response_id: str) -> bool:
-    """In this process and its neighbours, which still know what ended a short while ago."""
-    if services.running.cancel(owner, response_id) is not None:
-        return True
-    if services.running.kept.find(owner, response_id) is not None:
-        return True
+async def cancel(
+    services: Services, owner: str, response_id: str
+) -> Response | RunningResponse | None:
+    """Cancels a response wherever it runs.
+
+    In this process or in a neighbour it has then ended, and is returned as it ended; so is one
+    that had ended there a short while ago. :class:`RunningResponse` is what runs in a process that cannot be
+    asked, for which word was left in the journal. None: no process runs it.
+    """
+    response = await services.running.end(owner, response_id)
+    if response is not None:
+        return response
+    kept = services.running.kept.find(owner, response_id)
+    response = None if kept is None else kept.look()
+    if response is None:
+        response = await _cancel_at_home(services, owner, response_id)
+    if response is not None:
+        return response
+    begun = await services.journal.running(owner, response_id)
+    if begun is not None:
+        await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
+    return begun
+
+
+async def _cancel_at_home(services: Services, owner: str, response_id: str) -> Response | None:
     home = services.homes.home_of(response_id)
     if home is None:
-        return False
+        return None
     try:
-        ended = await home.cancel(owner, response_id)
-        return ended is not None or await home.look(owner, response_id) is not None
+        return await home.cancel(owner, response_id) or await home.look(owner, response_id)
     except ApiError:
-        # It is gone: the journal tells what it has left.
-        return False
-
-
-async def _cancel_far(services: Services, owner: str, response_id: str) -> bool:
-    """In a process that cannot be asked; else there is one only if it is stored."""
-    if await services.journal.running(owner, response_id) is None:
-        return await services.store.get(owner, response_id) is not None
-    await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
-    return True
+        # The journal tells what it has left.
+        logger.warning("a neighbour did not answer", extra={"response_id": response_id})
+        return None

@@ -9,7 +9,7 @@ from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
 from tieline_server.runtime.driver import Driver
 
 PATIENCE: Final = 5.0
-"""Seconds that whoever cancels waits for the end, which may have to be stored."""
+"""Seconds that a cancel waits for the end, which may have to be stored, elsewhere perhaps."""
 
 ERRANDS: Final = 1.0
 """Seconds that what no connection waits for has to end, when the process does."""

@@ -19,8 +19,8 @@ from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.history import Saved
 from tieline_server.homes import Home
-from tieline_server.runtime import Services, forget
-from tieline_server.storage.base import Cancellation, RunningResponse, own_items
+from tieline_server.runtime import PATIENCE, Services, cancel, forget, not_found
+from tieline_server.storage.base import RunningResponse, own_items
 
 PAGE: Final = 20
 """Items on a page where the caller names no limit."""
@@ -30,20 +30,12 @@ LONGEST_PAGE: Final = 100
 RUNNING: Final = frozenset({"queued", "in_progress"})
 """How a response stands that has not ended."""
 
-PATIENCE: Final = 5.0
-"""Seconds that a cancel waits for a process that cannot be asked."""
-
 POLL: Final = 0.05
 """Seconds between two looks whether that process has heard it."""
 
 logger: Final = logging.getLogger(__name__)
 
 E = TypeVar("E")
-
-
-def not_found(response_id: str) -> ApiError:
-    """No such response, or another owner's: the two look alike."""
-    return ApiError.of("response_not_found", f"Response with id '{response_id[:128]}' not found.")
 
 
 async def find(services: Services, owner: str, response_id: str) -> Response:
@@ -103,32 +95,15 @@ async def cancelled(services: Services, owner: str, response_id: str) -> Respons
 
     Raises :class:`ApiError` 404.
     """
-    response = await services.running.end(owner, response_id)
-    if response is not None:
-        return response
-    kept = services.running.kept.find(owner, response_id)
-    response = None if kept is None else kept.look()
-    if response is not None:
-        return response
-    home = services.homes.home_of(response_id)
-    if home is not None:
-        try:
-            response = await home.cancel(owner, response_id)
-        except ApiError:
-            _gone(response_id)
-    if response is not None:
-        return response
-    begun = await services.journal.running(owner, response_id)
-    if begun is not None:
-        return await _cancelled_elsewhere(services, begun)
-    # A neighbour remembers a response that was never stored.
-    return await find(services, owner, response_id)
+    found = await cancel(services, owner, response_id)
+    if found is None:
+        return await find(services, owner, response_id)
+    return await _heard(services, found) if isinstance(found, RunningResponse) else found
 
 
-async def _cancelled_elsewhere(services: Services, begun: RunningResponse) -> Response:
-    """Leaves word, and waits until it was heard: for so long as that can take at most."""
+async def _heard(services: Services, begun: RunningResponse) -> Response:
+    """Waits until the process that cannot be asked has heard of the cancel, or for ``PATIENCE``."""
     owner, response_id = begun.owner, begun.response.id
-    await services.journal.ask_cancel(Cancellation(owner=owner, response_id=response_id))
     until = services.clock() + PATIENCE
     while (standing := await services.journal.running(owner, response_id)) is not None:
         if services.clock() > until:

@@ -12,7 +12,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
 from tieline_server.homes import Home
-from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts
+from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts, not_found
 from tieline_server.storage.base import Cancellation, RunningResponse
 from tieline_server.storage.memory import MemoryJournal, MemoryStore
 from tieline_server.transports.response_lookup import (
@@ -22,7 +22,6 @@ from tieline_server.transports.response_lookup import (
     deleted,
     find,
     find_whole,
-    not_found,
     page_of,
     place_id,
 )

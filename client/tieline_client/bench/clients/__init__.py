@@ -6,8 +6,8 @@ from tieline_client.bench.clients.sse import SseConnection
 from tieline_client.bench.clients.websocket import WebSocketConnection
 
 __all__ = [
-    "GrpcConnection",
     "Connection",
+    "GrpcConnection",
     "LoadError",
     "Seen",
     "SseConnection",
