@@ -3,6 +3,7 @@
 What is kept is shapes (``visible_shapes``): which event types, which members, which words.
 """
 
+import asyncio
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -10,6 +11,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
 from tests.conformance.visible_shapes import Fields, Shapes
 from tests.support.grpc_client import RawConnection
+from tests.support.signal import PATIENCE
 from tieline.codecs.json import encode
 from tieline.codecs.proto import decode_event, request_to_proto
 from tieline.errors import ERRORS
@@ -110,9 +112,14 @@ class Talk(Protocol):
 
 async def until(talk: Talk, *types: str) -> Json:
     """Hears up to the first event of one of these types."""
-    while (event := await talk.hear())["type"] not in types:
-        pass
-    return event
+    heard = []
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (event := await talk.hear())["type"] not in types:
+                heard.append(event["type"])
+        return event
+    except TimeoutError:
+        raise AssertionError(f"none of {types} after {heard}") from None
 
 
 async def turn(talk: Talk, words: Any, **members: Any) -> Json:

@@ -8,6 +8,7 @@ what a client sends only what has an effect that it can see.
 import asyncio
 import gzip
 import hashlib
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -301,6 +302,7 @@ async def _web_sockets(session: ClientSession, seen: Seen) -> None:
     asked = {"x-tieline-extensions": EXTENSIONS}
     async with session.ws_connect(PATH, headers=asked) as socket:
         talk = WebSocketTalk(socket, seen, "websocket, extensions")
+        await _greet(talk)
         await turn(talk, "hi", tempratur=1)
     asked = {"x-responsesapi-include-timing-metrics": "true"}
     async with session.ws_connect(PATH, headers=asked) as socket:
@@ -345,7 +347,7 @@ async def _grpc(seen: Seen, server: ServerProcess) -> None:
         assert trailing["x-request-id"] == "from-a-proxy"
 
 
-async def _greet(talk: GrpcTalk) -> None:
+async def _greet(talk: Talk) -> None:
     await talk.say("tieline.session.start")
     await until(talk, "tieline.session.started")
 
@@ -458,9 +460,34 @@ async def _keys(session: ClientSession, seen: Seen, server: ServerProcess) -> No
         await _heartbeat(GrpcTalk(connection, seen))
         await connection.half_close()
         await _note_call(seen, "Connect (authorization)", connection.call)
-    asked = {"x-tieline-extensions": "heartbeat", **BEARER}
+    asked = {"x-tieline-extensions": EXTENSIONS, **BEARER}
     async with session.ws_connect(PATH, headers=asked) as socket:
         await _heartbeat(WebSocketTalk(socket, seen, "websocket, extensions"))
+    await _goodbye(session, seen, server)
+
+
+async def _goodbye(session: ClientSession, seen: Seen, server: ServerProcess) -> None:
+    """What connections hear when the server is told to end."""
+    port = int(server.address.rpartition(":")[2])
+    asked = {"x-tieline-extensions": EXTENSIONS, **BEARER}
+    metadata = (("authorization", BEARER["Authorization"]),)
+    async with (
+        session.ws_connect(PATH, headers=asked) as socket,
+        RawConnection(port, metadata=metadata) as connection,
+    ):
+        talks = (
+            WebSocketTalk(socket, seen, "websocket, extensions"),
+            GrpcTalk(connection, seen),
+        )
+        for talk in talks:
+            await _greet(talk)
+        server.signal(signal.SIGTERM)
+        for talk in talks:
+            await until(talk, "tieline.session.going_away")
+        await socket.receive()
+        seen.exchanges.append(f"the server ends: a WebSocket is closed with {socket.close_code}")
+        await connection.rest()
+        await _note_call(seen, "the server ends: Connect", connection.call)
 
 
 async def _heartbeat(talk: Talk) -> None:
