@@ -198,7 +198,7 @@ class World:
 
     def _carry_out(self, step: Lockstep, effect: effects.Effect) -> None:
         named = getattr(effect, "turn", None)
-        if named is not None and (asking := step.line.turn(named)) is not None:
+        if named is not None and (asking := step.line.turns.get(named)) is not None:
             self.asking[named] = asking
         if isinstance(effect, effects.Claim | effects.Load | effects.Save):
             self.held.append((step, effect))
@@ -207,7 +207,7 @@ class World:
             where = (id(step), self.asking[effect.turn].lane)
             self.starts.add((*where, effect.response_id, effect.after))
         elif isinstance(effect, effects.Outlive):
-            turn = step.line.let_leave(effect.turn)
+            turn = step.line.turns.pop(effect.turn)
             self.left.add(turn.id)
             self._shelter(turn)
         elif isinstance(effect, effects.Record):

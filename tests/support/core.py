@@ -367,7 +367,7 @@ class Lockstep:
 
     def _carry_out(self, effect: effects.Effect) -> None:
         named = getattr(effect, "turn", None)
-        if named is not None and (turn := self.line.turn(named)) is not None:
+        if named is not None and (turn := self.line.turns.get(named)) is not None:
             self.asking[named] = turn
         if isinstance(effect, effects.Sample):
             if effect.turn in self.asking:  # Otherwise it has ended since it asked.
@@ -402,7 +402,7 @@ class Lockstep:
     def _carry_on(self, effect: effects.Effect) -> None:
         """What concerns turns that others can find."""
         if isinstance(effect, effects.Outlive):
-            turn = self.line.let_leave(effect.turn)
+            turn = self.line.turns.pop(effect.turn)
             self.outlived.append(turn)
             self.turns.pop(turn.id, None)
         elif isinstance(effect, effects.Follow):

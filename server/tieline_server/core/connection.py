@@ -90,12 +90,12 @@ class Connection:
         self.now = 0.0
         self.unix_time = 0
         self.effects: list[Effect] = []
+        self.turns: dict[TurnId, Turn] = {}
+        """The turns that effects name: those that have their lanes, and those that leave."""
         self.waiting: deque[Turn] = deque()
         self._lanes = Lanes(self, self.admission, profile, recall)
         self._succession = PendingSteers(self)
         self._ended: deque[str] = deque(maxlen=_RECENT)
-        self._leaving: dict[TurnId, Turn] = {}
-        """Turns that have left their lanes, until another connection shelters them."""
         self._cut_at: float | None = None
         self._cut_reason = DRAINED
 
@@ -235,14 +235,6 @@ class Connection:
         """The turn of a response on this connection, or one that reads it here."""
         return self._lanes.turn(response_id)
 
-    def turn(self, own_id: TurnId) -> Turn | None:
-        """The turn that an effect names: it has its lane, or is about to leave."""
-        return self._lanes.current(own_id) or self._leaving.get(own_id)
-
-    def let_leave(self, own_id: TurnId) -> Turn:
-        """Takes a turn that outlives this connection."""
-        return self._leaving.pop(own_id)
-
     def unpark(self, name: str | None) -> list[tuple[Create | Append | Cancel, Principal]]:
         """Takes what was asked on a lane while the response that it resumed was on its way."""
         return self._lanes.get(name).unpark()
@@ -260,6 +252,7 @@ class Connection:
         """The driver has done with it, and calls nothing more: all that it holds is let go."""
         self.memory.clear()
         self._lanes.close()
+        self.turns.clear()
         self._succession.close()
 
     def age(self) -> None:
@@ -487,7 +480,7 @@ class Connection:
 
     def _outlive(self, turn: Turn) -> None:
         self._part(turn)
-        self._leaving[turn.own_id] = turn
+        self.turns[turn.own_id] = turn
         self.effects.append(Outlive(turn.own_id))
 
     def _part(self, turn: Turn) -> None:

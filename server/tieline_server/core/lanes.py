@@ -11,7 +11,6 @@ from typing import Final, get_args
 
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Resume
-from tieline_server.core.effects import TurnId
 from tieline_server.core.history import ChainNode
 from tieline_server.core.limits import Admission, admit_waiting, size_of
 from tieline_server.core.profile import Profile, unsupported
@@ -158,7 +157,9 @@ class Lane:
 
     def free(self) -> None:
         """Its turn has ended, or went elsewhere."""
-        self.current = None
+        if self.current is not None:
+            self._host.turns.pop(self.current.own_id, None)
+            self.current = None
 
     def enqueue(self, turn: Turn) -> None:
         """The create takes its place in the queue. What may wait there is counted."""
@@ -168,12 +169,15 @@ class Lane:
 
     def begin(self) -> None:
         """The first in the queue has the lane now."""
-        self.current = self.queue.popleft()
-        self.current.handle("head")
+        turn = self.current = self.queue.popleft()
+        self._host.turns[turn.own_id] = turn
+        turn.handle("head")
 
     def seat(self, turn: Turn) -> None:
         """A turn from elsewhere has the lane now; one that only read it gives way."""
-        self.current = turn
+        if self.current is not None:
+            self._host.turns.pop(self.current.own_id, None)
+        self.current = self._host.turns[turn.own_id] = turn
 
     def supersede(self, turn: Turn) -> None:
         """A create behind a held turn ends that turn, then runs (wire.md 2.2.3).
@@ -314,13 +318,6 @@ class Lanes:
     def turns(self) -> Iterator[Turn]:
         """Those that run and those that wait, of all lanes."""
         return (turn for lane in self._by_name.values() for turn in lane.turns())
-
-    def current(self, own_id: TurnId) -> Turn | None:
-        """The turn of this own id that has its lane now."""
-        for lane in self._by_name.values():
-            if lane.current is not None and lane.current.own_id == own_id:
-                return lane.current
-        return None
 
     def turn(self, response_id: str) -> Turn | None:
         """The turn of a response; where that runs elsewhere, one that reads it here."""

@@ -20,7 +20,7 @@ from tieline.requests import Append, Create
 from tieline.responses import NO_USAGE, IncompleteDetails, Response, ResponseError
 from tieline_server.core import idempotency
 from tieline_server.core.deltas import Delta, Finish, UsageCounter
-from tieline_server.core.effects import Begin, Discard, Effect, Keep, Release, Stop
+from tieline_server.core.effects import Begin, Discard, Effect, Keep, Release, Stop, TurnId
 from tieline_server.core.history import ChainHead, ChainNode
 from tieline_server.core.holdings import LatestResponses
 from tieline_server.core.limits import Admission, Limits, Share, size_of
@@ -55,6 +55,7 @@ class Host(Protocol):
     profile: Profile
     queued: Share
     sealer: Sealer
+    turns: "dict[TurnId, Turn]"
     unix_time: int
     waiting: "deque[Turn]"
     work: Work

@@ -308,14 +308,14 @@ class ConnectionDriver:
 
     def _validated(self, own_id: TurnId, seconds: float) -> None:
         """What came in since is one turn's: this was the time that it took to check."""
-        turn = self.connection.turn(own_id)
+        turn = self.connection.turns.get(own_id)
         if turn is not None:
             turn.marks.add("validate", round(seconds * 1e6))
 
     # A turn that has ended since it asked is on no lane any more, and needs no job.
 
     def _on_claim(self, effect: Claim) -> None:
-        turn = self.connection.turn(effect.turn)
+        turn = self.connection.turns.get(effect.turn)
         if turn is not None:
             self._spawn(turn, jobs.claim(self._services, turn, effect))
 
@@ -347,17 +347,17 @@ class ConnectionDriver:
         services.running.own(recorder.begun)
 
     def _on_load(self, effect: Load) -> None:
-        turn = self.connection.turn(effect.turn)
+        turn = self.connection.turns.get(effect.turn)
         if turn is not None:
             self._spawn(turn, jobs.load(self._services, turn, effect))
 
     def _on_sample(self, effect: Sample) -> None:
-        turn = self.connection.turn(effect.turn)
+        turn = self.connection.turns.get(effect.turn)
         if turn is not None:
             self._speak(turn, jobs.sample(self._services, turn, effect))
 
     def _on_follow(self, effect: Follow) -> None:
-        turn = self.connection.turn(effect.turn)
+        turn = self.connection.turns.get(effect.turn)
         if turn is not None:
             self._speak(turn, reading.follow(self._services, turn, effect))
 
@@ -380,7 +380,7 @@ class ConnectionDriver:
 
     def _on_outlive(self, effect: Outlive) -> None:
         """The turn goes on on a connection of its own, which nobody reads."""
-        turn = self.connection.let_leave(effect.turn)
+        turn = self.connection.turns.pop(effect.turn)
         shelter = ConnectionDriver(
             self._services,
             transport=self.transport,
@@ -400,7 +400,7 @@ class ConnectionDriver:
         self._services.store.discard(effect)
 
     def _on_save(self, effect: Save) -> None:
-        turn = self.connection.turn(effect.turn)
+        turn = self.connection.turns.get(effect.turn)
         if turn is not None:
             save = jobs.save(self._services, turn, effect, transport=self.transport)
             self._spawn(turn, save)

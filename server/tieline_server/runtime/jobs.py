@@ -140,10 +140,11 @@ async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
     if settings.compaction is not None:
         prompt = await _fold(services, turn, engine, prompt)
     most = services.limits.outbox
+    drivers = services.running.drivers
     steps = engine.sample(prompt)
     try:
         async for step in steps:
-            driver_of(services, turn).feed(turn, step)
+            drivers[turn.host.id].feed(turn, step)
             if not turn.placed:
                 return
             if turn.outbox.crowd >= most:
