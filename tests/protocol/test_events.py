@@ -105,7 +105,7 @@ def test_every_delta_class_merges_with_its_like() -> None:
     assert merged == events.MERGEABLE
 
 
-def test_a_default_lane_and_a_line_event_have_no_such_member() -> None:
+def test_a_default_lane_and_a_connection_s_event_have_no_such_member() -> None:
     event = events.ResponseQueued(response=response())
     assert event.stream_id is UNSET
     assert b"stream_id" not in json.encode(event)

@@ -106,7 +106,7 @@ def test_every_kind_of_call_is_among_these() -> None:
         {"type": "item_reference", "id": "c"},
     ],
 )
-def test_what_the_server_runs_or_nobody_neither_opens_nor_answers(said: dict[str, str]) -> None:
+def test_what_no_client_runs_neither_opens_nor_answers(said: dict[str, str]) -> None:
     item = items.decode(dumps(said))
     assert (item.opens, item.answers) == (None, None)
 

@@ -1,4 +1,4 @@
-"""What a line remembers of each lane."""
+"""What a connection remembers of each lane."""
 
 from tieline.codecs.repeat_cache import MAX_LANES, RepeatCache
 

@@ -1,4 +1,4 @@
-"""The events of one line as bytes: those of ``encode_event``, and what is built only once."""
+"""The events of one connection as bytes: those of ``encode_event``, and what is built only once."""
 
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ MEMBERS: Final[dict[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Event]:
-    """Events as one line may send them: of any class, and mostly several of a class in a row."""
+    """Events as one connection may send them: of any class, and mostly several of a class in a row."""
     given: list[Event] = []
     for event in draw(st.lists(st.sampled_from(NUMBERED), max_size=4)):
         for _ in range(draw(st.integers(1, 4))):

@@ -196,7 +196,7 @@ def _turn(number: int, tools: Raw, lane: str) -> list[LifecycleEvent]:
     ]
 
 
-def test_the_decoder_of_a_line_says_what_the_function_says() -> None:
+def test_the_decoder_of_a_connection_says_what_the_function_says() -> None:
     decoder = proto.EventDecoder()
     for event in (*NUMBERED, *NUMBERED):
         assert same(decoder.decode(sent(event)), event)

@@ -42,7 +42,7 @@ def test_the_copy_that_is_kept_does_not_change_with_the_message() -> None:
     assert second["tools"] == Raw(b'[{"type":"custom","name":"b"}]')
 
 
-def test_members_that_nobody_sent_have_their_blanks() -> None:
+def test_members_that_were_not_sent_have_their_blanks() -> None:
     values = FieldReader().read(RESPONSE, Response(id="r", absent=["truncation"]), "")
     assert values["id"] == "r"
     assert values["instructions"] == Raw(b"null")

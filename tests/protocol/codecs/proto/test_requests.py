@@ -1,4 +1,4 @@
-"""Client events as messages, and what a line remembers of them."""
+"""Client events as messages, and what a connection remembers of them."""
 
 import math
 from typing import Any
@@ -254,7 +254,7 @@ def test_json_in_the_opaque_arm_is_remembered_too() -> None:
 
 
 @pytest.mark.parametrize("request_", SENT, ids=lambda request_: request_.type)
-def test_the_encoder_of_a_line_says_what_the_function_says(request_: Request) -> None:
+def test_the_encoder_of_a_connection_says_what_the_function_says(request_: Request) -> None:
     encoder = proto.RequestEncoder()
     for _ in range(2):
         message = ConnectRequest.FromString(encoder.encode(request_))

@@ -30,7 +30,7 @@ def test_a_response_has_all_its_members() -> None:
     assert names == {*responses.Response.__struct_fields__}
 
 
-def test_the_create_of_a_unary_call_is_that_of_a_line() -> None:
+def test_the_create_of_a_unary_call_is_that_of_a_connection() -> None:
     assert CREATE.slots.keys() == REQUESTS["response_create"].spec.slots.keys()
     assert CREATE.struct is Create
 

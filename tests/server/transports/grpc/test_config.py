@@ -1,4 +1,4 @@
-"""Settings of the gRPC door, the channel options that they become, and what those do to pings."""
+"""Settings of the gRPC server, the channel options that they become, and what those do to pings."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Errors over real sockets: in-band on a line, a status with details where a call ends."""
+"""Errors over real sockets: in-band on a connection, a status with details where a call ends."""
 
 import asyncio
 import logging
