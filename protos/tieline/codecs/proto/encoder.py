@@ -352,10 +352,8 @@ class EventEncoder:
         head = _RESPONSE + VARINT[size]
         if output_omitted:
             head = _OMITTED + head
-        elif type(event) is events.ResponseCreated and (event.event_id or event.warnings):
-            beside = CreatedMessage()
-            BARE[events.ResponseCreated].write(beside, event)
-            head = beside.SerializeToString() + head
+        elif type(event) is events.ResponseCreated:
+            head = _beside(event) + head
         pieces += _front(event, _ARM_TAGS[type(event)], len(head) + size)
         pieces += (head, said)
 
@@ -407,6 +405,15 @@ _WRITERS: Final[dict[type[Event], Callable[[EventEncoder, Any, _Pieces], None]]]
     **dict.fromkeys(_LAYOUTS.keys() - _DELTAS.keys(), EventEncoder._positioned),
 }
 """Event of which something comes again -> what writes it; any other is built whole."""
+
+
+def _beside(event: events.ResponseCreated) -> bytes:
+    """What says how its create was taken."""
+    if event.event_id is UNSET and event.warnings is UNSET:
+        return b""
+    message = CreatedMessage()
+    BARE[events.ResponseCreated].write(message, event)
+    return message.SerializeToString()
 
 
 _ARM_TAGS: Final = {kind: tag(arm.number) for kind, arm in _ARMS.items()}

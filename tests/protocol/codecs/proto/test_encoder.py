@@ -50,6 +50,18 @@ TEXTS: Final = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | s
 MEMBERS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "sequence_number": st.sampled_from([UNSET, 0, 1, 127, 128, 4095, 4096, 2**32 - 1]),
     "stream_id": st.sampled_from([UNSET, UNSET, "", "lane.2"]),
+    "event_id": st.sampled_from([UNSET, "", "evt-1"]),
+    "warnings": st.sampled_from([UNSET, (), (events.RequestWarning(code="c", param="p"),)]),
+    "response": st.builds(
+        response,
+        id=st.sampled_from(["", "resp_1"]),
+        created_at=st.sampled_from([0, 1.5]),
+        status=st.sampled_from([None, "completed"]),
+        previous_response_id=st.sampled_from([None, "", "resp_0"]),
+        usage=st.sampled_from([None, USAGE, Usage(), Usage(total_tokens=2**64)]),
+        output=st.lists(st.sampled_from([MESSAGE, CALL]), max_size=2),
+        temperature=st.sampled_from([None, 0.5]),
+    ),
     "item_id": st.sampled_from(["m", "", "m" * 200]),
     "output_index": st.sampled_from([0, 1, 4096]),
     "content_index": st.sampled_from([0, 1]),
@@ -67,7 +79,7 @@ MEMBERS: Final[dict[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Event]:
-    """Events as one connection may send them: of any class, and mostly several of a class in a row."""
+    """Events as a connection sends them: of any class, mostly several of a class in a row."""
     given: list[Event] = []
     for event in draw(st.lists(st.sampled_from(NUMBERED), max_size=4)):
         for _ in range(draw(st.integers(1, 4))):
