@@ -1,9 +1,10 @@
 """The events of one connection as the bytes that its stream writes.
 
-Runs of deltas, which are nearly all that is sent, are written field by field. All else is made as
-ordinary messages; those that come again in the next event (settings, output items, parts) are
-remembered as bytes, and framed anew. The bytes are those of :func:`encode_event` up to the order
-of fields.
+Runs of deltas, which are nearly all that is sent, are written field by field: a delta is its
+front (tags, sizes and where it belongs), its text and its number, and the front is the same for
+all texts of one size in a part. All else is made as ordinary messages; those that come again in
+the next event (settings, output items, parts) are remembered as bytes, and framed anew. The plain
+rule is :func:`encode_event`: its bytes are these up to the order of fields.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Who may have a call, decided when its headers come and before the library gathers a message.
+"""Admission of calls, decided when their headers come and before the library gathers a message.
 
 The library gathers a message by itself: neither its bytes nor how fast they come can be seen
 here. What bounds them is the number of open calls, each of which counts as one largest message.
@@ -81,7 +81,7 @@ def late(patience: float) -> ApiError:
 
 
 class KeylessCalls(grpc.aio.ServerInterceptor):
-    """Bounds who asks without a key, of services that are the library's own, by address.
+    """Bounds the calls without a key, of services that are the library's own, by address.
 
     ``served`` are the prefixes of methods that see to their places themselves. A call has its
     place until its first message has come: what it says after that is a matter of its service.

@@ -80,7 +80,7 @@ class StoredCalls:
         return line_pb2.CountInputTokensResponse(input_tokens=count).SerializeToString()
 
     async def compact(self, data: bytes, context: Context, call: Call) -> bytes:
-        """The input that stands for a longer history."""
+        """The compacted input that stands for a longer history."""
         principal = self._principal(call)
         create, request = read_create(line_pb2.CompactResponseRequest, data, self._max_bytes)
         made = await compact(self._services, principal, create, transport=TRANSPORT)

@@ -45,8 +45,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class EventWriter:
-    """The only writer of one stream: gathers the events of a connection into messages and sends
-    them.
+    """The only writer of one stream: it sends the events of a connection, gathered into messages.
 
     What gathers while a write is in flight leaves together in the next one. Made and run by the
     coroutine of the RPC.
