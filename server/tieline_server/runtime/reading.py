@@ -294,8 +294,8 @@ async def cancel(
     """Cancels a response wherever it runs.
 
     In this process or in a neighbour it has then ended, and is returned as it ended; so is one
-    that had ended there a short while ago. :class:`RunningResponse` is what runs in a process that cannot be
-    asked, for which word was left in the journal. None: no process runs it.
+    that had ended there a short while ago. A :class:`RunningResponse` runs in a process that
+    cannot be asked, for which word was left in the journal. None: no process runs it.
     """
     response = await services.running.end(owner, response_id)
     if response is not None:
