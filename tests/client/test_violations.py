@@ -7,7 +7,7 @@ HTTP it ends the one turn whose answer it was.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -82,14 +82,12 @@ async def serving(scheme: str, play: Play) -> AsyncIterator[str]:
         yield f"{scheme}://{address}"
 
 
-def on_line(scheme: str, play: Play, test: Callable[[Connection], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with serving(scheme, play) as url, asyncio.timeout(PATIENCE):
-            async with connect(url, options=Options(close_timeout=1)) as line:
-                await test(line)
-            assert ours() == []
-
-    asyncio.run(main())
+@asynccontextmanager
+async def connected(scheme: str, play: Play) -> AsyncIterator[Connection]:
+    async with serving(scheme, play) as url:
+        async with connect(url, options=Options(close_timeout=1)) as line:
+            yield line
+        assert ours() == []
 
 
 def begun(create: Create) -> list[bytes]:
@@ -125,18 +123,18 @@ ENDS: Final = {
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("end", list(ENDS.values()), ids=list(ENDS))
-def test_cn_24_a_malformed_event_of_the_response_ends_its_turn(scheme: str, end: bytes) -> None:
+async def test_cn_24_a_malformed_event_of_the_response_ends_its_turn(
+    scheme: str, end: bytes
+) -> None:
     """CN-24: with all that had come before it."""
 
-    async def test(line: Connection) -> None:
+    async with connected(scheme, lambda create: [*begun(create), end]) as line:
         stream = await line.create(input="a")
         with pytest.raises(IncompleteStream) as caught:
             await stream.response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
         assert (caught.value.text, caught.value.response_id) == ("par", "r1")
         assert line.alive is (scheme == "http")
-
-    on_line(scheme, lambda create: [*begun(create), end], test)
 
 
 UNPARSED: Final = {
@@ -149,14 +147,12 @@ UNPARSED: Final = {
 
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 @pytest.mark.parametrize("end", list(UNPARSED.values()), ids=list(UNPARSED))
-def test_cn_24_what_is_no_json_ends_its_turn(scheme: str, end: bytes) -> None:
-    async def test(line: Connection) -> None:
+async def test_cn_24_what_is_no_json_ends_its_turn(scheme: str, end: bytes) -> None:
+    async with connected(scheme, lambda create: [*begun(create), end]) as line:
         with pytest.raises(IncompleteStream) as caught:
             await (await line.create(input="a")).response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
         assert caught.value.text == "par"
-
-    on_line(scheme, lambda create: [*begun(create), end], test)
 
 
 BEGINNINGS: Final = {
@@ -172,15 +168,13 @@ BEGINNINGS: Final = {
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("beginning", list(BEGINNINGS.values()), ids=list(BEGINNINGS))
-def test_cn_24_a_malformed_beginning_ends_its_turn(scheme: str, beginning: bytes) -> None:
+async def test_cn_24_a_malformed_beginning_ends_its_turn(scheme: str, beginning: bytes) -> None:
     """CN-24: what the server makes of it is not known."""
 
-    async def test(line: Connection) -> None:
+    async with connected(scheme, lambda _: [beginning]) as line:
         with pytest.raises(OutcomeUnknown) as caught:
             await (await line.create(input="a")).response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
-
-    on_line(scheme, lambda _: [beginning], test)
 
 
 ODD: Final = {
@@ -209,23 +203,21 @@ ODD: Final = {
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("odd", list(ODD.values()), ids=list(ODD))
-def test_cn_24_what_harms_nothing_is_carried(scheme: str, odd: bytes) -> None:
+async def test_cn_24_what_harms_nothing_is_carried(scheme: str, odd: bytes) -> None:
     """CN-24: the end of the response has the last word on what it was."""
 
     def play(create: Create) -> list[bytes]:
         said = [raw(event) for event in Speaker(create).answer("whole")]
         return [*said[:4], odd, *said[4:]]
 
-    async def test(line: Connection) -> None:
+    async with connected(scheme, play) as line:
         result = await (await line.create(input="a")).result()
         assert (result.text, result.response.status) == ("whole", "completed")
         assert line.alive
 
-    on_line(scheme, play, test)
-
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_cn_24_output_that_cannot_be_read_is_never_completed(scheme: str) -> None:
+async def test_cn_24_output_that_cannot_be_read_is_never_completed(scheme: str) -> None:
     """CN-24: an end that does not repeat the output cannot mend it."""
 
     def play(create: Create) -> list[bytes]:
@@ -233,19 +225,17 @@ def test_cn_24_output_that_cannot_be_read_is_never_completed(scheme: str) -> Non
         end = say(type="response.completed", sequence_number=9, response=SNAPSHOT)
         return [*begun(create), torn, end]
 
-    async def test(line: Connection) -> None:
+    async with connected(scheme, play) as line:
         with pytest.raises(IncompleteStream, match="cannot be read") as caught:
             await (await line.create(input="a")).response()
         assert caught.value.text == "par"
         assert line.alive
 
-    on_line(scheme, play, test)
 
-
-def test_cn_24_a_turn_that_is_read_when_its_end_is_another_ones_is_told() -> None:
+async def test_cn_24_a_turn_that_is_read_when_its_end_is_another_ones_is_told() -> None:
     """CN-24: the reader waits for the end as it comes, which once left it waiting."""
 
-    async def test(line: Connection) -> None:
+    async with connected("ws", lambda create: [*begun(create), ENDS["another response"]]) as line:
         stream = await line.create(input="a")
         reading = asyncio.create_task(stream.response())
         with pytest.raises(IncompleteStream):
@@ -254,24 +244,20 @@ def test_cn_24_a_turn_that_is_read_when_its_end_is_another_ones_is_told() -> Non
         with pytest.raises(IncompleteStream):
             await stream.response()
 
-    on_line("ws", lambda create: [*begun(create), ENDS["another response"]], test)
-
 
 @pytest.mark.parametrize("scheme", ["grpc", "ws"])
 @pytest.mark.parametrize("lane", [None, "a"])
-def test_cn_24_an_event_of_a_lane_that_was_never_used_ends_the_line(
+async def test_cn_24_an_event_of_a_lane_that_was_never_used_ends_the_line(
     scheme: str, lane: str | None
 ) -> None:
     def play(create: Create) -> list[bytes]:
         end = say(type="response.completed", stream_id="elsewhere", response=SNAPSHOT)
         return [*begun(create), end]
 
-    async def test(line: Connection) -> None:
+    async with connected(scheme, play) as line:
         at = line if lane is None else line.lane(lane)
         with pytest.raises(IncompleteStream, match="never used"):
             await (await at.create(input="a")).response()
-
-    on_line(scheme, play, test)
 
 
 def broken_on_lane_b(create: Create) -> list[bytes]:
@@ -283,10 +269,10 @@ def broken_on_lane_b(create: Create) -> list[bytes]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: str) -> None:
+async def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: str) -> None:
     """CN-24: the documented fate of the others."""
 
-    async def test(line: Connection) -> None:
+    async with connected(scheme, broken_on_lane_b) as line:
         good = await line.lane("a").create(input="a")
         while not good.text:
             await good.batch()
@@ -300,8 +286,6 @@ def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: s
         with pytest.raises(IncompleteStream) as caught:
             await good.response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
-
-    on_line(scheme, broken_on_lane_b, test)
 
 
 async def test_cn_24_a_held_response_that_is_read_over_http_is_none() -> None:

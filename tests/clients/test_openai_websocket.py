@@ -258,7 +258,9 @@ def test_an_error_on_a_lane_of_a_session_reaches_that_lane(client: openai.OpenAI
         assert event.error.code == "model_not_found"
 
 
-def test_the_async_sdk_loops_over_tools_on_lanes(server: ServerProcess, tmp_path: Path) -> None:
+async def test_the_async_sdk_loops_over_tools_on_lanes(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     async def agent(session: AsyncResponsesWebSocketSession, name: str) -> str:
         folder = tmp_path / name
         folder.mkdir()
@@ -278,17 +280,14 @@ def test_the_async_sdk_loops_over_tools_on_lanes(server: ServerProcess, tmp_path
         assert (folder / "note.txt").read_text() == f"write {name}"
         return told.output_text
 
-    async def main() -> None:
-        async with (
-            async_client(server) as client,
-            client.responses.connect(websocket_connection_options={"max_size": None}) as connection,
-            AsyncResponsesWebSocketSession(connection, limits=LIMITS) as session,
-        ):
-            names = [f"agent{number}" for number in range(8)]
-            told = await asyncio.gather(*(agent(session, name) for name in names))
-            assert told == [f"Done: {len(name) + 6} characters" for name in names]
-
-    asyncio.run(main())
+    async with (
+        async_client(server) as client,
+        client.responses.connect(websocket_connection_options={"max_size": None}) as connection,
+        AsyncResponsesWebSocketSession(connection, limits=LIMITS) as session,
+    ):
+        names = [f"agent{number}" for number in range(8)]
+        told = await asyncio.gather(*(agent(session, name) for name in names))
+        assert told == [f"Done: {len(name) + 6} characters" for name in names]
 
 
 async def test_the_async_sdk_iterates_over_a_connection(server: ServerProcess) -> None:

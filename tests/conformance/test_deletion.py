@@ -4,7 +4,6 @@ r1 <- r2 <- r3 and r1 <- f1. The documents say: who continues a deleted response
 inherited, and nobody else can reach it any more.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -89,10 +88,12 @@ async def status(server: ServerProcess, response_id: str, path: str = "") -> int
 
 @pytest.mark.parametrize("delete", [over_http, over_grpc])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_sr_06_a_deleted_response_is_gone_and_its_descendants_keep_what_they_inherited(
+async def test_sr_06_a_deleted_response_is_gone_and_its_descendants_keep_what_they_inherited(
     store: str, delete: Delete, tmp_path: Path
 ) -> None:
-    async def main(server: ServerProcess) -> None:
+    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
+    script = write_script(tmp_path, rules=RULES)
+    with serving("--script", script, "--store", address) as server:
         async with lines(server) as by:
             r1 = await made(by["ws"], "one.")
             r2 = await made(by["grpc"], "two.", r1)
@@ -121,17 +122,16 @@ def test_sr_06_a_deleted_response_is_gone_and_its_descendants_keep_what_they_inh
             assert await context(by["ws"], r3) is None
             assert await context(by["ws"], f1) is not None
 
-    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
-    script = write_script(tmp_path, rules=RULES)
-    with serving("--script", script, "--store", address) as server:
-        asyncio.run(main(server))
 
-
-def test_sr_06_the_bytes_of_what_nobody_needs_are_gone_from_the_files(tmp_path: Path) -> None:
+async def test_sr_06_the_bytes_of_what_nobody_needs_are_gone_from_the_files(tmp_path: Path) -> None:
     """Deleted means deleted: neither the database nor its log has the words any more."""
     marker = "xylophone-of-ann"
 
-    async def main(server: ServerProcess) -> None:
+    def found() -> bool:
+        return any(marker.encode() in each.read_bytes() for each in tmp_path.glob("tieline.db*"))
+
+    script = write_script(tmp_path, rules=RULES)
+    with serving("--script", script, "--store", f"sqlite:///{tmp_path}/tieline.db") as server:
         async with lines(server) as by:
             r1 = await made(by["ws"], marker)
             r2 = await made(by["ws"], "two.", r1)
@@ -140,27 +140,17 @@ def test_sr_06_the_bytes_of_what_nobody_needs_are_gone_from_the_files(tmp_path: 
             assert found()
             assert await over_http(server, r2)
             assert not found()
-
-    def found() -> bool:
-        return any(marker.encode() in each.read_bytes() for each in tmp_path.glob("tieline.db*"))
-
-    script = write_script(tmp_path, rules=RULES)
-    with serving("--script", script, "--store", f"sqlite:///{tmp_path}/tieline.db") as server:
-        asyncio.run(main(server))
         assert not found()
     assert not found()
 
 
 @pytest.mark.parametrize("delete", [over_http, over_grpc])
-def test_sr_06_what_is_not_stored_cannot_be_deleted_and_lives_on(
+async def test_sr_06_what_is_not_stored_cannot_be_deleted_and_lives_on(
     delete: Delete, tmp_path: Path
 ) -> None:
-    async def main(server: ServerProcess) -> None:
+    with serving("--script", write_script(tmp_path, rules=RULES)) as server:
         async with connect(f"ws://{server.http}") as line:
             stream = await line.create(input="one.", store=False)
             passing = (await stream.response()).id
             assert not await delete(server, passing)
             assert "one." in (await context(line, passing) or "")
-
-    with serving("--script", write_script(tmp_path, rules=RULES)) as server:
-        asyncio.run(main(server))

@@ -144,12 +144,13 @@ def _booked(database: Path, seen: Seen) -> None:
     assert longest < LEDGER_DELAY
 
 
-def test_sr_04_a_response_can_be_continued_elsewhere_the_moment_it_has_ended(
+async def test_sr_04_a_response_can_be_continued_elsewhere_the_moment_it_has_ended(
     tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
     """SR-04: read your writes, 500 times under --soak, from each transport to another."""
 
-    async def main(server: ServerProcess) -> None:
+    script = write_script(tmp_path, rules=RULES)
+    with serving("--script", script, "--store", f"sqlite:///{tmp_path}/tieline.db") as server:
         urls = {each: f"{each}://{server.http}" for each in ("ws", "http")}
         urls["grpc"] = f"grpc://{server.address}"
         ways = [(one, other) for one in urls for other in urls]
@@ -163,10 +164,6 @@ def test_sr_04_a_response_can_be_continued_elsewhere_the_moment_it_has_ended(
                     input="context?", store=False, previous_response_id=ended.id
                 )
                 assert f"fact {number}" in (await again.result()).text
-
-    script = write_script(tmp_path, rules=RULES)
-    with serving("--script", script, "--store", f"sqlite:///{tmp_path}/tieline.db") as server:
-        asyncio.run(main(server))
 
 
 def test_whatever_moment_the_process_is_killed_nothing_acknowledged_is_lost(

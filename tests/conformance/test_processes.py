@@ -116,12 +116,13 @@ def test_rc_09_the_events_of_a_stored_response_outlive_its_process(tmp_path: Pat
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_background_response_whose_process_ends_is_no_zombie(
+async def test_a_background_response_whose_process_ends_is_no_zombie(
     end: signal.Signals, tmp_path: Path
 ) -> None:
     """Killed: failed, with what it had used. Asked to end: incomplete, after its time to drain."""
 
-    async def main(one: ServerProcess, two: ServerProcess) -> None:
+    drain = ("--drain-timeout", "0.5")
+    with serving(*flags(tmp_path), *drain) as one, serving(*flags(tmp_path)) as two:
         async with ClientSession() as session:
             made = (await Caller(one, session).create(input="wait", background=True))["id"]
             caller = Caller(two, session)
@@ -140,15 +141,11 @@ def test_a_background_response_whose_process_ends_is_no_zombie(
             else:
                 assert (found["status"], found["error"]) == ("incomplete", None)
 
-    drain = ("--drain-timeout", "0.5")
-    with serving(*flags(tmp_path), *drain) as one, serving(*flags(tmp_path)) as two:
-        asyncio.run(main(one, two))
 
-
-def test_processes_that_cannot_ask_each_other_meet_in_the_store(tmp_path: Path) -> None:
+async def test_processes_that_cannot_ask_each_other_meet_in_the_store(tmp_path: Path) -> None:
     """How it stands, its events, its end: by a server in which it does not run."""
 
-    async def main(one: ServerProcess, two: ServerProcess) -> None:
+    with serving(*flags(tmp_path)) as one, serving(*flags(tmp_path)) as two:
         async with ClientSession() as session:
             here, there = Caller(one, session), Caller(two, session)
             begun = await here.create(input="wait", background=True)
@@ -167,6 +164,3 @@ def test_processes_that_cannot_ask_each_other_meet_in_the_store(tmp_path: Path) 
             other = (await attached)["id"]
             assert (await here.create(input="wait", background=True, key="k"))["id"] == other
             assert (await here.cancel(other))["status"] == "cancelled"
-
-    with serving(*flags(tmp_path)) as one, serving(*flags(tmp_path)) as two:
-        asyncio.run(main(one, two))

@@ -205,12 +205,13 @@ async def window_cost(
 
 @pytest.mark.parametrize("merge", ["auto", "never"])
 @pytest.mark.parametrize("lanes", [1, LANES])
-def test_a_grpc_line_stalled_by_its_window_costs_at_most_eight_mebibytes_and_loses_nothing(
+async def test_a_grpc_line_stalled_by_its_window_costs_at_most_eight_mebibytes_and_loses_nothing(
     lanes: int, merge: str, tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
     messages = LONG if lanes == 1 else SOME
 
-    async def main(server: CountedServer) -> None:
+    with serving_long(tmp_path, merge=merge) as server:
+
         async def stall() -> RawConnection:
             line = RawConnection(int(server.address.rpartition(":")[2]), options=SMALL_WINDOW)
             for lane in range(lanes):
@@ -224,9 +225,6 @@ def test_a_grpc_line_stalled_by_its_window_costs_at_most_eight_mebibytes_and_los
             await take(line, messages, lanes)
         for line in opened:
             await line.__aexit__(None, None, None)
-
-    with serving_long(tmp_path, merge=merge) as server:
-        asyncio.run(main(server))
 
 
 async def take(line: RawConnection, messages: int, lanes: int) -> None:
@@ -245,14 +243,15 @@ async def take(line: RawConnection, messages: int, lanes: int) -> None:
         assert folded(turn) == text_of(messages)
 
 
-def test_a_stalled_grpc_call_of_one_turn_costs_at_most_eight_mebibytes_and_loses_nothing(
+async def test_a_stalled_grpc_call_of_one_turn_costs_at_most_eight_mebibytes_and_loses_nothing(
     tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
     create_one = line_pb2.StreamResponseRequest(
         response_create=create(f"{LONG} please").response_create
     )
 
-    async def main(server: CountedServer) -> None:
+    with serving_long(tmp_path) as server:
+
         async def stall() -> tuple[grpc.aio.Channel, Any]:
             channel = grpc.aio.insecure_channel(server.address, options=SMALL_WINDOW)
             multi: Any = channel.unary_stream(STREAM_RESPONSE)
@@ -270,9 +269,6 @@ def test_a_stalled_grpc_call_of_one_turn_costs_at_most_eight_mebibytes_and_loses
         for channel, call in opened:
             call.cancel()
             await channel.close()
-
-    with serving_long(tmp_path) as server:
-        asyncio.run(main(server))
 
 
 def test_a_stalled_websocket_that_goes_on_sending_costs_no_more_and_is_answered(

@@ -66,14 +66,16 @@ def test_st_05_after_a_restart_a_chain_has_every_fact_once_and_in_order(
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_sr_02_a_bounded_store_stays_as_large_as_its_bound(
+async def test_sr_02_a_bounded_store_stays_as_large_as_its_bound(
     store: str, tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
     """SR-02: 20,000 small responses under --soak; RSS is flat once the bound is reached."""
     count = repeats(20_000)
     bound = count // 20
 
-    async def main(server: ServerProcess) -> None:
+    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
+    flags = ("--script", write_script(tmp_path, rules=RULES), "--log-level", "warning")
+    with serving(*flags, "--store", address, "--store-max-responses", str(bound)) as server:
         first = chain = None
         sizes: list[int] = []
         async with connect(url(server, "ws")) as line:
@@ -94,14 +96,9 @@ def test_sr_02_a_bounded_store_stays_as_large_as_its_bound(
             assert answer.status == 404
         assert sizes[1] - sizes[0] < 6 * 1024 * 1024
 
-    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
-    flags = ("--script", write_script(tmp_path, rules=RULES), "--log-level", "warning")
-    with serving(*flags, "--store", address, "--store-max-responses", str(bound)) as server:
-        asyncio.run(main(server))
-
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_sr_02_event_logs_go_with_their_responses_and_what_runs_stays(
+async def test_sr_02_event_logs_go_with_their_responses_and_what_runs_stays(
     store: str, tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
     """SR-02: 20,000 responses under --soak, 200 of them in the background."""
@@ -110,7 +107,9 @@ def test_sr_02_event_logs_go_with_their_responses_and_what_runs_stays(
     slow = {"when": {"user_contains": "slowly"}, "pace": {"tokens_per_second": 0.2}}
     rules = [{"id": "slow", **slow, "emit": {"type": "message", "text": "it goes on " * 50}}]
 
-    async def main(server: ServerProcess) -> None:
+    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
+    flags = ("--script", write_script(tmp_path, rules=rules + RULES), "--resume-window", "1")
+    with serving(*flags, "--store", address, "--store-max-responses", str(bound)) as server:
         state = ProcessState(server.process.pid)
         where = f"http://{server.http}/v1/responses"
         sizes: list[int] = []
@@ -139,11 +138,6 @@ def test_sr_02_event_logs_go_with_their_responses_and_what_runs_stays(
         print(f"{store}: {growth / 1024:.0f} KiB more after the second half of {count} responses")
         assert growth < 6 * 1024 * 1024
 
-    address = "memory" if store == "memory" else f"sqlite:///{tmp_path}/tieline.db"
-    flags = ("--script", write_script(tmp_path, rules=rules + RULES), "--resume-window", "1")
-    with serving(*flags, "--store", address, "--store-max-responses", str(bound)) as server:
-        asyncio.run(main(server))
-
 
 async def background(session: ClientSession, where: str, words: str) -> str:
     """Begins a response; its id."""
@@ -160,10 +154,10 @@ async def status(session: ClientSession, where: str) -> int:
         return answer.status
 
 
-def test_sr_07_background_is_refused_where_it_could_not_be_read_again(tmp_path: Path) -> None:
+async def test_sr_07_background_is_refused_where_it_could_not_be_read_again(tmp_path: Path) -> None:
     """SR-07: unstored it would be a zombie id, and on a line somebody is always connected."""
 
-    async def main(server: ServerProcess) -> None:
+    with serving("--script", write_script(tmp_path, rules=RULES)) as server:
         for store in (True, False):
             async with ClientSession() as session:
                 body = {"model": "scripted", "input": "x", "background": True, "store": store}
@@ -178,9 +172,6 @@ def test_sr_07_background_is_refused_where_it_could_not_be_read_again(tmp_path: 
                     event = await socket.receive_json()
                     assert (event["type"], event["status"]) == ("error", 400)
                     assert event["error"]["param"] == "background"
-
-    with serving("--script", write_script(tmp_path, rules=RULES)) as server:
-        asyncio.run(main(server))
 
 
 def keys(path: Path, **models: list[str]) -> None:
@@ -203,14 +194,17 @@ async def turns_for_ever(line: Connection, words: str, **members: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_au_02_a_key_is_asked_at_each_create_and_not_once_a_connection(
+async def test_au_02_a_key_is_asked_at_each_create_and_not_once_a_connection(
     scheme: str, tmp_path: Path
 ) -> None:
     """AU-02: its models, and that it still exists. Budgets come with quotas."""
     path = tmp_path / "keys.toml"
     keys(path, ann=["small"], bob=["small", "big"])
 
-    async def main(server: ServerProcess) -> None:
+    script = tmp_path / "script"
+    script.mkdir()
+    flags = ("--script", write_script(script, models=["small", "big"], rules=RULES))
+    with serving(*flags, "--api-keys", str(path)) as server:
         async with connect(url(server, scheme), api_key="ann") as line:
             await turn(line, "one", model="small", store=False)
             with pytest.raises(ApiError) as refused:
@@ -228,9 +222,3 @@ def test_au_02_a_key_is_asked_at_each_create_and_not_once_a_connection(
                 assert not line.alive
         async with connect(url(server, scheme), api_key="bob") as line:
             await turn(line, "five", model="big", store=False)
-
-    script = tmp_path / "script"
-    script.mkdir()
-    flags = ("--script", write_script(script, models=["small", "big"], rules=RULES))
-    with serving(*flags, "--api-keys", str(path)) as server:
-        asyncio.run(main(server))

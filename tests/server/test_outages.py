@@ -153,14 +153,17 @@ async def test_op_02_a_postgresql_server_that_stalls_is_told_and_comes_back(
             await asyncio.to_thread(server.__exit__, None, None, None)
 
 
-def test_op_02_what_began_before_a_short_stall_is_stored_when_it_is_over(tmp_path: Path) -> None:
+async def test_op_02_what_began_before_a_short_stall_is_stored_when_it_is_over(
+    tmp_path: Path,
+) -> None:
     here, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     here.mkdir()
 
     def move(what: Path, where: Path) -> None:
         what.rename(where)
 
-    async def main(server: ServerProcess) -> None:
+    store = ("--store", f"sqlite:///{here}/tieline.db", "--store-patience", "600")
+    with serving(*store) as server:
         move(here, elsewhere)
         asking = asyncio.create_task(ask(server, "/v1/responses", {"input": "hi"}))
         await until(server, 503)
@@ -169,10 +172,6 @@ def test_op_02_what_began_before_a_short_stall_is_stored_when_it_is_over(tmp_pat
         made = await asking
         assert made.json["status"] == "completed"
         assert (await ask(server, f"/v1/responses/{made.json['id']}")).status == 200
-
-    store = ("--store", f"sqlite:///{here}/tieline.db", "--store-patience", "600")
-    with serving(*store) as server:
-        asyncio.run(main(server))
 
 
 async def test_op_03_a_server_starts_without_its_upstream_and_becomes_ready_when_that_comes() -> (

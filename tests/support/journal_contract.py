@@ -1,7 +1,7 @@
 """What every journal must do, with the store beside it: a test class says how to open both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -33,9 +33,6 @@ class Opened(Struct, frozen=True):
     async def flush(self) -> None:
         """Changes are made in their order: what was left before is made when this returns."""
         await self.store.delete("nobody", "resp_none")
-
-
-Scenario = Callable[[Opened], Awaitable[None]]
 
 
 def begun(
@@ -113,15 +110,8 @@ class JournalContract:
         raise NotImplementedError
         yield
 
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self.opened() as opened:
-                await scenario(opened)
-
-        asyncio.run(main())
-
-    def test_a_response_runs_from_its_begin_until_it_is_put(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_response_runs_from_its_begin_until_it_is_put(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             first = begun("resp_1", after="resp_0")
             await journal.begin(first)
@@ -137,20 +127,18 @@ class JournalContract:
             assert stored is not None
             assert (stored.response.status, stored.terminal) == ("completed", 0)
 
-        self.run(scenario)
-
-    def test_what_was_not_begun_is_put_without_a_terminal_number_and_has_no_events(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_what_was_not_begun_is_put_without_a_terminal_number_and_has_no_events(
+        self,
+    ) -> None:
+        async with self.opened() as opened:
             await put(opened, saved("resp_1"))
             stored = await opened.store.get("ann", "resp_1")
             assert stored is not None
             assert stored.terminal is None
             assert await opened.journal.events("ann", "resp_1", after=-1, most=9) is None
 
-        self.run(scenario)
-
-    def test_a_running_response_is_as_its_last_entry_says(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_running_response_is_as_its_last_entry_says(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             await journal.begin(begun("resp_1"))
             journal.log(entry("resp_1", 0, 3))
@@ -161,10 +149,8 @@ class JournalContract:
             assert found.response.usage is not None
             assert found.response.usage.output_tokens == 7
 
-        self.run(scenario)
-
-    def test_events_are_read_from_any_number_on_while_it_runs_and_after(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_events_are_read_from_any_number_on_while_it_runs_and_after(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             await journal.begin(begun("resp_1"))
             assert await journal.events("ann", "resp_1", after=-1, most=9) == []
@@ -182,10 +168,8 @@ class JournalContract:
             beginning = await journal.events("ann", "resp_1", after=-(2**80), most=2)
             assert beginning == numbers(2)
 
-        self.run(scenario)
-
-    def test_events_that_follow_a_gap_are_not_shown(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_events_that_follow_a_gap_are_not_shown(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             await journal.begin(begun("resp_1"))
             journal.log(entry("resp_1", 0, 3))
@@ -195,10 +179,8 @@ class JournalContract:
             await opened.flush()
             assert await replayed(journal, "resp_1") == numbers(3)
 
-        self.run(scenario)
-
-    def test_events_of_an_unknown_or_another_owners_response_are_none(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_events_of_an_unknown_or_another_owners_response_are_none(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             await journal.begin(begun("resp_1"))
             journal.log(entry("resp_1", 0, 3))
@@ -209,10 +191,8 @@ class JournalContract:
             await put(opened, ended("resp_1", terminal=3))
             assert await journal.events("bob", "resp_1", after=-1, most=9) is None
 
-        self.run(scenario)
-
-    def test_two_owners_may_run_responses_of_the_same_id(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_two_owners_may_run_responses_of_the_same_id(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             for owner, count in (("ann", 3), ("bob", 5)):
                 await journal.begin(begun("resp_1", owner=owner))
@@ -223,10 +203,8 @@ class JournalContract:
             assert await replayed(journal, "resp_1") is None
             assert await replayed(journal, "resp_1", owner="bob") == numbers(5)
 
-        self.run(scenario)
-
-    def test_what_was_ended_is_gone_whole_and_late_entries_come_to_nothing(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_what_was_ended_is_gone_whole_and_late_entries_come_to_nothing(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             await journal.claim(claim("resp_1"))
             await journal.begin(begun("resp_1"))
@@ -240,10 +218,8 @@ class JournalContract:
             again = claim("resp_2")
             assert await journal.claim(again) == again
 
-        self.run(scenario)
-
-    def test_to_end_a_response_that_is_stored_or_unknown_changes_nothing(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_to_end_a_response_that_is_stored_or_unknown_changes_nothing(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             await journal.begin(begun("resp_1"))
             journal.log(entry("resp_1", 0, 3))
@@ -253,10 +229,8 @@ class JournalContract:
             await opened.flush()
             assert await replayed(journal, "resp_1") == numbers(3)
 
-        self.run(scenario)
-
-    def test_a_deleted_response_takes_its_events_and_claims_with_it(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_deleted_response_takes_its_events_and_claims_with_it(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             mine = claim("resp_1")
             await journal.claim(mine)
@@ -271,10 +245,8 @@ class JournalContract:
             again = claim("resp_2")
             assert await journal.claim(again) == again
 
-        self.run(scenario)
-
-    def test_a_key_belongs_to_the_first_who_claims_it(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_key_belongs_to_the_first_who_claims_it(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             first = claim("resp_1")
             assert await journal.claim(first) == first
@@ -284,19 +256,15 @@ class JournalContract:
             for other in others:
                 assert await journal.claim(other) == other
 
-        self.run(scenario)
-
-    def test_of_many_who_claim_a_key_at_once_one_holds_it(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_of_many_who_claim_a_key_at_once_one_holds_it(self) -> None:
+        async with self.opened() as opened:
             wanted = [claim(f"resp_{number}", stored=number % 2 == 0) for number in range(20)]
             found = await asyncio.gather(*map(opened.journal.claim, wanted))
             assert len(set(found)) == 1
             assert found[0] in wanted
 
-        self.run(scenario)
-
-    def test_a_claim_ends_at_its_time_or_at_once_and_only_itself(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_claim_ends_at_its_time_or_at_once_and_only_itself(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             first = claim("resp_1", stored=False)
             await journal.claim(first)
@@ -313,10 +281,8 @@ class JournalContract:
             third = claim("resp_3")
             assert await journal.claim(third) == third
 
-        self.run(scenario)
-
-    def test_a_claim_of_a_stored_response_holds_as_long_as_the_response(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_claim_of_a_stored_response_holds_as_long_as_the_response(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             first = claim("resp_1")
             await journal.claim(first)
@@ -327,10 +293,8 @@ class JournalContract:
             opened.pass_(10_000)
             assert await journal.claim(claim("resp_2")) == first
 
-        self.run(scenario)
-
-    def test_a_word_to_cancel_is_told_once_and_only_for_a_while(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_a_word_to_cancel_is_told_once_and_only_for_a_while(self) -> None:
+        async with self.opened() as opened:
             journal = opened.journal
             assert list(await journal.asked_cancels()) == []
             wanted = [
@@ -347,10 +311,8 @@ class JournalContract:
             opened.pass_(11)
             assert list(await journal.asked_cancels()) == []
 
-        self.run(scenario)
-
-    def test_what_a_running_response_continues_is_not_evicted(self) -> None:
-        async def scenario(opened: Opened) -> None:
+    async def test_what_a_running_response_continues_is_not_evicted(self) -> None:
+        async with self.opened() as opened:
             await self.keep(opened, "resp_parent")
             await opened.journal.begin(begun("resp_run", after="resp_parent"))
             opened.journal.log(entry("resp_run", 0, 3))
@@ -361,8 +323,6 @@ class JournalContract:
             await self.crowd(opened)
             assert await there(opened.store, "resp_parent", "resp_run") == [False, False]
             assert await replayed(opened.journal, "resp_run") is None
-
-        self.run(scenario)
 
     async def keep(self, opened: Opened, response_id: str) -> None:
         """One response that was begun, has events and a claim, and is stored."""

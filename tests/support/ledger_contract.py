@@ -1,7 +1,6 @@
 """What every ledger must do: a test class inherits it and opens a ledger."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args
 
@@ -9,8 +8,6 @@ import pytest
 
 from tieline_server.core.values import Booking, Outcome
 from tieline_server.storage.base import By, Ledger, Question, Sum
-
-Scenario = Callable[[Ledger], Awaitable[None]]
 
 DAY = 86_400.0
 NOON = 1_793_534_400.0
@@ -69,30 +66,19 @@ class LedgerContract:
     def opened(self) -> AbstractAsyncContextManager[Ledger]:
         raise NotImplementedError
 
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self.opened() as ledger:
-                await scenario(ledger)
-
-        asyncio.run(main())
-
     @pytest.mark.parametrize("by", get_args(By))
-    def test_an_empty_ledger_has_no_sums(self, by: By) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_an_empty_ledger_has_no_sums(self, by: By) -> None:
+        async with self.opened() as ledger:
             assert list(await ledger.usage(Question(by=by))) == []
 
-        self.run(scenario)
-
-    def test_what_was_booked_is_in_the_next_answer(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_what_was_booked_is_in_the_next_answer(self) -> None:
+        async with self.opened() as ledger:
             for number in range(1, 4):
                 ledger.book(booking(f"resp_{number}"))
                 assert await count(ledger) == number
 
-        self.run(scenario)
-
-    def test_a_response_that_is_booked_twice_has_its_first_row(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_a_response_that_is_booked_twice_has_its_first_row(self) -> None:
+        async with self.opened() as ledger:
             ledger.book(booking("resp_1"))
             ledger.book(booking("resp_1", outcome="failed", input_tokens=999, model="other"))
             expected = [total("m", 1, 100, 60, 20, 5)]
@@ -100,20 +86,16 @@ class LedgerContract:
             ledger.book(booking("resp_1", input_tokens=999))
             assert list(await ledger.usage(Question(by="model"))) == expected
 
-        self.run(scenario)
-
-    def test_every_count_of_a_group_is_added_up_by_itself(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_every_count_of_a_group_is_added_up_by_itself(self) -> None:
+        async with self.opened() as ledger:
             ledger.book(booking("resp_1"))
             counts = {"input_tokens": 1, "cached_tokens": 2, "output_tokens": 4}
             ledger.book(booking("resp_2", **counts, reasoning_tokens=8))
             expected = [total("m", 2, 101, 62, 24, 13)]
             assert list(await ledger.usage(Question(by="model"))) == expected
 
-        self.run(scenario)
-
-    def test_sums_are_by_key_by_model_or_by_day(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_sums_are_by_key_by_model_or_by_day(self) -> None:
+        async with self.opened() as ledger:
             ledger.book(booking("resp_1", model="small"))
             ledger.book(booking("resp_2", model="large", ended_at=NOON + DAY))
             ledger.book(booking("resp_3", model="small", owner="bob"))
@@ -121,10 +103,8 @@ class LedgerContract:
             assert await groups(ledger, by="model") == [("large", 1), ("small", 2)]
             assert await groups(ledger, by="day") == [("2026-11-01", 2), ("2026-11-02", 1)]
 
-        self.run(scenario)
-
-    def test_a_day_is_that_of_the_end_in_utc(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_a_day_is_that_of_the_end_in_utc(self) -> None:
+        async with self.opened() as ledger:
             midnight = NOON + DAY / 2
             begun, before = {"started_at": midnight - 30.0}, midnight - 0.0004
             ledger.book(booking("resp_1", **begun, ended_at=before))
@@ -138,20 +118,16 @@ class LedgerContract:
                 ("2028-02-29", 1),
             ]
 
-        self.run(scenario)
-
-    def test_groups_come_in_the_order_of_their_code_points(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_groups_come_in_the_order_of_their_code_points(self) -> None:
+        async with self.opened() as ledger:
             names = ["b", "a", "B", "_", "é", "a-1", "a.1", "10", "9", "", "it's", "100%"]
             for number, name in enumerate(names):
                 ledger.book(booking(f"resp_{number}", model=name))
             found = [group for group, _ in await groups(ledger, by="model")]
             assert found == sorted(names)
 
-        self.run(scenario)
-
-    def test_since_is_inclusive_and_until_is_not(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_since_is_inclusive_and_until_is_not(self) -> None:
+        async with self.opened() as ledger:
             for number, at in enumerate((NOON - 0.25, NOON, NOON + 0.25)):
                 ledger.book(booking(f"resp_{number}", ended_at=at))
             assert await count(ledger, since=NOON) == 2
@@ -160,10 +136,8 @@ class LedgerContract:
             assert await count(ledger, since=NOON, until=NOON) == 0
             assert await count(ledger, since=0.0, until=NOON + DAY) == 3
 
-        self.run(scenario)
-
-    def test_an_owner_is_told_of_its_own_rows_alone(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_an_owner_is_told_of_its_own_rows_alone(self) -> None:
+        async with self.opened() as ledger:
             ledger.book(booking("resp_1"))
             ledger.book(booking("resp_2", owner="bob", input_tokens=7))
             ledger.book(booking("resp_3", owner="Ann"))
@@ -174,10 +148,8 @@ class LedgerContract:
             for name, expected in {"ann": 1, "Ann": 1, "a%": 0, "": 0, "ann' OR '1": 0}.items():
                 assert await count(ledger, owner=name) == expected
 
-        self.run(scenario)
-
-    def test_the_parts_of_a_question_hold_together(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_the_parts_of_a_question_hold_together(self) -> None:
+        async with self.opened() as ledger:
             ledger.book(booking("resp_1", ended_at=NOON - DAY))
             ledger.book(booking("resp_2"))
             ledger.book(booking("resp_3", owner="bob"))
@@ -185,21 +157,17 @@ class LedgerContract:
             window = {"since": NOON, "until": NOON + DAY}
             assert await groups(ledger, by="day", owner="ann", **window) == [("2026-11-01", 1)]
 
-        self.run(scenario)
-
     @pytest.mark.parametrize("outcome", [each for each in get_args(Outcome) if each != "refused"])
-    def test_a_response_counts_however_it_ended(self, outcome: Outcome) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_a_response_counts_however_it_ended(self, outcome: Outcome) -> None:
+        async with self.opened() as ledger:
             why = {"reason": "max_output_tokens"} if outcome == "incomplete" else {}
             error = {"error_code": "server_error"} if outcome == "failed" else {}
             ledger.book(booking("resp_1", outcome=outcome, stored=True, **why, **error))
             expected = [total("m", 1, 100, 60, 20, 5)]
             assert list(await ledger.usage(Question(by="model"))) == expected
 
-        self.run(scenario)
-
-    def test_a_warm_up_counts_with_its_input(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_a_warm_up_counts_with_its_input(self) -> None:
+        async with self.opened() as ledger:
             nothing = {"output_tokens": 0, "reasoning_tokens": 0}
             warm_up = {"kind": "prewarm", "input_tokens": 90, "cached_tokens": 0}
             ledger.book(booking("resp_1", **warm_up, **nothing))
@@ -207,39 +175,32 @@ class LedgerContract:
             expected = [total("m", 2, 190, 60, 20, 5)]
             assert list(await ledger.usage(Question(by="model"))) == expected
 
-        self.run(scenario)
-
-    def test_a_row_without_tokens_or_phases_is_a_row(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_a_row_without_tokens_or_phases_is_a_row(self) -> None:
+        async with self.opened() as ledger:
             none = dict.fromkeys(
                 ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), 0
             )
             ledger.book(booking("resp_1", outcome="cancelled", model="", phases={}, **none))
             assert list(await ledger.usage(Question(by="model"))) == [total("", 1, 0, 0, 0, 0)]
 
-        self.run(scenario)
-
-    def test_large_numbers_are_added_exactly(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_large_numbers_are_added_exactly(self) -> None:
+        async with self.opened() as ledger:
             large = 2**53 + 1
             for number in range(3):
                 ledger.book(booking(f"resp_{number}", input_tokens=large))
             (found,) = await ledger.usage(Question(by="model"))
             assert found.input_tokens == 3 * large
 
-        self.run(scenario)
-
-    def test_a_burst_is_kept_whole(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
+    async def test_a_burst_is_kept_whole(self) -> None:
+        async with self.opened() as ledger:
             for number in range(2_000):
                 ledger.book(booking(f"resp_{number}", output_tokens=number))
             (found,) = await ledger.usage(Question(by="key"))
             assert (found.responses, found.output_tokens) == (2_000, 1_999_000)
 
-        self.run(scenario)
+    async def test_questions_beside_bookings_lose_nothing(self) -> None:
+        async with self.opened() as ledger:
 
-    def test_questions_beside_bookings_lose_nothing(self) -> None:
-        async def scenario(ledger: Ledger) -> None:
             async def book(part: int) -> None:
                 for number in range(50):
                     ledger.book(booking(f"resp_{part}_{number}"))
@@ -252,5 +213,3 @@ class LedgerContract:
             for seen in (first, second):
                 assert seen == sorted(seen), "what was counted once counts for ever"
             assert await count(ledger) == 100
-
-        self.run(scenario)

@@ -1,7 +1,7 @@
 """What every response store must do: a test class inherits it and says how to open a store."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -14,8 +14,6 @@ from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history import ChainHead, ChainNode, Saved
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import ResponseStore
-
-Scenario = Callable[[ResponseStore], Awaitable[None]]
 
 
 def answer(text: str, item_id: str) -> Item:
@@ -109,15 +107,8 @@ class StoreContract:
         raise NotImplementedError
         yield
 
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self.opened() as store:
-                await scenario(store)
-
-        asyncio.run(main())
-
-    def test_a_response_that_was_put_is_found_at_once(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_a_response_that_was_put_is_found_at_once(self) -> None:
+        async with self.opened() as store:
             record = saved("resp_1")
             await put(store, record)
             found = await store.get("ann", "resp_1")
@@ -126,44 +117,34 @@ class StoreContract:
             assert found.owner == "ann"
             assert texts(found) == texts(record)
 
-        self.run(scenario)
-
-    def test_a_response_that_was_never_put_is_none(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_a_response_that_was_never_put_is_none(self) -> None:
+        async with self.opened() as store:
             assert await store.get("ann", "resp_1") is None
             assert await store.delete("ann", "resp_1") is False
             assert await store.item("ann", "msg_resp_1") is None
 
-        self.run(scenario)
-
-    def test_another_owner_sees_neither_the_response_nor_its_items(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_another_owner_sees_neither_the_response_nor_its_items(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_1"))
             assert await store.get("bob", "resp_1") is None
             assert await store.item("bob", "msg_resp_1") is None
 
-        self.run(scenario)
-
-    def test_another_owner_cannot_delete(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_another_owner_cannot_delete(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_1"))
             assert await store.delete("bob", "resp_1") is False
             assert await store.get("ann", "resp_1") is not None
 
-        self.run(scenario)
-
-    def test_a_deleted_response_is_gone_with_its_items_and_only_once(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_a_deleted_response_is_gone_with_its_items_and_only_once(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_1"))
             assert await store.delete("ann", "resp_1") is True
             assert await store.get("ann", "resp_1") is None
             assert await store.item("ann", "msg_resp_1") is None
             assert await store.delete("ann", "resp_1") is False
 
-        self.run(scenario)
-
-    def test_what_continues_a_deleted_response_keeps_what_it_inherited(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_what_continues_a_deleted_response_keeps_what_it_inherited(self) -> None:
+        async with self.opened() as store:
             first = saved("resp_1", text="first")
             second = saved("resp_2", after=first, text="second")
             await put(store, first)
@@ -172,10 +153,8 @@ class StoreContract:
             assert texts(await store.get("ann", "resp_2")) == texts(second)
             assert await store.item("ann", "msg_resp_2") is not None
 
-        self.run(scenario)
-
-    def test_the_links_of_a_response_end_where_its_own_input_begins(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_the_links_of_a_response_end_where_its_own_input_begins(self) -> None:
+        async with self.opened() as store:
             first = saved("resp_1")
             second = saved("resp_2", after=first)
             await put(store, first)
@@ -185,10 +164,8 @@ class StoreContract:
             assert found.input_from is not None
             assert [item.raw for item in found.input_from.items_of_chain()] == texts(first)
 
-        self.run(scenario)
-
-    def test_putting_again_replaces_the_response_and_its_items(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_putting_again_replaces_the_response_and_its_items(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_1", text="old"))
             await put(store, saved("resp_1", text="new"))
             item = await store.item("ann", "msg_resp_1")
@@ -197,29 +174,23 @@ class StoreContract:
             assert await store.delete("ann", "resp_1") is True
             assert await store.get("ann", "resp_1") is None
 
-        self.run(scenario)
-
-    def test_two_owners_may_have_responses_of_the_same_id(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_two_owners_may_have_responses_of_the_same_id(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_1", owner="ann", text="hers"))
             await put(store, saved("resp_1", owner="bob", text="his"))
             assert b"hers" in texts(await store.get("ann", "resp_1"))[-1]
             assert b"his" in texts(await store.get("bob", "resp_1"))[-1]
 
-        self.run(scenario)
-
-    def test_an_item_keeps_its_bytes(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_an_item_keeps_its_bytes(self) -> None:
+        async with self.opened() as store:
             record = saved("resp_1")
             await put(store, record)
             item = await store.item("ann", "msg_resp_1")
             assert item is not None
             assert item.raw == texts(record)[-1]
 
-        self.run(scenario)
-
-    def test_an_item_that_two_responses_have_stays_until_both_are_gone(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_an_item_that_two_responses_have_stays_until_both_are_gone(self) -> None:
+        async with self.opened() as store:
             # A client that keeps its own history sends an answer back as input.
             first = saved("resp_1")
             link = ChainNode(None, tuple(first.tip.segment.items), turn=1)
@@ -232,10 +203,8 @@ class StoreContract:
             assert await store.delete("ann", "resp_1")
             assert await store.item("ann", "msg_resp_1") is None
 
-        self.run(scenario)
-
-    def test_what_was_kept_while_it_ran_is_there_once_at_the_end(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_what_was_kept_while_it_ran_is_there_once_at_the_end(self) -> None:
+        async with self.opened() as store:
             first = saved("resp_1", text=LONG)
             second = saved("resp_2", after=first, text=LONG)
             for record in (first, second):
@@ -245,10 +214,8 @@ class StoreContract:
                 assert texts(await store.get("ann", record.response.id)) == texts(record)
             assert await store.item("ann", "msg_resp_2") is not None
 
-        self.run(scenario)
-
-    def test_what_was_kept_is_not_found_before_its_response_is_put(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_what_was_kept_is_not_found_before_its_response_is_put(self) -> None:
+        async with self.opened() as store:
             running = saved("resp_1", text=LONG)
             for keep in kept(running):
                 store.keep(keep)
@@ -257,10 +224,8 @@ class StoreContract:
             assert await store.get("ann", "resp_1") is None
             assert await store.item("ann", "msg_resp_1") is None
 
-        self.run(scenario)
-
-    def test_what_was_discarded_is_not_found_and_its_parent_stays(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_what_was_discarded_is_not_found_and_its_parent_stays(self) -> None:
+        async with self.opened() as store:
             first = saved("resp_1")
             await put(store, first)
             second = saved("resp_2", after=first, text=LONG)
@@ -274,10 +239,8 @@ class StoreContract:
             assert await store.item("ann", "msg_resp_2") is None
             assert texts(await store.get("ann", "resp_1")) == texts(first)
 
-        self.run(scenario)
-
-    def test_forks_share_their_parents_and_never_each_other(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_forks_share_their_parents_and_never_each_other(self) -> None:
+        async with self.opened() as store:
             root = saved("resp_root", text="root")
             left = saved("resp_left", after=root, text="left")
             right = saved("resp_right", after=root, text="right")
@@ -290,10 +253,8 @@ class StoreContract:
             assert texts(await store.get("ann", "resp_deeper")) == texts(deeper)
             assert texts(await store.get("ann", "resp_right")) == texts(right)
 
-        self.run(scenario)
-
-    def test_what_a_response_inherited_from_unstored_ones_comes_back_with_it(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_what_a_response_inherited_from_unstored_ones_comes_back_with_it(self) -> None:
+        async with self.opened() as store:
             stored = saved("resp_1", text="one")
             await put(store, stored)
             middle = unstored(unstored(stored, text="two"), text="three")
@@ -310,10 +271,8 @@ class StoreContract:
             # It can be continued to, and what it inherited was never a response of its own.
             assert await store.item("ann", "msg_resp_line") is None
 
-        self.run(scenario)
-
-    def test_a_chain_that_was_read_can_be_continued(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_a_chain_that_was_read_can_be_continued(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_0"))
             expected = texts(await store.get("ann", "resp_0"))
             for number in range(1, 6):
@@ -326,10 +285,8 @@ class StoreContract:
             assert found is not None
             assert found.tip.segment.turn == 6
 
-        self.run(scenario)
-
-    def test_what_continues_a_response_that_was_deleted_meanwhile_is_whole(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_what_continues_a_response_that_was_deleted_meanwhile_is_whole(self) -> None:
+        async with self.opened() as store:
             first = saved("resp_1", text="one")
             second = saved("resp_2", after=first, text="two")
             await put(store, first)
@@ -341,10 +298,8 @@ class StoreContract:
             assert texts(await store.get("ann", "resp_3")) == texts(third)
             assert await store.item("ann", "msg_resp_1") is None
 
-        self.run(scenario)
-
-    def test_puts_side_by_side_are_all_there(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_puts_side_by_side_are_all_there(self) -> None:
+        async with self.opened() as store:
             root = saved("resp_root")
             await put(store, root)
             records = [saved(f"resp_{number}", after=root) for number in range(100)]
@@ -352,20 +307,16 @@ class StoreContract:
             for record in records:
                 assert texts(await store.get("ann", record.response.id)) == texts(record)
 
-        self.run(scenario)
-
-    def test_ids_of_any_shape_are_looked_for_and_not_found(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_ids_of_any_shape_are_looked_for_and_not_found(self) -> None:
+        async with self.opened() as store:
             await put(store, saved("resp_1"))
             for odd in ("", "resp_1\x00", "\x00", "r\u00e9sp", "\ud800", "x" * 10_000, "'; --"):
                 assert await store.get("ann", odd) is None
                 assert await store.delete("ann", odd) is False
                 assert await store.item("ann", odd) is None
 
-        self.run(scenario)
-
-    def test_an_item_id_of_any_shape_is_found_again(self) -> None:
-        async def scenario(store: ResponseStore) -> None:
+    async def test_an_item_id_of_any_shape_is_found_again(self) -> None:
+        async with self.opened() as store:
             for number, odd in enumerate(("\x00", "r\u00e9sp", "x" * 10_000)):
                 raw = json.encode({"role": "user", "content": "hi", "id": odd})
                 link = ChainNode(None, (decode(raw),), turn=1)
@@ -375,8 +326,6 @@ class StoreContract:
                 found = await store.item("ann", odd)
                 assert found is not None
                 assert found.raw == raw
-
-        self.run(scenario)
 
     def test_a_response_without_items_is_kept_too(self) -> None:
         async def scenario(store: ResponseStore) -> None:
@@ -389,7 +338,7 @@ class StoreContract:
             await put(store, saved("resp_2", after=found))
             assert len(texts(await store.get("ann", "resp_2"))) == 2
 
-    def test_a_folded_history_goes_on_from_its_compaction_once_it_is_open(self) -> None:
+    async def test_a_folded_history_goes_on_from_its_compaction_once_it_is_open(self) -> None:
         item = decode(b'{"type":"compaction","id":"cmp_1","encrypted_content":"sealed"}')
         left = Opened(items=tuple(decode_input(b'"what is left"')), whole=True)
 
@@ -397,7 +346,7 @@ class StoreContract:
             closed = item.sealed is not None and item.opened is None
             return replace(item, opened=left) if closed else item
 
-        async def scenario(store: ResponseStore) -> None:
+        async with self.opened() as store:
             first = saved("resp_1")
             folded = ChainNode(first.tip.segment, (opened(item),), turn=2)
             said = answer("on", "msg_resp_2")
@@ -415,5 +364,3 @@ class StoreContract:
             found.tip.segment.reveal(opened)
             context = [each.raw for each in found.tip.segment.context()]
             assert context == [left.items[0].raw, said.raw]
-
-        self.run(scenario)

@@ -10,13 +10,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.client.aio.sessions import LINES, QUICK, Peer, Server, items_of, run
+from tests.client.aio.sessions import LINES, QUICK, Peer, Server, items_of, session_with
 from tests.client.servicer import Speaker
 from tieline import requests
 from tieline.events import Event
 from tieline_client._replay import Policy
 from tieline_client.agent import Agent, Outcome, RepeatedCall, Tool
-from tieline_client.aio import Call, Session
+from tieline_client.aio import Call
 from tieline_client.errors import IncompleteStream
 
 SHAPES = ("create", "append")
@@ -96,7 +96,7 @@ class Server07:
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("cut_after", [1, 3, 5, 6])
-def test_tl_07_a_resumed_call_runs_once(kind: str, shape: Any, cut_after: int) -> None:
+async def test_tl_07_a_resumed_call_runs_once(kind: str, shape: Any, cut_after: int) -> None:
     """TL-07: cut before, in and after call_5, and after the end of its turn."""
     script, mail = Server07(append=shape == "append", cut_after=cut_after), Mail()
     if cut_after == 6 and shape == "create":
@@ -109,12 +109,10 @@ def test_tl_07_a_resumed_call_runs_once(kind: str, shape: Any, cut_after: int) -
 
         script.server.scripts = (script.first, second)
 
-    async def test(session: Session) -> None:
+    async with session_with(script.server, kind=kind) as session:
         result = await Agent(session, tools=[mail.tool], shape=shape).run("go")
         assert result.text == "done"
         assert [turn.outcomes for turn in result.turns] == [(Outcome.COMPLETED,), ()]
-
-    run(script.server, test, kind=kind)
     assert mail.sent == ["a: b"]
     assert [outputs(answer) for answer in script.answers] == [[("call_5", "sent 1")]]
 
@@ -123,26 +121,24 @@ BARE = Policy(idempotent=False, backoff=QUICK.backoff)
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_tl_07_a_call_that_comes_again_under_its_id_gets_its_first_output(kind: str) -> None:
+async def test_tl_07_a_call_that_comes_again_under_its_id_gets_its_first_output(kind: str) -> None:
     """TL-07: a turn that was lost after its call had run is replayed under the same ids."""
     script, mail = Server07(append=False, cut_after=6), Mail()
 
     script.server.scripts = (script.first_and_cut, script.second)
 
-    async def test(session: Session) -> None:
+    async with session_with(script.server, kind=kind, policy=BARE) as session:
         agent = Agent(session, tools=[mail.tool])
         with pytest.raises(IncompleteStream):
             await agent.run("go")
         assert (await agent.run("go")).text == "done"
-
-    run(script.server, test, kind=kind, policy=BARE)
     assert mail.sent == ["a: b"]
     assert outputs(script.answers[0]) == [("call_5", "sent 1")]
 
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("cut_after", [5, 6])
-def test_tl_07_an_identical_call_under_a_new_id_is_surfaced_and_not_run(
+async def test_tl_07_an_identical_call_under_a_new_id_is_surfaced_and_not_run(
     kind: str, cut_after: int
 ) -> None:
     """TL-07: the turn was cut after call_5, or after its output had gone; the model asks again."""
@@ -153,7 +149,7 @@ def test_tl_07_an_identical_call_under_a_new_id_is_surfaced_and_not_run(
     script.server.scripts = (first, script.second)
     runs = 1 if cut_after == 6 else 0
 
-    async def test(session: Session) -> None:
+    async with session_with(script.server, kind=kind, policy=BARE) as session:
         agent = Agent(session, tools=[mail.tool])
         with pytest.raises(IncompleteStream):
             await agent.run("go")
@@ -161,13 +157,11 @@ def test_tl_07_an_identical_call_under_a_new_id_is_surfaced_and_not_run(
             await agent.run("go")
         assert (caught.value.call.call_id, caught.value.of.call_id) == ("call_6", "call_5")
         assert caught.value.ran == bool(runs)
-
-    run(script.server, test, kind=kind, policy=BARE)
     assert len(mail.sent) == runs
     assert script.answers == []
 
 
-def test_tl_07_a_lost_turn_can_be_sampled_again_and_the_caller_decides_on_repeats() -> None:
+async def test_tl_07_a_lost_turn_can_be_sampled_again_and_the_caller_decides_on_repeats() -> None:
     script, mail = Server07(append=False, cut_after=5, again="call_6"), Mail()
     asked: list[tuple[str, bool]] = []
 
@@ -175,11 +169,9 @@ def test_tl_07_a_lost_turn_can_be_sampled_again_and_the_caller_decides_on_repeat
         asked.append((call.call_id, repeated))
         return True
 
-    async def test(session: Session) -> None:
+    async with session_with(script.server, kind="grpc", policy=BARE) as session:
         agent = Agent(session, tools=[mail.tool], approve=approve, resample=1)
         assert (await agent.run("go")).text == "done"
-
-    run(script.server, test, kind="grpc", policy=BARE)
     assert asked == [("call_6", True)]
     assert mail.sent == ["a: b"]
     assert [len(items_of(create)) for create in script.server.creates] == [1, 1]
@@ -252,7 +244,7 @@ def spans() -> Any:
     trace._TRACER_PROVIDER = before
 
 
-def test_tl_08_denied_not_started_and_interrupted_are_three_things(
+async def test_tl_08_denied_not_started_and_interrupted_are_three_things(
     spans: Callable[[], dict[str, tuple[str, str | None]]],
 ) -> None:
     """TL-08: to the model, in the run and as the status of the span."""
@@ -262,7 +254,7 @@ def test_tl_08_denied_not_started_and_interrupted_are_three_things(
         tools.ran.append("mail")
         return "sent"
 
-    async def test(session: Session) -> None:
+    async with session_with(model.server, kind="grpc") as session:
         agent = Agent(
             session,
             tools=[tools.quick, tools.slow, tools.behind, Tool.of(mail, side_effect=True)],
@@ -280,8 +272,6 @@ def test_tl_08_denied_not_started_and_interrupted_are_three_things(
             Outcome.NOT_STARTED,
             Outcome.NOT_STARTED,
         )
-
-    run(model.server, test, kind="grpc")
     assert tools.ran == ["quick", "slow"]
     assert spans()["c_slow"] == ("interrupted_may_have_effects",) * 2
     assert spans()["c_behind"] == ("not_started",) * 2
@@ -293,7 +283,7 @@ def test_tl_08_denied_not_started_and_interrupted_are_three_things(
     ("name", "outcome"),
     [("mail", "denied"), ("killed", "interrupted_may_have_effects"), ("quick", "completed")],
 )
-def test_tl_08_each_outcome_has_words_of_its_own(
+async def test_tl_08_each_outcome_has_words_of_its_own(
     name: str, outcome: str, spans: Callable[[], dict[str, tuple[str, str | None]]]
 ) -> None:
     model, tools = Model(name), Tools()
@@ -302,7 +292,7 @@ def test_tl_08_each_outcome_has_words_of_its_own(
         tools.ran.append("mail")
         return "sent"
 
-    async def test(session: Session) -> None:
+    async with session_with(model.server, kind="grpc") as session:
         agent = Agent(
             session,
             tools=[tools.killed, tools.quick, Tool.of(mail, side_effect=True)],
@@ -310,19 +300,17 @@ def test_tl_08_each_outcome_has_words_of_its_own(
         )
         result = await agent.run("go")
         assert [each.value for each in result.turns[0].outcomes] == [outcome]
-
-    run(model.server, test, kind="grpc")
     assert tools.ran == ([] if name == "mail" else [name])
     assert spans()[f"c_{name}"][0] == outcome
     told = model.told[f"c_{name}"]
     assert told == "quick" if name == "quick" else told.startswith(f"Error: {outcome}: ")
 
 
-def test_tl_08_a_conversation_is_told_what_became_of_the_calls_of_a_cancelled_run() -> None:
+async def test_tl_08_a_conversation_is_told_what_became_of_the_calls_of_a_cancelled_run() -> None:
     """The run is given up in the middle; whoever goes on need not guess."""
     model, tools = Model("quick", "slow", "behind"), Tools()
 
-    async def test(session: Session) -> None:
+    async with session_with(model.server, kind="grpc") as session:
         conversation = session.conversation()
         agent = Agent(conversation, tools=[tools.quick, tools.slow, tools.behind], concurrency=1)
         running = asyncio.create_task(agent.run("go"))
@@ -331,8 +319,6 @@ def test_tl_08_a_conversation_is_told_what_became_of_the_calls_of_a_cancelled_ru
         await asyncio.wait((running,))
         assert running.cancelled()
         await (await conversation.create(input="and now?")).response()
-
-    run(model.server, test, kind="grpc")
     told = {call_id: said.removeprefix("Error: ") for call_id, said in model.told.items()}
     assert {call_id: said.partition(":")[0] for call_id, said in told.items()} == {
         "c_quick": "quick",
@@ -341,7 +327,7 @@ def test_tl_08_a_conversation_is_told_what_became_of_the_calls_of_a_cancelled_ru
     }
 
 
-def test_plain_functions_that_are_stopped_may_have_had_effects() -> None:
+async def test_plain_functions_that_are_stopped_may_have_had_effects() -> None:
     """A thread cannot be stopped: the run does not wait for it."""
     import threading
 
@@ -354,7 +340,7 @@ def test_plain_functions_that_are_stopped_may_have_had_effects() -> None:
         release.wait(20)
         return "late"
 
-    async def test(session: Session) -> None:
+    async with session_with(model.server, kind="grpc") as session:
         loops.append(asyncio.get_running_loop())
         agent = Agent(session, tools=[block])
         running = asyncio.create_task(agent.run("go"))
@@ -363,5 +349,3 @@ def test_plain_functions_that_are_stopped_may_have_had_effects() -> None:
         result = await running
         release.set()
         assert result.turns[0].outcomes == (Outcome.INTERRUPTED,)
-
-    run(model.server, test, kind="grpc")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from tests.client.aio.lines import run
+from tests.client.aio.lines import connected
 from tests.client.servicer import Peer, Script, Speaker
 from tieline import events, requests
 from tieline.errors import ServerError
@@ -68,17 +68,10 @@ class Model:
             assert request is not None
 
 
-def drive(
-    script: Script, agent: Callable[[Connection], Agent], check: Callable[[Run], None] | None = None
-) -> Run:
+async def drive(script: Script, agent: Callable[[Connection], Agent]) -> Run:
     """Runs an agent to its answer."""
-    done: list[Run] = []
-
-    async def test(line: Connection) -> None:
-        done.append(await agent(line).run("go"))
-
-    run(script, test)
-    return done[0]
+    async with connected(script) as line:
+        return await agent(line).run("go")
 
 
 def add(a: int, b: int) -> int:
@@ -87,9 +80,9 @@ def add(a: int, b: int) -> int:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_tools_are_run_until_there_is_an_answer(shape: Any) -> None:
+async def test_tools_are_run_until_there_is_an_answer(shape: Any) -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":3,"b":4}')], answer="ten")
-    result = drive(model, lambda line: Agent(line, tools=[add], shape=shape, model="m"))
+    result = await drive(model, lambda line: Agent(line, tools=[add], shape=shape, model="m"))
     assert result.text == "ten"
     assert model.outputs == [[("c1", "3")], [("c2", "7")]]
     assert [turn.outputs for turn in result.turns] == [("3",), ("7",), ()]
@@ -103,7 +96,7 @@ def test_tools_are_run_until_there_is_an_answer(shape: Any) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("concurrency", [8, 1])
-def test_tl_06_each_output_goes_under_its_own_call_and_one_failure_costs_no_other(
+async def test_tl_06_each_output_goes_under_its_own_call_and_one_failure_costs_no_other(
     shape: Any, concurrency: int
 ) -> None:
     """TL-06: c1 is the slowest and c2 raises; outputs are in call order, all three there."""
@@ -133,7 +126,7 @@ def test_tl_06_each_output_goes_under_its_own_call_and_one_failure_costs_no_othe
     calls = [("c1", "slow", "{}"), ("c2", "broken", "{}"), ("c3", "quick", "{}")]
     model = Model(calls)
     tools = [slow, broken, quick]
-    result = drive(
+    result = await drive(
         model, lambda line: Agent(line, tools=tools, shape=shape, concurrency=concurrency)
     )
     assert model.outputs == [
@@ -149,7 +142,7 @@ def test_tl_06_each_output_goes_under_its_own_call_and_one_failure_costs_no_othe
     assert result.text == "done"
 
 
-def test_plain_functions_run_side_by_side_in_threads() -> None:
+async def test_plain_functions_run_side_by_side_in_threads() -> None:
     import threading
 
     barrier = threading.Barrier(3, timeout=10)
@@ -159,7 +152,7 @@ def test_plain_functions_run_side_by_side_in_threads() -> None:
         return "met"
 
     model = Model([(f"c{number}", "meet", "{}") for number in range(3)])
-    drive(model, lambda line: Agent(line, tools=[meet]))
+    await drive(model, lambda line: Agent(line, tools=[meet]))
     assert model.outputs == [[("c0", "met"), ("c1", "met"), ("c2", "met")]]
 
 
@@ -172,20 +165,20 @@ def test_plain_functions_run_side_by_side_in_threads() -> None:
         (("c1", "subtract", "{}"), "no tool 'subtract'"),
     ],
 )
-def test_a_call_that_cannot_be_run_is_told_to_the_model(
+async def test_a_call_that_cannot_be_run_is_told_to_the_model(
     call: tuple[str, str, str], says: str
 ) -> None:
     model = Model([call])
-    assert drive(model, lambda line: Agent(line, tools=[add])).text == "done"
+    assert (await drive(model, lambda line: Agent(line, tools=[add]))).text == "done"
     ((_, output),) = model.outputs[0]
     assert output.startswith("Error: ")
     assert says in output
 
 
-def test_the_tools_are_offered_in_the_same_bytes_every_turn() -> None:
+async def test_the_tools_are_offered_in_the_same_bytes_every_turn() -> None:
     """Equal bytes cost the server nothing (docs/protocol.md#what-is-remembered)."""
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":1,"b":2}')])
-    drive(
+    await drive(
         model,
         lambda line: Agent(line, tools=[add], instructions="be brief", max_output_tokens=50),
     )
@@ -198,9 +191,9 @@ def test_the_tools_are_offered_in_the_same_bytes_every_turn() -> None:
         assert create.max_output_tokens == 50
 
 
-def test_tool_choice_can_be_a_function_of_the_turn() -> None:
+async def test_tool_choice_can_be_a_function_of_the_turn() -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":1,"b":2}')])
-    drive(
+    await drive(
         model,
         lambda line: Agent(
             line, tools=[add], tool_choice=lambda turn: "required" if turn < 3 else "none"
@@ -211,7 +204,7 @@ def test_tool_choice_can_be_a_function_of_the_turn() -> None:
 
 
 @pytest.mark.parametrize(("second", "sent"), [("none", b'"none"'), (None, b'"auto"')])
-def test_in_append_shape_another_tool_choice_goes_with_the_append(
+async def test_in_append_shape_another_tool_choice_goes_with_the_append(
     second: str | None, sent: bytes
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -225,7 +218,7 @@ def test_in_append_shape_another_tool_choice_goes_with_the_append(
         await peer.gone()
 
     choice = {1: "required", 2: second}
-    result = drive(
+    result = await drive(
         script, lambda line: Agent(line, tools=[add], shape="append", tool_choice=choice.get)
     )
     assert result.text == "three"
@@ -233,55 +226,53 @@ def test_in_append_shape_another_tool_choice_goes_with_the_append(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_loop_ends_at_max_turns_with_what_was_done(shape: Any) -> None:
+async def test_the_loop_ends_at_max_turns_with_what_was_done(shape: Any) -> None:
     model = Model(*[[(f"c{number}", "add", '{"a":1,"b":2}')] for number in range(9)])
     with pytest.raises(TurnLimitReached, match="3 turns") as caught:
-        drive(model, lambda line: Agent(line, tools=[add], shape=shape, max_turns=3))
+        await drive(model, lambda line: Agent(line, tools=[add], shape=shape, max_turns=3))
     assert len(caught.value.run.turns) == 3
     assert len(model.outputs) == 2
 
 
-def test_a_run_continues_an_earlier_conversation() -> None:
+async def test_a_run_continues_an_earlier_conversation() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.create()
         assert create.previous_response_id == "resp_1"
         await peer.send(*Speaker(create).answer("again"))
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         result = await Agent(line).run("more", previous_response_id="resp_1")
         assert (result.text, result.response.id) == ("again", "r1")
 
-    run(script, test)
 
-
-def test_an_agent_can_work_on_a_lane() -> None:
+async def test_an_agent_can_work_on_a_lane() -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')])
-    drive(model, lambda line: Agent(line.lane("side"), tools=[add]))
+    await drive(model, lambda line: Agent(line.lane("side"), tools=[add]))
     assert [create.stream_id for create in model.creates] == ["side", "side"]
 
 
-def test_a_response_that_was_cut_ends_the_run() -> None:
+async def test_a_response_that_was_cut_ends_the_run() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.text("par"), speaker.incomplete())
         await peer.gone()
 
-    result = drive(script, lambda line: Agent(line, tools=[add]))
+    result = await drive(script, lambda line: Agent(line, tools=[add]))
     assert (result.text, result.response.status) == ("par", "incomplete")
 
 
-def test_a_failed_turn_is_raised() -> None:
+async def test_a_failed_turn_is_raised() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), speaker.failed("server_error", "It broke."))
         await peer.gone()
 
     with pytest.raises(ServerError, match="It broke"):
-        drive(script, lambda line: Agent(line))
+        await drive(script, lambda line: Agent(line))
 
 
-def test_hooks_see_every_event_output_and_turn_and_may_be_asynchronous() -> None:
+async def test_hooks_see_every_event_output_and_turn_and_may_be_asynchronous() -> None:
     seen: list[str] = []
 
     async def on_event(event: events.Event) -> None:
@@ -294,7 +285,7 @@ def test_hooks_see_every_event_output_and_turn_and_may_be_asynchronous() -> None
         seen.append(f"turn {turn.number} {turn.outputs}")
 
     model = Model([("c1", "add", '{"a":1,"b":2}')])
-    drive(
+    await drive(
         model,
         lambda line: Agent(
             line, tools=[add], on_event=on_event, on_output=on_output, on_turn=on_turn
@@ -308,7 +299,7 @@ def test_hooks_see_every_event_output_and_turn_and_may_be_asynchronous() -> None
     assert seen.count("response.completed") == 2
 
 
-def test_a_hook_that_raises_ends_the_run_and_its_turn() -> None:
+async def test_a_hook_that_raises_ends_the_run_and_its_turn() -> None:
     cancelled = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -322,15 +313,13 @@ def test_a_hook_that_raises_ends_the_run_and_its_turn() -> None:
     def on_event(event: events.Event) -> None:
         raise RuntimeError("stop here")
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         with pytest.raises(RuntimeError, match="stop here"):
             await Agent(line, on_event=on_event).run("go")
         await cancelled.wait()
 
-    run(script, test)
 
-
-def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
+async def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
     running, stopped = asyncio.Event(), asyncio.Event()
 
     async def endless() -> str:
@@ -341,7 +330,7 @@ def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
             stopped.set()
         return ""
 
-    async def test(line: Connection) -> None:
+    async with connected(Model([("c1", "endless", "{}")])) as line:
         work = Agent(line, tools=[endless], shape="append").run("go")
         task = asyncio.create_task(work)
         await running.wait()
@@ -350,11 +339,9 @@ def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
             await task
         assert stopped.is_set()
 
-    run(Model([("c1", "endless", "{}")]), test)
 
-
-def test_two_tools_of_one_name_and_bounds_below_one_are_refused() -> None:
-    async def test(line: Connection) -> None:
+async def test_two_tools_of_one_name_and_bounds_below_one_are_refused() -> None:
+    async with connected(Model()) as line:
         with pytest.raises(ValueError, match="same name"):
             Agent(line, tools=[add, Tool.of(add)])
         with pytest.raises(ValueError, match="at least 1"):
@@ -362,10 +349,8 @@ def test_two_tools_of_one_name_and_bounds_below_one_are_refused() -> None:
         with pytest.raises(ValueError, match="at least 1"):
             Agent(line, concurrency=0)
 
-    run(Model(), test)
 
-
-def test_the_time_of_each_turn_is_split() -> None:
+async def test_the_time_of_each_turn_is_split() -> None:
     phases = itertools.chain(
         [{"overhead": 1000, "prefill": 2000, "decode": 3000, "render": 500}],
         [{"overhead": 1500, "prefill": 2000, "decode": 9000, "render": 500}],
@@ -381,7 +366,7 @@ def test_the_time_of_each_turn_is_split() -> None:
         await peer.send(*speaker.text("x"), timing, speaker.completed())
         await peer.gone()
 
-    result = drive(script, lambda line: Agent(line, tools=[add], shape="append"))
+    result = await drive(script, lambda line: Agent(line, tools=[add], shape="append"))
     split = [(turn.timing.service, turn.timing.engine) for turn in result.turns]
     assert split == [(0.001, 0.0045), (0.0005, 0.006)]
     assert result.turns[0].timing.client > 0

@@ -1,26 +1,22 @@
 """A line to a scripted server, for the length of a test."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.client.servicer import Script, serving
 from tieline_client.aio import Connection, ResponseStream, connect
 from tieline_client.transports import Options
 
-Test = Callable[[Connection], Awaitable[None]]
 
-
-def run(script: Script, test: Test, **options: Any) -> None:
-    """Runs a test on a line to a server that plays the script; then no task may be left."""
-
-    async def main() -> None:
-        async with serving(script) as address:
-            async with connect(f"grpc://{address}", options=Options(**options)) as line:
-                await test(line)
-            assert ours() == []
-
-    asyncio.run(main())
+@asynccontextmanager
+async def connected(script: Script, **options: Any) -> AsyncIterator[Connection]:
+    """A connection to a server that plays the script; then no task may be left."""
+    async with serving(script) as address:
+        async with connect(f"grpc://{address}", options=Options(**options)) as line:
+            yield line
+        assert ours() == []
 
 
 def ours() -> list[str]:

@@ -1,6 +1,5 @@
 """Sessions with scripted servers: each line to one plays the next script."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +26,6 @@ EXTENSIONS = ("idempotency_key", "resumable")
 Peer = Any
 """A servicer's Peer or a web SocketPeer: both receive, create, send."""
 Script = Callable[[Peer], Awaitable[None]]
-Test = Callable[[Session], Awaitable[None]]
 
 
 class Server:
@@ -80,20 +78,16 @@ class Server:
             yield address
 
 
-def run(
-    server: Server, test: Test, *, kind: str, policy: Policy = QUICK, options: Options | None = None
-) -> None:
-    """Runs a test on a session with the server; then no task may be left."""
-
-    async def main() -> None:
-        async with server.serving(kind) as address:
-            url = f"{kind}://{address}"
-            async with connect_session(url, policy=policy, options=options) as session:
-                async with asyncio.timeout(20):
-                    await test(session)
-            assert ours() == []
-
-    asyncio.run(main())
+@asynccontextmanager
+async def session_with(
+    server: Server, *, kind: str, policy: Policy = QUICK, options: Options | None = None
+) -> AsyncIterator[Session]:
+    """A session with the server; then no task may be left."""
+    async with server.serving(kind) as address:
+        url = f"{kind}://{address}"
+        async with connect_session(url, policy=policy, options=options) as session:
+            yield session
+        assert ours() == []
 
 
 def items_of(request: requests.Create | requests.Append) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from tests.client.aio.lines import collect, ours, run
+from tests.client.aio.lines import collect, connected, ours
 from tests.client.relay import Relay
 from tests.client.servicer import Peer, Script, Speaker, echoing, forever, refusal, serving
 from tieline import events, requests
@@ -34,8 +34,8 @@ from tieline_client.errors import (
 from tieline_client.transports import Options
 
 
-def test_a_turn_is_created_and_read() -> None:
-    async def test(line: Connection) -> None:
+async def test_a_turn_is_created_and_read() -> None:
+    async with connected(echoing) as line:
         stream = await line.create(input="hello", model="m")
         types = [event.type async for event in stream]
         assert types[0] == "response.created"
@@ -43,10 +43,8 @@ def test_a_turn_is_created_and_read() -> None:
         assert stream.text == "hello"
         assert (await stream.response()).status == "completed"
 
-    run(echoing, test)
 
-
-def test_lanes_run_side_by_side_and_each_gets_its_own_events() -> None:
+async def test_lanes_run_side_by_side_and_each_gets_its_own_events() -> None:
     async def script(peer: Peer) -> None:
         speakers = [Speaker(await peer.create(), f"r{number}") for number in range(3)]
         scripts = [speaker.answer(speaker.id, "!") for speaker in speakers]
@@ -54,7 +52,7 @@ def test_lanes_run_side_by_side_and_each_gets_its_own_events() -> None:
         for step in zip(*scripts, strict=True):
             await peer.send(*reversed(step))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         streams = [
             await line.lane("a").create(input="1"),
             await line.lane("b").create(input="2"),
@@ -64,28 +62,22 @@ def test_lanes_run_side_by_side_and_each_gets_its_own_events() -> None:
         assert [result.text for result in results] == ["r0!", "r1!", "r2!"]
         assert [stream.lane for stream in streams] == ["a", "b", None]
 
-    run(script, test)
 
-
-def test_creates_of_one_lane_are_answered_one_after_the_other() -> None:
-    async def test(line: Connection) -> None:
+async def test_creates_of_one_lane_are_answered_one_after_the_other() -> None:
+    async with connected(echoing) as line:
         streams = [await line.create(input=str(number)) for number in range(5)]
         texts = [(await stream.result()).text for stream in reversed(streams)]
         assert texts == ["4", "3", "2", "1", "0"]
 
-    run(echoing, test)
-
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 257, "ü"])
-def test_a_name_that_is_no_lane_is_refused_here(name: str) -> None:
-    async def test(line: Connection) -> None:
+async def test_a_name_that_is_no_lane_is_refused_here(name: str) -> None:
+    async with connected(echoing) as line:
         with pytest.raises(ValueError, match="lane"):
             line.lane(name)
 
-    run(echoing, test)
 
-
-def test_a_refused_create_raises_its_error_and_the_line_lives_on() -> None:
+async def test_a_refused_create_raises_its_error_and_the_line_lives_on() -> None:
     """GR-07: an in-band error is the class of its status."""
 
     async def script(peer: Peer) -> None:
@@ -94,7 +86,7 @@ def test_a_refused_create_raises_its_error_and_the_line_lives_on() -> None:
         await peer.send(refusal(error, create.event_id))
         await echoing(peer)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a", model="x")
         with pytest.raises(NotFound, match="No model") as caught:
             await stream.response()
@@ -104,10 +96,8 @@ def test_a_refused_create_raises_its_error_and_the_line_lives_on() -> None:
         assert [event async for event in stream] == []
         assert (await (await line.create(input="b")).result()).text == "b"
 
-    run(script, test)
 
-
-def test_session_and_heartbeat_events_are_hidden_from_turns() -> None:
+async def test_session_and_heartbeat_events_are_hidden_from_turns() -> None:
     """GR-05: proof of life is no event of a response."""
 
     async def script(peer: Peer) -> None:
@@ -121,7 +111,7 @@ def test_session_and_heartbeat_events_are_hidden_from_turns() -> None:
         await peer.send(*speaker.text("x"), speaker.completed())
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         types = {event.type async for event in stream}
         assert not types & events.EXTENSIONS
@@ -132,21 +122,17 @@ def test_session_and_heartbeat_events_are_hidden_from_turns() -> None:
         with pytest.raises(RequestTooLarge, match="500"):
             await line.create(input="x" * 1000)
 
-    run(script, test)
 
-
-def test_a_request_that_could_not_be_sent_leaves_nothing_behind() -> None:
-    async def test(line: Connection) -> None:
+async def test_a_request_that_could_not_be_sent_leaves_nothing_behind() -> None:
+    async with connected(echoing) as line:
         with pytest.raises(TypeError):
             await line.create(input="a", text=object())  # type: ignore[arg-type]
         with pytest.raises(RequestTooLarge):
             await line.create(input="x" * 40_000_000)
         assert (await (await line.create(input="b")).result()).text == "b"
 
-    run(echoing, test)
 
-
-def test_a_lane_goes_on_with_the_settings_of_its_latest_response() -> None:
+async def test_a_lane_goes_on_with_the_settings_of_its_latest_response() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.create()
         await peer.send(*Speaker(create).answer("one"))
@@ -154,15 +140,13 @@ def test_a_lane_goes_on_with_the_settings_of_its_latest_response() -> None:
         assert append.response_id is None
         await peer.send(*Speaker(append, "r2").answer("two"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         lane = line.lane("a")
         assert (await (await lane.create(input="x")).result()).text == "one"
         assert (await (await lane.append("more")).result()).text == "two"
 
-    run(script, test)
 
-
-def test_a_slow_reader_gets_every_event_while_the_server_waits(
+async def test_a_slow_reader_gets_every_event_while_the_server_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Back-pressure: the buffer is bounded, and what does not fit stays in the connection."""
@@ -179,7 +163,7 @@ def test_a_slow_reader_gets_every_event_while_the_server_waits(
         await peer.send(*Speaker(await peer.create(), "r2").answer("other"))
         await peer.send(speaker.incomplete())
 
-    async def test(line: Connection) -> None:
+    async with connected(script, merge="never") as line:
         full = asyncio.Event()
         hold_back = line._hold_back
 
@@ -200,10 +184,8 @@ def test_a_slow_reader_gets_every_event_while_the_server_waits(
         assert "".join(deltas) == "x" * size * count
         assert (await other).id == "r2"
 
-    run(script, test, merge="never")
 
-
-def test_a_turn_that_nobody_reads_does_not_hold_up_another_lane() -> None:
+async def test_a_turn_that_nobody_reads_does_not_hold_up_another_lane() -> None:
     """Deltas of an unread turn join, so that it stays small."""
 
     async def script(peer: Peer) -> None:
@@ -214,7 +196,7 @@ def test_a_turn_that_nobody_reads_does_not_hold_up_another_lane() -> None:
         await peer.send(*second.answer("second"))
         await peer.send(*first.close_text("x" * 20 * FULL), first.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         unread = await line.lane("a").create(input="1")
         other = await line.lane("b").create(input="2")
         assert (await other.result()).text == "second"
@@ -222,11 +204,9 @@ def test_a_turn_that_nobody_reads_does_not_hold_up_another_lane() -> None:
         deltas = [e.delta async for e in unread if isinstance(e, events.OutputTextDelta)]
         assert "".join(deltas) == "x" * 20 * FULL
 
-    run(script, test)
-
 
 @pytest.mark.parametrize("how", ["dropped", "closed"])
-def test_a_turn_that_was_given_up_does_not_hold_up_its_line(how: str) -> None:
+async def test_a_turn_that_was_given_up_does_not_hold_up_its_line(how: str) -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.open_text())
@@ -237,7 +217,7 @@ def test_a_turn_that_was_given_up_does_not_hold_up_its_line(how: str) -> None:
             pass
         await peer.send(*Speaker(request, "r2").answer("second"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script, merge="never") as line:
         stream = await line.create(input="a")
         async for _ in stream:
             break
@@ -247,8 +227,6 @@ def test_a_turn_that_was_given_up_does_not_hold_up_its_line(how: str) -> None:
         del stream
         gc.collect()
         assert (await (await line.create(input="b")).result()).text == "second"
-
-    run(script, test, merge="never")
 
 
 def cut(kind: str) -> Script:
@@ -263,10 +241,10 @@ def cut(kind: str) -> Script:
 
 
 @pytest.mark.parametrize("kind", ["ok", "status"])
-def test_rc_10_a_cut_stream_is_never_a_result(kind: str) -> None:
+async def test_rc_10_a_cut_stream_is_never_a_result(kind: str) -> None:
     """RC-10 (d): gRPC OK, or any status, without a terminal event is IncompleteStream."""
 
-    async def test(line: Connection) -> None:
+    async with connected(cut(kind)) as line:
         stream = await line.create(input="a")
         seen: list[str] = []
         with pytest.raises(IncompleteStream) as caught:
@@ -277,8 +255,6 @@ def test_rc_10_a_cut_stream_is_never_a_result(kind: str) -> None:
         assert isinstance(caught.value.__cause__, Unavailable if kind == "status" else type(None))
         with pytest.raises(IncompleteStream):
             await stream.response()
-
-    run(cut(kind), test)
 
 
 async def pending(line: Connection) -> list[ResponseStream]:
@@ -348,72 +324,62 @@ async def test_rc_06_closing_ends_everything_within_close_timeout() -> None:
         assert ours() == []
 
 
-def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_most() -> None:
-    async def test(line: Connection) -> None:
+async def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_most() -> None:
+    async with connected(forever, close_timeout=0.1) as line:
         async with asyncio.timeout(5):
             await line.close()
             await line.close()
 
-    run(forever, test, close_timeout=0.1)
 
-
-def test_an_idle_line_says_goodbye() -> None:
+async def test_an_idle_line_says_goodbye() -> None:
     got: list[requests.Request | None] = []
 
     async def script(peer: Peer) -> None:
         while (request := await peer.receive()) is not None:
             got.append(request)
 
-    async def test(_: Connection) -> None:
-        return
-
-    run(script, test)
+    async with connected(script):
+        pass
     assert got[-1] == requests.SessionEnd()
 
 
-def test_a_status_before_the_response_is_the_error_that_it_states() -> None:
+async def test_a_status_before_the_response_is_the_error_that_it_states() -> None:
     """GR-07: the caller sees the server's error, not a connection that was lost."""
 
     async def script(peer: Peer) -> None:
         await peer.create()
         await peer.abort(ApiError.of("invalid_api_key", "no"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         streams = [await line.create(input="a"), await line.create(input="b")]
         for stream in streams:
             with pytest.raises(AuthenticationError):
                 await stream.response()
 
-    run(script, test)
 
-
-def test_an_error_of_the_line_is_why_it_ended() -> None:
+async def test_an_error_of_the_line_is_why_it_ended() -> None:
     async def script(peer: Peer) -> None:
         await peer.create()
         error = ApiError.of("websocket_connection_limit_reached", "60 minutes")
         await peer.send(events.Heartbeat(phase="idle"), refusal(error, None))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         with pytest.raises(BadRequest, match="60 minutes"):
             await stream.response()
 
-    run(script, test)
 
-
-def test_an_event_that_cannot_come_there_ends_the_line() -> None:
+async def test_an_event_that_cannot_come_there_ends_the_line() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.completed())
         await forever(peer)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         with pytest.raises(ConnectionLost) as caught:
             await stream.response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
-
-    run(script, test)
 
 
 @pytest.mark.parametrize(
@@ -432,19 +398,17 @@ def test_every_error_of_the_client_is_a_tieline_error() -> None:
     assert all(issubclass(each, TielineError) for each in classes)
 
 
-def test_a_line_on_which_nothing_can_be_sent_is_over_before_its_reader_knows(
+async def test_a_line_on_which_nothing_can_be_sent_is_over_before_its_reader_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def lost(_request: requests.Request) -> bool:
         return False
 
-    async def test(line: Connection) -> None:
+    async with connected(forever) as line:
         monkeypatch.setattr(line._transport, "send", lost)
         with pytest.raises(NotSent):
             await line.create(input="hello", model="m")
         assert not line.alive
-
-    run(forever, test)
 
 
 async def test_a_line_that_is_closed_before_its_reader_has_begun_leaves_nothing() -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -20,32 +21,24 @@ async def quiet(peer: Peer) -> None:
     await peer.gone()
 
 
-def run(
-    server: Server, test: Callable[[Links, Relay], Awaitable[None]], *, kind: str, age: float = 1e9
-) -> None:
-    async def main() -> None:
-        async with server.serving(kind) as address, Relay(address) as relay:
-            links = Links(
-                f"{kind}://{relay.address}",
-                api_key=None,
-                tls=None,
-                options=Options(),
-                max_age=age,
-            )
-            async with asyncio.timeout(20):
-                await test(links, relay)
-                await links.close()
-            assert ours() == []
-
-    asyncio.run(main())
+@asynccontextmanager
+async def links_to(
+    server: Server, *, kind: str, age: float = 1e9
+) -> AsyncIterator[tuple[Links, Relay]]:
+    async with server.serving(kind) as address, Relay(address) as relay:
+        url = f"{kind}://{relay.address}"
+        links = Links(url, api_key=None, tls=None, options=Options(), max_age=age)
+        yield links, relay
+        await links.close()
+        assert ours() == []
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_05_parallel_calls_share_a_dial_and_a_dead_line_costs_one_more(kind: str) -> None:
+async def test_rc_05_parallel_calls_share_a_dial_and_a_dead_line_costs_one_more(kind: str) -> None:
     """RC-05: the connection is killed without a close frame; one call follows."""
     server = Server(quiet)
 
-    async def test(links: Links, relay: Relay) -> None:
+    async with links_to(server, kind=kind) as (links, relay):
         taken = await asyncio.gather(*(links.take() for _ in range(3)))
         assert len({id(link) for link in taken}) == 1
         for link in taken:
@@ -57,14 +50,12 @@ def test_rc_05_parallel_calls_share_a_dial_and_a_dead_line_costs_one_more(kind: 
         fresh = await links.take()
         assert fresh is not taken[0]
         assert fresh.line.alive
-
-    run(server, test, kind=kind)
     assert server.dials == 2
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_an_old_line_is_closed_with_its_last_turn(kind: str) -> None:
-    async def test(links: Links, relay: Relay) -> None:
+async def test_an_old_line_is_closed_with_its_last_turn(kind: str) -> None:
+    async with links_to(Server(quiet), kind=kind, age=0.0) as (links, _relay):
         old = await links.take()
         new = await links.take()
         assert old is not new
@@ -73,19 +64,15 @@ def test_an_old_line_is_closed_with_its_last_turn(kind: str) -> None:
         await asyncio.wait((old.line._reader,))
         assert (old.line.alive, new.line.alive) == (False, True)
 
-    run(Server(quiet), test, kind=kind, age=0.0)
 
-
-def test_closed_links_lend_nothing() -> None:
-    async def test(links: Links, relay: Relay) -> None:
+async def test_closed_links_lend_nothing() -> None:
+    async with links_to(Server(quiet), kind="grpc") as (links, _relay):
         link = await links.take()
         await links.close()
         assert not link.line.alive
         with pytest.raises(ConnectionClosed):
             await links.take()
         await links.close()
-
-    run(Server(quiet), test, kind="grpc")
 
 
 @pytest.mark.parametrize("scheme", ["ws", "grpc"])

@@ -14,8 +14,8 @@ from tests.client.aio.sessions import (
     Server,
     items_of,
     refusal,
-    run,
     said,
+    session_with,
 )
 from tests.client.relay import Relay
 from tests.client.servicer import Speaker
@@ -48,12 +48,12 @@ def served(*lines: tuple[str, ...], **members: Any) -> Server:
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_pf_05_only_what_is_new_is_sent_where_settings_and_history_allow(kind: str) -> None:
+async def test_pf_05_only_what_is_new_is_sent_where_settings_and_history_allow(kind: str) -> None:
     """PF-05, all five turns: same settings, other tools, an edited history, a new conversation."""
     server = served(("one", "two", "three", "four", "five"))
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         first = session.conversation(instructions="be brief")
         for text in ("a", "b"):
             await (await first.create(input=text)).response()
@@ -61,8 +61,6 @@ def test_pf_05_only_what_is_new_is_sent_where_settings_and_history_allow(kind: s
         first.items[0] = Raw(b'{"type":"message","role":"user","content":"A"}')
         await (await first.create(input="d", tools=tools)).response()
         await (await session.conversation().create(input="e")).response()
-
-    run(server, test, kind=kind)
     assert [create.previous_response_id for create in server.creates] == [
         None,
         "r1",
@@ -95,17 +93,15 @@ def forgetting(server: Server, times: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_st_01_a_forgotten_response_costs_one_full_input_and_nothing_else(kind: str) -> None:
+async def test_st_01_a_forgotten_response_costs_one_full_input_and_nothing_else(kind: str) -> None:
     """ST-01: the second create has no previous id and all that was said."""
     server = Server()
     server.scripts = (forgetting(server, 1),)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         conversation = session.conversation()
         await (await conversation.create(input="one?")).response()
         assert (await (await conversation.create(input="two?")).result()).text == "two"
-
-    run(server, test, kind=kind)
     assert [create.previous_response_id for create in server.creates] == [None, "r1", None]
     assert [said(create) for create in server.creates[1:]] == [["two?"], ["one?", "one", "two?"]]
     keys = [create.idempotency_key for create in server.creates]
@@ -114,11 +110,11 @@ def test_st_01_a_forgotten_response_costs_one_full_input_and_nothing_else(kind: 
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_st_01_a_second_refusal_is_raised(kind: str) -> None:
+async def test_st_01_a_second_refusal_is_raised(kind: str) -> None:
     server = Server()
     server.scripts = (forgetting(server, 2),)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         conversation = session.conversation()
         await (await conversation.create(input="one?")).response()
         with pytest.raises(BadRequest) as caught:
@@ -126,14 +122,12 @@ def test_st_01_a_second_refusal_is_raised(kind: str) -> None:
         assert caught.value.code == "previous_response_not_found"
         # The refused input is not part of what was said.
         assert (await (await conversation.create(input="three?")).result()).text == "two"
-
-    run(server, test, kind=kind)
     assert len(server.creates) == 4
     assert said(server.creates[3]) == ["one?", "one", "three?"]
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_er_03_transient_errors_before_the_response_are_retried(kind: str) -> None:
+async def test_er_03_transient_errors_before_the_response_are_retried(kind: str) -> None:
     """ER-03: code null and server_is_overloaded, as frames, with max_retries=2."""
     server = Server()
 
@@ -145,15 +139,13 @@ def test_er_03_transient_errors_before_the_response_are_retried(kind: str) -> No
     server.scripts = (script,)
     policy = Policy(backoff=Backoff(max_retries=2, first=0.001))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind, policy=policy) as session:
         assert (await (await session.create(input="a")).result()).text == "well"
-
-    run(server, test, kind=kind, policy=policy)
     assert [said(create) for create in server.creates] == [["a"]] * 3
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_er_03_max_retries_is_honoured(kind: str) -> None:
+async def test_er_03_max_retries_is_honoured(kind: str) -> None:
     server = Server()
 
     async def script(peer: Peer) -> None:
@@ -162,17 +154,15 @@ def test_er_03_max_retries_is_honoured(kind: str) -> None:
 
     server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    policy = Policy(backoff=Backoff(max_retries=2, first=0.001))
+    async with session_with(server, kind=kind, policy=policy) as session:
         with pytest.raises(ServerError):
             await (await session.create(input="a")).response()
-
-    policy = Policy(backoff=Backoff(max_retries=2, first=0.001))
-    run(server, test, kind=kind, policy=policy)
     assert len(server.creates) == 3
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_er_03_nothing_is_retried_once_the_response_has_begun(kind: str) -> None:
+async def test_er_03_nothing_is_retried_once_the_response_has_begun(kind: str) -> None:
     server = Server()
 
     async def script(peer: Peer) -> None:
@@ -182,16 +172,14 @@ def test_er_03_nothing_is_retried_once_the_response_has_begun(kind: str) -> None
 
     server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         with pytest.raises(ServerError, match="broken"):
             await (await session.create(input="a")).response()
-
-    run(server, test, kind=kind)
     assert len(server.creates) == 1
 
 
 @pytest.mark.parametrize(("asked", "patience"), [(0.01, 60.0), (5.0, 1.0)])
-def test_er_03_a_server_that_names_a_wait_gets_it_or_is_not_waited_for(
+async def test_er_03_a_server_that_names_a_wait_gets_it_or_is_not_waited_for(
     asked: float, patience: float
 ) -> None:
     server = Server()
@@ -206,7 +194,7 @@ def test_er_03_a_server_that_names_a_wait_gets_it_or_is_not_waited_for(
     server.scripts = (script,)
     policy = Policy(backoff=Backoff(first=0.0, patience=patience))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc", policy=policy) as session:
         if asked > patience:
             with pytest.raises(RateLimited):
                 await (await session.create(input="a")).response()
@@ -214,11 +202,11 @@ def test_er_03_a_server_that_names_a_wait_gets_it_or_is_not_waited_for(
         assert (await (await session.create(input="a")).result()).text == "well"
         assert asyncio.get_running_loop().time() - times[0] >= asked
 
-    run(server, test, kind="grpc", policy=policy)
-
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_01_a_line_at_its_age_limit_is_followed_by_one_with_the_full_input(kind: str) -> None:
+async def test_rc_01_a_line_at_its_age_limit_is_followed_by_one_with_the_full_input(
+    kind: str,
+) -> None:
     """RC-01: four turns with store=False; the limit meets the third."""
     server = Server()
 
@@ -230,15 +218,13 @@ def test_rc_01_a_line_at_its_age_limit_is_followed_by_one_with_the_full_input(ki
 
     server.scripts = (aging, answering(server, "three", "four"))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         conversation = session.conversation(store=False)
         texts = [
             (await (await conversation.create(input=text)).result()).text
             for text in ("a", "b", "c", "d")
         ]
         assert texts == ["one", "two", "three", "four"]
-
-    run(server, test, kind=kind)
     assert server.dials == 2
     assert [said(create) for create in server.creates] == [
         ["a"],
@@ -257,37 +243,33 @@ def test_rc_01_a_line_at_its_age_limit_is_followed_by_one_with_the_full_input(ki
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_01_an_old_line_gets_no_new_work(kind: str) -> None:
+async def test_rc_01_an_old_line_gets_no_new_work(kind: str) -> None:
     """The session rotates by itself: here at once, so that every turn has a line of its own."""
     server = served(("one",), ("two",), ("three",))
     policy = Policy(max_age=0.0)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind, policy=policy) as session:
         conversation = session.conversation(store=False)
         for text in ("a", "b", "c"):
             await (await conversation.create(input=text)).response()
-
-    run(server, test, kind=kind, policy=policy)
     assert server.dials == 3
     assert [len(items_of(create)) for create in server.creates] == [1, 3, 5]
     assert {create.previous_response_id for create in server.creates} == {None}
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_stored_response_is_continued_by_id_on_another_line(kind: str) -> None:
+async def test_a_stored_response_is_continued_by_id_on_another_line(kind: str) -> None:
     server = served(("one",), ("two",))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind, policy=Policy(max_age=0.0)) as session:
         conversation = session.conversation()
         for text in ("a", "b"):
             await (await conversation.create(input=text)).response()
-
-    run(server, test, kind=kind, policy=Policy(max_age=0.0))
     assert [create.previous_response_id for create in server.creates] == [None, "r1"]
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_line_that_goes_away_ends_its_turn_and_gets_no_other(kind: str) -> None:
+async def test_a_line_that_goes_away_ends_its_turn_and_gets_no_other(kind: str) -> None:
     """SessionGoingAway: the running turn ends on the old line, the next has a new one."""
     server = Server()
     go_on = asyncio.Event()
@@ -302,7 +284,7 @@ def test_a_line_that_goes_away_ends_its_turn_and_gets_no_other(kind: str) -> Non
 
     server.scripts = (leaving, answering(server, "new"))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         running = await session.create(input="a")
         async for event in running:
             if isinstance(event, events.ContentPartAdded):
@@ -310,8 +292,6 @@ def test_a_line_that_goes_away_ends_its_turn_and_gets_no_other(kind: str) -> Non
         other = await (await session.create(input="b")).result()
         go_on.set()
         assert (other.text, (await running.result()).text) == ("new", "old")
-
-    run(server, test, kind=kind)
     assert server.dials == 2
 
 
@@ -366,7 +346,7 @@ async def test_rc_06_closing_the_session_ends_all_that_waits(kind: str) -> None:
             await session.create(input="c")
 
 
-def test_lb_03_a_slow_reader_of_a_session_gets_every_delta() -> None:
+async def test_lb_03_a_slow_reader_of_a_session_gets_every_delta() -> None:
     """LB-03: 5,000 deltas are there before the first is read; none is dropped, none merged."""
     server = Server()
 
@@ -379,7 +359,7 @@ def test_lb_03_a_slow_reader_of_a_session_gets_every_delta() -> None:
 
     server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="ws", options=Options(merge="never")) as session:
         stream = await session.create(input="a")
         await asyncio.sleep(0.3)
         count = 0
@@ -387,13 +367,11 @@ def test_lb_03_a_slow_reader_of_a_session_gets_every_delta() -> None:
             count += isinstance(event, events.OutputTextDelta)
         assert (count, stream.text) == (5000, "x" * 5000)
 
-    run(server, test, kind="ws", options=Options(merge="never"))
 
-
-def test_a_conversation_has_one_turn_at_a_time() -> None:
+async def test_a_conversation_has_one_turn_at_a_time() -> None:
     server = served(("one", "two"))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         conversation = session.conversation()
         stream = await conversation.create(input="a")
         with pytest.raises(TurnState):
@@ -401,63 +379,53 @@ def test_a_conversation_has_one_turn_at_a_time() -> None:
         await stream.response()
         assert (await (await conversation.create(input="b")).result()).text == "two"
 
-    run(server, test, kind="grpc")
 
-
-def test_what_was_added_goes_with_the_next_turn() -> None:
+async def test_what_was_added_goes_with_the_next_turn() -> None:
     server = served(("one", "two"))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         conversation = session.conversation()
         await (await conversation.create(input="a")).response()
         conversation.add("b")
         await (await conversation.create(input="c")).response()
         assert conversation.latest == "r2"
         assert len(conversation.items) == 5
-
-    run(server, test, kind="grpc")
     assert said(server.creates[1]) == ["b", "c"]
 
 
-def test_an_edited_history_goes_whole_without_ids_of_the_other_line() -> None:
+async def test_an_edited_history_goes_whole_without_ids_of_the_other_line() -> None:
     """Ids name what a server has stored; reasoning without its sealed content is only an id."""
     server = served(("one", "two"))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         conversation = session.conversation(store=False)
         await (await conversation.create(input="a")).response()
         conversation.items.insert(0, Raw(b'{"type":"reasoning","id":"rs_1","summary":[]}'))
         await (await conversation.create(input="b")).response()
-
-    run(server, test, kind="grpc")
     assert said(server.creates[1]) == ["a", "one", "b"]
     assert not any("id" in item for item in items_of(server.creates[1]))
 
 
-def test_a_server_without_our_extensions_gets_no_key() -> None:
+async def test_a_server_without_our_extensions_gets_no_key() -> None:
     server = served(("one",), extensions=None)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="ws") as session:
         assert (await (await session.create(input="a")).result()).text == "one"
-
-    run(server, test, kind="ws")
     assert server.creates[0].idempotency_key is None
 
 
-def test_a_conversation_that_starts_after_a_response_is_whole_from_there_on() -> None:
+async def test_a_conversation_that_starts_after_a_response_is_whole_from_there_on() -> None:
     server = Server()
     server.scripts = (forgetting(server, 1),)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         conversation = session.conversation(previous_response_id="r0")
         await (await conversation.create(input="one?")).response()
         await (await conversation.create(input="two?")).response()
-
-    run(server, test, kind="grpc")
     assert [create.previous_response_id for create in server.creates] == ["r0", "r1", "r0"]
 
 
-def test_held_turns_are_one_response_in_a_conversation() -> None:
+async def test_held_turns_are_one_response_in_a_conversation() -> None:
     """The items lie as the chain has them: call, output, answer."""
     server = Server()
 
@@ -471,7 +439,7 @@ def test_held_turns_are_one_response_in_a_conversation() -> None:
 
     server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         conversation = session.conversation()
         stream = await conversation.create(input="a", append=True)
         await stream.response()
@@ -484,8 +452,6 @@ def test_held_turns_are_one_response_in_a_conversation() -> None:
         types = [item["type"] for item in items_of(requests.Create(input=_all(conversation)))]
         expected = ["message", "function_call", "function_call_output", "message"]
         assert types == [*expected, "message", "message"]
-
-    run(server, test, kind="grpc")
     assert server.creates[1].previous_response_id == "r1"
 
 
@@ -494,17 +460,15 @@ def _all(conversation: Any) -> Raw:
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_session_that_is_ready_has_its_line(kind: str) -> None:
+async def test_a_session_that_is_ready_has_its_line(kind: str) -> None:
     server = served(("one",))
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         assert session.line is None
         line = await session.ready()
         assert session.line is line
         assert await line.extensions() == {"idempotency_key", "resumable"}
         await (await session.create(input="a")).response()
-
-    run(server, test, kind=kind)
     assert server.dials == 1
 
 
@@ -556,7 +520,7 @@ async def test_rc_06_closing_the_session_ends_a_wait() -> None:
                 await reader
 
 
-def test_after_a_steer_the_successor_stands_for_the_conversation() -> None:
+async def test_after_a_steer_the_successor_stands_for_the_conversation() -> None:
     server = Server()
 
     async def script(peer: Peer) -> None:
@@ -575,7 +539,7 @@ def test_after_a_steer_the_successor_stands_for_the_conversation() -> None:
 
     server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         conversation = session.conversation()
         stream = await conversation.create(input="a")
         async for event in stream:
@@ -584,7 +548,5 @@ def test_after_a_steer_the_successor_stands_for_the_conversation() -> None:
         assert (stream.response_id, stream.text) == ("r2", "steered")
         assert (conversation.latest, conversation.items) == ("r2", [])
         await (await conversation.create(input="b")).response()
-
-    run(server, test, kind="grpc")
     assert server.creates[1].previous_response_id == "r2"
     assert said(server.creates[1]) == ["b"]

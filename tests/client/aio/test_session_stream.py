@@ -8,7 +8,15 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from tests.client.aio.sessions import LINES, QUICK, Peer, Server, items_of, refusal, run
+from tests.client.aio.sessions import (
+    LINES,
+    QUICK,
+    Peer,
+    Server,
+    items_of,
+    refusal,
+    session_with,
+)
 from tests.client.relay import Relay
 from tests.client.servicer import Speaker
 from tests.client.web import serving
@@ -77,7 +85,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_1_what_never_left_is_sent_again(kind: str) -> None:
+async def test_rc_04_1_what_never_left_is_sent_again(kind: str) -> None:
     """RC-04 (1): the connection breaks under the create, before a byte of it is written."""
     server = Server()
 
@@ -87,7 +95,7 @@ def test_rc_04_1_what_never_left_is_sent_again(kind: str) -> None:
 
     server.scripts = (quiet, script)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind, policy=BARE) as session:
         link = await session._links.take()
         transport: Any = link.line._transport
         # As when the system says so now: the reader has not heard of it yet.
@@ -97,8 +105,6 @@ def test_rc_04_1_what_never_left_is_sent_again(kind: str) -> None:
             transport._traffic.abort()
         assert link.line.alive
         assert (await (await session.create(input="a")).result()).text == "well"
-
-    run(server, test, kind=kind, policy=BARE)
     assert (server.dials, len(server.creates)) == (2, 1)
 
 
@@ -132,7 +138,7 @@ async def test_rc_04_1_a_server_that_is_not_there_leaves_nothing_unknown() -> No
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("answered", [True, False])
-def test_rc_04_2_an_unanswered_create_goes_again_under_its_key_alone(
+async def test_rc_04_2_an_unanswered_create_goes_again_under_its_key_alone(
     kind: str, answered: bool
 ) -> None:
     """RC-04 (2): the very same request, so that the server finds the first one."""
@@ -150,11 +156,9 @@ def test_rc_04_2_an_unanswered_create_goes_again_under_its_key_alone(
 
     server.scripts = (silent, script)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind=kind) as session:
         conversation = session.conversation()
         assert (await (await conversation.create(input="a")).result()).text == "once"
-
-    run(server, test, kind=kind)
     first, second = server.creates
     assert first == second
     assert first.idempotency_key
@@ -162,7 +166,7 @@ def test_rc_04_2_an_unanswered_create_goes_again_under_its_key_alone(
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("why", ["no key", "server without keys"])
-def test_rc_04_2_without_a_key_the_outcome_is_unknown(kind: str, why: str) -> None:
+async def test_rc_04_2_without_a_key_the_outcome_is_unknown(kind: str, why: str) -> None:
     server = Server(extensions=() if why == "server without keys" else ("idempotency_key",))
 
     async def silent(peer: Peer) -> None:
@@ -170,18 +174,18 @@ def test_rc_04_2_without_a_key_the_outcome_is_unknown(kind: str, why: str) -> No
 
     server.scripts = (silent,)
 
-    async def test(session: Session) -> None:
+    async with session_with(
+        server, kind=kind, policy=BARE if why == "no key" else QUICK
+    ) as session:
         conversation = session.conversation()
         with pytest.raises(OutcomeUnknown):
             await (await conversation.create(input="a")).response()
         assert conversation.items == []
-
-    run(server, test, kind=kind, policy=BARE if why == "no key" else QUICK)
     assert len(server.creates) == 1
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_2_the_caller_may_take_the_risk(kind: str) -> None:
+async def test_rc_04_2_the_caller_may_take_the_risk(kind: str) -> None:
     server = Server()
 
     async def silent(peer: Peer) -> None:
@@ -193,37 +197,33 @@ def test_rc_04_2_the_caller_may_take_the_risk(kind: str) -> None:
 
     server.scripts = (silent, script)
 
-    async def test(session: Session) -> None:
-        assert (await (await session.create(input="a")).result()).text == "twice"
-
     policy = Policy(idempotent=False, replay_unsafe=True, backoff=QUICK.backoff)
-    run(server, test, kind=kind, policy=policy)
+    async with session_with(server, kind=kind, policy=policy) as session:
+        assert (await (await session.create(input="a")).result()).text == "twice"
     assert len(server.creates) == 2
 
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("cut_at", [1, 4, 5, 8])
-def test_rc_04_3_and_4_a_response_that_had_begun_is_resumed(kind: str, cut_at: int) -> None:
+async def test_rc_04_3_and_4_a_response_that_had_begun_is_resumed(kind: str, cut_at: int) -> None:
     """RC-04 (3), (4): after created, after deltas, after the text: every event comes once."""
     cut = Cut()
     cut.cut_at = cut_at
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         stream = await session.create(input="a")
         got = await collect(stream)
         assert numbers(got) == list(range(len(cut.said)))
         assert stream.text == cut.text.replace(" ", "")
         assert (await stream.response()).usage is not None
         assert stream.ended
-
-    run(cut.server, test, kind=kind)
     assert [(resume.response_id, resume.after) for resume in cut.resumes] == [("r1", cut_at - 1)]
     assert len(cut.server.creates) == 1
 
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("number", [2, 4, 5])
-def test_rc_10_an_end_in_failure_is_heard_whatever_its_number_and_never_made_good_by_another(
+async def test_rc_10_an_end_in_failure_is_heard_whatever_its_number_and_never_made_good_by_another(
     kind: str, number: int
 ) -> None:
     """RC-10: a process that dies has written down less than it has said."""
@@ -237,7 +237,7 @@ def test_rc_10_an_end_in_failure_is_heard_whatever_its_number_and_never_made_goo
 
     cut.server.scripts = (cut.first, failed)
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         stream = await session.create(input="a")
         got: list[Event] = []
         with pytest.raises(ServerError, match="died"):
@@ -246,30 +246,26 @@ def test_rc_10_an_end_in_failure_is_heard_whatever_its_number_and_never_made_goo
         assert (got[-1].type, stream.ended) == ("response.failed", True)
         with pytest.raises(ServerError):
             await stream.response()
-
-    run(cut.server, test, kind=kind)
     assert len(cut.server.creates) == 1
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_a_resumable_create_without_a_key_is_resumed_as_well(kind: str) -> None:
+async def test_rc_04_a_resumable_create_without_a_key_is_resumed_as_well(kind: str) -> None:
     cut = Cut()
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind, policy=BARE) as session:
         stream = await session.create(input="a", resumable=True)
         assert (await stream.result()).text == cut.text.replace(" ", "")
-
-    run(cut.server, test, kind=kind, policy=BARE)
 
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("cut_at", [1, 5])
-def test_rc_10_what_cannot_be_resumed_is_raised_with_its_part(kind: str, cut_at: int) -> None:
+async def test_rc_10_what_cannot_be_resumed_is_raised_with_its_part(kind: str, cut_at: int) -> None:
     """RC-10, RC-04 (3), (4): never a result, never sent again."""
     cut = Cut()
     cut.cut_at = cut_at
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind, policy=BARE) as session:
         conversation = session.conversation()
         stream = await conversation.create(input="a")
         with pytest.raises(IncompleteStream) as caught:
@@ -279,15 +275,13 @@ def test_rc_10_what_cannot_be_resumed_is_raised_with_its_part(kind: str, cut_at:
         with pytest.raises(IncompleteStream):
             await stream.response()
         assert (stream.ended, conversation.items) == (True, [])
-
-    run(cut.server, test, kind=kind, policy=BARE)
     assert len(cut.server.creates) == 1
     assert cut.resumes == []
 
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("code", ["response_not_found", "not_resumable"])
-def test_rc_10_a_refused_resume_raises_the_part_and_why(kind: str, code: str) -> None:
+async def test_rc_10_a_refused_resume_raises_the_part_and_why(kind: str, code: str) -> None:
     cut = Cut()
 
     async def refusing(peer: Peer) -> None:
@@ -297,19 +291,17 @@ def test_rc_10_a_refused_resume_raises_the_part_and_why(kind: str, code: str) ->
 
     cut.server.scripts = (cut.first, refusing)
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         with pytest.raises(IncompleteStream) as caught:
             await collect(await session.create(input="a"))
         assert caught.value.text == "partialand"
         assert isinstance(caught.value.__cause__, ApiError)
         assert caught.value.__cause__.code == code
-
-    run(cut.server, test, kind=kind)
     assert len(cut.server.creates) == 1
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_a_busy_lane_is_waited_for(kind: str) -> None:
+async def test_rc_04_a_busy_lane_is_waited_for(kind: str) -> None:
     """The server may not have noticed yet that the old line is gone."""
     cut = Cut()
 
@@ -319,14 +311,12 @@ def test_rc_04_a_busy_lane_is_waited_for(kind: str) -> None:
 
     cut.server.scripts = (cut.first, second)
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         assert len(await collect(await session.create(input="a"))) == len(cut.said)
-
-    run(cut.server, test, kind=kind)
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_a_response_that_is_cut_at_every_event_comes_whole(kind: str) -> None:
+async def test_rc_04_a_response_that_is_cut_at_every_event_comes_whole(kind: str) -> None:
     """Retries are counted from the last progress on."""
     cut = Cut("a b c d e f g h i j k l")
 
@@ -339,11 +329,9 @@ def test_rc_04_a_response_that_is_cut_at_every_event_comes_whole(kind: str) -> N
     cut.cut_at = 1
     cut.server.scripts = (cut.first, one_more)
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         got = await collect(await session.create(input="a"))
         assert numbers(got) == list(range(len(cut.said)))
-
-    run(cut.server, test, kind=kind)
     assert len(cut.resumes) == len(cut.said) - 1
 
 
@@ -377,7 +365,9 @@ async def test_rc_06_a_half_open_peer_is_left_and_its_response_resumed(kind: str
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_response_that_was_resumed_elsewhere_ends_here_with_a_typed_error(kind: str) -> None:
+async def test_a_response_that_was_resumed_elsewhere_ends_here_with_a_typed_error(
+    kind: str,
+) -> None:
     cut = Cut()
 
     async def first(peer: Peer) -> None:
@@ -389,15 +379,13 @@ def test_a_response_that_was_resumed_elsewhere_ends_here_with_a_typed_error(kind
 
     cut.server.scripts = (first,)
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         stream = await session.create(input="a")
         with pytest.raises(Conflict) as caught:
             await collect(stream)
         assert caught.value.code == "resumed_elsewhere"
         assert stream.text == "partialand"
         assert stream.ended
-
-    run(cut.server, test, kind=kind)
     assert cut.resumes == []
 
 
@@ -461,7 +449,7 @@ def gone(session: Session) -> Callable[[], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_a_held_turn_is_resumed_and_appended_to(kind: str) -> None:
+async def test_rc_04_a_held_turn_is_resumed_and_appended_to(kind: str) -> None:
     """The line breaks while the tool runs: the output is sent once, on the new line."""
     rollout = Rollout()
 
@@ -473,10 +461,8 @@ def test_rc_04_a_held_turn_is_resumed_and_appended_to(kind: str) -> None:
 
     rollout.server.scripts = (rollout.hold, second)
 
-    async def test(session: Session) -> None:
+    async with session_with(rollout.server, kind=kind) as session:
         assert await answered(session, gone(session)) == "done"
-
-    run(rollout.server, test, kind=kind)
     assert len(rollout.server.creates) == len(rollout.appends) == 1
     # The hold itself is asked for again: it shows that the turn is where it was.
     assert [resume.after for resume in rollout.resumes] == [4]
@@ -484,7 +470,7 @@ def test_rc_04_a_held_turn_is_resumed_and_appended_to(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("when", ["lost", "taken", "goes on", "ended"])
-def test_rc_04_an_append_without_an_answer_is_taken_once(kind: str, when: str) -> None:
+async def test_rc_04_an_append_without_an_answer_is_taken_once(kind: str, when: str) -> None:
     """The line breaks after the append was sent, which the server had got or not."""
     rollout = Rollout()
 
@@ -507,10 +493,8 @@ def test_rc_04_an_append_without_an_answer_is_taken_once(kind: str, when: str) -
 
     rollout.server.scripts = (first, second)
 
-    async def test(session: Session) -> None:
+    async with session_with(rollout.server, kind=kind) as session:
         assert await answered(session) == "done"
-
-    run(rollout.server, test, kind=kind)
     assert len(rollout.server.creates) == len(rollout.resumes) == 1
     first_append, *others = rollout.appends
     assert [append.input for append in others] == [first_append.input] * len(others)
@@ -518,7 +502,9 @@ def test_rc_04_an_append_without_an_answer_is_taken_once(kind: str, when: str) -
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("why", ["expired", "never kept"])
-def test_rc_04_outputs_of_a_turn_that_is_gone_go_into_a_new_response(kind: str, why: str) -> None:
+async def test_rc_04_outputs_of_a_turn_that_is_gone_go_into_a_new_response(
+    kind: str, why: str
+) -> None:
     """They were never sent: nothing can happen twice, and no tool runs again."""
     rollout = Rollout()
 
@@ -531,11 +517,9 @@ def test_rc_04_outputs_of_a_turn_that_is_gone_go_into_a_new_response(kind: str, 
 
     rollout.server.scripts = (rollout.hold, second)
 
-    async def test(session: Session) -> None:
-        assert await answered(session, gone(session)) == "anew"
-
     policy = QUICK if why == "expired" else BARE
-    run(rollout.server, test, kind=kind, policy=policy)
+    async with session_with(rollout.server, kind=kind, policy=policy) as session:
+        assert await answered(session, gone(session)) == "anew"
     again = rollout.server.creates[1]
     assert again.append is True
     assert again.previous_response_id is None
@@ -547,7 +531,9 @@ def test_rc_04_outputs_of_a_turn_that_is_gone_go_into_a_new_response(kind: str, 
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_rc_04_an_append_without_an_answer_is_not_repeated_where_nothing_is_kept(kind: str) -> None:
+async def test_rc_04_an_append_without_an_answer_is_not_repeated_where_nothing_is_kept(
+    kind: str,
+) -> None:
     rollout = Rollout()
 
     async def first(peer: Peer) -> None:
@@ -556,17 +542,15 @@ def test_rc_04_an_append_without_an_answer_is_not_repeated_where_nothing_is_kept
 
     rollout.server.scripts = (first,)
 
-    async def test(session: Session) -> None:
+    async with session_with(rollout.server, kind=kind, policy=BARE) as session:
         with pytest.raises(IncompleteStream):
             await answered(session)
-
-    run(rollout.server, test, kind=kind, policy=BARE)
     assert len(rollout.server.creates) == 1
 
 
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("code", ["response_not_found", "response_not_active"])
-def test_a_held_turn_that_was_attached_to_is_fetched_before_it_is_answered(
+async def test_a_held_turn_that_was_attached_to_is_fetched_before_it_is_answered(
     kind: str, code: str
 ) -> None:
     """An attach moves nothing: the lane that holds the turn is still another line's."""
@@ -588,14 +572,12 @@ def test_a_held_turn_that_was_attached_to_is_fetched_before_it_is_answered(
 
     rollout.server.scripts = (silent, second, third)
 
-    async def test(session: Session) -> None:
+    async with session_with(rollout.server, kind=kind) as session:
         assert await answered(session) == "done"
-
-    run(rollout.server, test, kind=kind)
     assert len(rollout.resumes) == 1
 
 
-def test_a_refused_append_leaves_the_turn_held() -> None:
+async def test_a_refused_append_leaves_the_turn_held() -> None:
     rollout = Rollout()
 
     async def script(peer: Peer) -> None:
@@ -607,7 +589,7 @@ def test_a_refused_append_leaves_the_turn_held() -> None:
 
     rollout.server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    async with session_with(rollout.server, kind="grpc") as session:
         stream = await session.create(input="a", append=True)
         with pytest.raises(TurnState):
             await stream.append([])
@@ -619,14 +601,12 @@ def test_a_refused_append_leaves_the_turn_held() -> None:
         await stream.append([tool_output(call, "yes")])
         assert (await stream.result()).text == "done"
 
-    run(rollout.server, test, kind="grpc")
-
 
 # Ends by us.
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_lost_response_is_cancelled_by_its_id_from_another_line(kind: str) -> None:
+async def test_a_lost_response_is_cancelled_by_its_id_from_another_line(kind: str) -> None:
     cut = Cut()
     cancels: asyncio.Queue[requests.Cancel] = asyncio.Queue()
 
@@ -636,19 +616,17 @@ def test_a_lost_response_is_cancelled_by_its_id_from_another_line(kind: str) -> 
 
     cut.server.scripts = (cut.first, second)
 
-    async def test(session: Session) -> None:
+    async with session_with(cut.server, kind=kind) as session:
         stream = await session.create(input="a")
         await gone(session)()
         await stream.aclose()
         assert stream.over
         assert (await cancels.get()).response_id == "r1"
         await session._links.close()
-
-    run(cut.server, test, kind=kind)
     assert cancels.empty()
 
 
-def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
+async def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
     server = Server()
     cancels: asyncio.Queue[requests.Cancel] = asyncio.Queue()
 
@@ -659,11 +637,9 @@ def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
 
     server.scripts = (script,)
 
-    async def test(session: Session) -> None:
+    async with session_with(server, kind="grpc") as session:
         async with await session.create(input="a") as stream:
             await stream.__anext__()
         assert await collect(stream) == []
         # It is not waited for by who leaves.
         assert (await cancels.get()).response_id == "r1"
-
-    run(server, test, kind="grpc")

@@ -6,15 +6,15 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from tests.client.aio.lines import collect, run
+from tests.client.aio.lines import collect, connected
 from tests.client.servicer import Peer, Speaker, refusal
 from tieline import events, requests
 from tieline.errors import ApiError, BadRequest, ServerError
-from tieline_client.aio import Connection, tool_output
+from tieline_client.aio import tool_output
 from tieline_client.errors import TurnState
 
 
-def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
+async def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.create()
         assert create.append is True
@@ -26,7 +26,7 @@ def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
         assert append.input == Raw(b'[{"type":"function_call_output","call_id":"c1","output":"2"}]')
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a", append=True)
         held = await stream.result()
         assert (stream.held, stream.ended, held.response.status) == (True, False, "in_progress")
@@ -40,10 +40,8 @@ def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
         assert result.usage is not None
         assert result.usage.total_tokens == 5
 
-    run(script, test)
 
-
-def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
+async def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
     warning = events.RequestWarning(code="unknown_parameter", message="No.", param="tempratur")
 
     async def script(peer: Peer) -> None:
@@ -53,7 +51,7 @@ def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
         speaker = Speaker(await peer.create(), response_id="r2")
         await peer.send(speaker.created(), *speaker.text("two"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         assert not stream.warnings
         await stream.result()
@@ -62,17 +60,15 @@ def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> None:
         await plain.result()
         assert not plain.warnings
 
-    run(script, test)
 
-
-def test_an_append_in_the_middle_of_the_loop_carries_the_loop_on() -> None:
+async def test_an_append_in_the_middle_of_the_loop_carries_the_loop_on() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
         await peer.read(requests.Append)
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a", append=True)
         types = []
         async for event in stream:
@@ -81,17 +77,15 @@ def test_an_append_in_the_middle_of_the_loop_carries_the_loop_on() -> None:
                 await stream.append([tool_output(stream.calls[0], "2")])
         assert types[-1] == "response.completed"
 
-    run(script, test)
 
-
-def test_a_held_turn_that_was_cancelled_is_read_to_its_end() -> None:
+async def test_a_held_turn_that_was_cancelled_is_read_to_its_end() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
         await peer.read(requests.Cancel)
         await peer.send(speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a", append=True)
         await stream.result()
         assert stream.held
@@ -99,10 +93,8 @@ def test_a_held_turn_that_was_cancelled_is_read_to_its_end() -> None:
         assert [event.type async for event in stream] == ["response.completed"]
         assert stream.ended
 
-    run(script, test)
 
-
-def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> None:
+async def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
@@ -112,7 +104,7 @@ def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> None:
         await peer.read(requests.Append)
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a", append=True)
         (call,) = (await stream.result()).calls
         await stream.append([tool_output(call, "2")])
@@ -124,14 +116,12 @@ def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> None:
         await stream.append([tool_output(call, "2")])
         assert (await stream.result()).text == "two"
 
-    run(script, test)
 
-
-def test_only_a_held_turn_takes_an_append_and_only_a_running_one_a_steer() -> None:
+async def test_only_a_held_turn_takes_an_append_and_only_a_running_one_a_steer() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(*Speaker(await peer.create()).answer("x"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         with pytest.raises(TurnState, match="waiting"):
             await stream.append([])
@@ -142,32 +132,28 @@ def test_only_a_held_turn_takes_an_append_and_only_a_running_one_a_steer() -> No
             await stream.steer("b")
         await stream.cancel()
 
-    run(script, test)
 
-
-def test_a_lane_that_holds_a_turn_is_continued_by_its_stream() -> None:
+async def test_a_lane_that_holds_a_turn_is_continued_by_its_stream() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a", append=True)
         await stream.response()
         with pytest.raises(TurnState, match="holds"):
             await line.append("more")
 
-    run(script, test)
 
-
-def test_a_failed_turn_shows_its_events_and_then_raises() -> None:
+async def test_a_failed_turn_shows_its_events_and_then_raises() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.open_text(), speaker.delta("par"))
         await peer.send(speaker.failed("server_error", "It broke."))
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         types: list[str] = []
         with pytest.raises(ServerError, match="It broke") as caught:
@@ -178,10 +164,8 @@ def test_a_failed_turn_shows_its_events_and_then_raises() -> None:
         with pytest.raises(ServerError):
             await stream.result()
 
-    run(script, test)
 
-
-def test_an_error_event_before_the_failure_says_more_about_it() -> None:
+async def test_an_error_event_before_the_failure_says_more_about_it() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         created = speaker.created()
@@ -189,7 +173,7 @@ def test_an_error_event_before_the_failure_says_more_about_it() -> None:
         error = speaker.event(events.ErrorEvent, status=503, error=detail)
         await peer.send(created, error, speaker.failed("acme_7", "Seven."))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         with pytest.raises(ApiError, match="Seven") as caught:
             await (await line.create(input="a")).response()
         assert (caught.value.status, caught.value.type, caught.value.param) == (
@@ -198,10 +182,8 @@ def test_an_error_event_before_the_failure_says_more_about_it() -> None:
             "p",
         )
 
-    run(script, test)
 
-
-def test_a_cut_turn_is_returned_with_its_partial_output() -> None:
+async def test_a_cut_turn_is_returned_with_its_partial_output() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.open_text(), speaker.delta("par"))
@@ -209,7 +191,7 @@ def test_a_cut_turn_is_returned_with_its_partial_output() -> None:
         assert cancel.response_id == "r1"
         await peer.send(*speaker.close_text("par"), speaker.incomplete("cancelled"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         async for event in stream:
             if isinstance(event, events.OutputTextDelta):
@@ -217,10 +199,8 @@ def test_a_cut_turn_is_returned_with_its_partial_output() -> None:
         assert (await stream.response()).status == "cancelled"
         assert stream.text == "par"
 
-    run(script, test)
 
-
-def test_a_create_that_waits_is_cancelled_by_its_event_id() -> None:
+async def test_a_create_that_waits_is_cancelled_by_its_event_id() -> None:
     async def script(peer: Peer) -> None:
         create = await peer.create()
         cancel = await peer.read(requests.Cancel)
@@ -228,15 +208,13 @@ def test_a_create_that_waits_is_cancelled_by_its_event_id() -> None:
         speaker = Speaker(create)
         await peer.send(speaker.created(), speaker.incomplete("cancelled"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         await stream.cancel()
         assert (await stream.response()).status == "cancelled"
 
-    run(script, test)
 
-
-def test_a_steered_turn_goes_on_in_its_successor() -> None:
+async def test_a_steered_turn_goes_on_in_its_successor() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created(), *speaker.open_text(), speaker.delta("par"))
@@ -251,7 +229,7 @@ def test_a_steered_turn_goes_on_in_its_successor() -> None:
         successor = Speaker(requests.Create(), "r2")
         await peer.send(*successor.answer("other"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         types = []
         async for event in stream:
@@ -263,10 +241,8 @@ def test_a_steered_turn_goes_on_in_its_successor() -> None:
         assert (stream.response_id, stream.text) == ("r2", "other")
         assert (await stream.response()).id == "r2"
 
-    run(script, test)
 
-
-def test_a_refused_steer_is_an_event_and_harms_nothing() -> None:
+async def test_a_refused_steer_is_an_event_and_harms_nothing() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created())
@@ -276,7 +252,7 @@ def test_a_refused_steer_is_an_event_and_harms_nothing() -> None:
         failed = events.SteerFailed(sequence_number=0, error=detail, steer=ref)
         await peer.send(failed, *speaker.text("x"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         types = []
         async for event in stream:
@@ -286,10 +262,8 @@ def test_a_refused_steer_is_an_event_and_harms_nothing() -> None:
         assert "response.steer.failed" in types
         assert (await stream.result()).text == "x"
 
-    run(script, test)
 
-
-def test_unknown_events_and_odd_items_kill_no_stream() -> None:
+async def test_unknown_events_and_odd_items_kill_no_stream() -> None:
     """EV-09: a vendor's event is handed over; no number and a null item are tolerated."""
 
     async def script(peer: Peer) -> None:
@@ -301,23 +275,21 @@ def test_unknown_events_and_odd_items_kill_no_stream() -> None:
         null = events.OutputItemAdded(output_index=0, item=Raw(b"null"))
         await peer.send(speaker.created(), vendor, null, bare, speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         types = [event.type async for event in stream]
         assert types[1] == "acme:gauge"
         result = await stream.result()
         assert (result.text, result.calls) == ("x", ())
 
-    run(script, test)
 
-
-def test_timing_is_kept_and_is_no_event() -> None:
+async def test_timing_is_kept_and_is_no_event() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         timing = events.Timing(response_id="r1", phases={"overhead": 120, "decode": 900})
         await peer.send(speaker.created(), timing, speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         assert stream.wall is None
         assert "tieline.timing" not in [event.type async for event in stream]
@@ -325,29 +297,25 @@ def test_timing_is_kept_and_is_no_event() -> None:
         assert stream.wall is not None
         assert stream.wall > 0
 
-    run(script, test)
 
-
-def test_a_batch_is_all_that_is_there() -> None:
+async def test_a_batch_is_all_that_is_there() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(*Speaker(await peer.create()).answer("a", "b"))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         batch = await stream.batch()
         assert len(batch) == 9
         assert await stream.batch() == []
 
-    run(script, test)
 
-
-def test_two_readers_of_one_turn_share_its_events() -> None:
+async def test_two_readers_of_one_turn_share_its_events() -> None:
     async def script(peer: Peer) -> None:
         speaker = Speaker(await peer.create())
         await peer.send(speaker.created())
         await peer.send(*speaker.text("a", "b"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
 
         async def read() -> list[str]:
@@ -356,10 +324,8 @@ def test_two_readers_of_one_turn_share_its_events() -> None:
         first, second = await asyncio.gather(read(), read())
         assert len(first) + len(second) == 9
 
-    run(script, test)
 
-
-def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
+async def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
     cancelled = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -370,10 +336,8 @@ def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
         await peer.send(speaker.incomplete("cancelled"))
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         async with await line.create(input="a") as stream:
             async for _ in stream:
                 break
         await cancelled.wait()
-
-    run(script, test)

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -23,8 +24,6 @@ from tieline_client.errors import ConnectionLost, ConnectTimeout, ProtocolViolat
 from tieline_client.transports import Endpoint, Options
 from tieline_client.transports.grpc import UNTOLD_LIMIT, GrpcTransport, open_plain
 
-Test = Callable[[GrpcTransport], Awaitable[None]]
-
 
 def endpoint(address: str, *, api_key: str | None = None, **options: Any) -> Endpoint:
     host, _, port = address.rpartition(":")
@@ -33,19 +32,17 @@ def endpoint(address: str, *, api_key: str | None = None, **options: Any) -> End
     )
 
 
-def run(script: Script, test: Test, **options: Any) -> None:
-    async def main() -> None:
-        async with serving(script) as address:
-            transport = await open_plain(endpoint(address, **options))
-            try:
-                await test(transport)
-            finally:
-                await transport.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def transport_to(script: Script, **options: Any) -> AsyncIterator[GrpcTransport]:
+    async with serving(script) as address:
+        transport = await open_plain(endpoint(address, **options))
+        try:
+            yield transport
+        finally:
+            await transport.close()
 
 
-def test_the_first_message_says_what_the_client_can_take_and_comes_at_once() -> None:
+async def test_the_first_message_says_what_the_client_can_take_and_comes_at_once() -> None:
     """GR-05: a proxy that waits for the first message gets it without anyone asking for a turn."""
     got: list[requests.Request | None] = []
 
@@ -54,10 +51,8 @@ def test_the_first_message_says_what_the_client_can_take_and_comes_at_once() -> 
         await peer.send(events.Heartbeat(phase="idle"))
         await peer.gone()
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script, max_receive_bytes=5_000_000, merge="never") as transport:
         await transport.receive()
-
-    run(script, test, max_receive_bytes=5_000_000, merge="never")
     assert got == [
         requests.SessionStart(
             max_receive_bytes=5_000_000,
@@ -67,30 +62,26 @@ def test_the_first_message_says_what_the_client_can_take_and_comes_at_once() -> 
     ]
 
 
-def test_all_events_of_a_message_come_in_their_order() -> None:
+async def test_all_events_of_a_message_come_in_their_order() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(*(events.Heartbeat(phase=str(number)) for number in range(5)))
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         got = await transport.receive()
         assert [event.phase for event in got if isinstance(event, events.Heartbeat)] == [*"01234"]
         assert await transport.receive() == ()
 
-    run(script, test)
 
-
-def test_a_message_without_events_is_not_the_end() -> None:
+async def test_a_message_without_events_is_not_the_end() -> None:
     async def script(peer: Peer) -> None:
         await peer.send()
         await peer.send(events.Heartbeat(phase="idle"))
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         assert await transport.receive() == [events.Heartbeat(phase="idle")]
 
-    run(script, test)
 
-
-def test_requests_go_out_in_the_order_in_which_they_were_sent() -> None:
+async def test_requests_go_out_in_the_order_in_which_they_were_sent() -> None:
     got: list[str | None] = []
     complete = asyncio.Event()
 
@@ -99,20 +90,18 @@ def test_requests_go_out_in_the_order_in_which_they_were_sent() -> None:
             got.append((await peer.create()).event_id)
         complete.set()
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         await asyncio.gather(
             *(transport.send(requests.Create(event_id=str(number))) for number in range(20))
         )
         await complete.wait()
-
-    run(script, test)
     assert got == [str(number) for number in range(20)]
 
 
-def test_a_sender_that_gives_up_does_not_harm_the_line() -> None:
+async def test_a_sender_that_gives_up_does_not_harm_the_line() -> None:
     """Cancelling a write of grpc.aio would cancel the stream with all its lanes."""
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(echoing) as transport:
         for number in range(50):
             task = asyncio.create_task(transport.send(requests.Create(event_id=str(number))))
             await asyncio.sleep(0)
@@ -123,10 +112,8 @@ def test_a_sender_that_gives_up_does_not_harm_the_line() -> None:
             if isinstance(event, events.ResponseCreated) and event.event_id == "last":
                 return
 
-    run(echoing, test)
 
-
-def test_a_silent_client_says_that_it_lives() -> None:
+async def test_a_silent_client_says_that_it_lives() -> None:
     """GR-05: heartbeats go both ways, so that a proxy sees data from this side too."""
     beats = asyncio.Event()
 
@@ -137,22 +124,18 @@ def test_a_silent_client_says_that_it_lives() -> None:
         beats.set()
         await peer.gone()
 
-    async def test(_: GrpcTransport) -> None:
+    async with transport_to(script, heartbeat=0.02):
         await beats.wait()
 
-    run(script, test, heartbeat=0.02)
 
-
-def test_the_key_goes_with_the_headers() -> None:
+async def test_the_key_goes_with_the_headers() -> None:
     got: dict[str, str] = {}
 
     async def script(peer: Peer) -> None:
         got.update(peer.context.invocation_metadata())
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script, api_key="sk-1") as transport:
         assert await transport.receive() == ()
-
-    run(script, test, api_key="sk-1")
     assert got["authorization"] == "Bearer sk-1"
 
 
@@ -203,14 +186,14 @@ async def test_another_grpc_service_is_told_apart() -> None:
         "deadline_exceeded",
     ],
 )
-def test_a_status_with_details_is_the_error_that_it_states(code: str) -> None:
+async def test_a_status_with_details_is_the_error_that_it_states(code: str) -> None:
     """GR-07: the same class, code and status as the error has on every other transport."""
 
     async def script(peer: Peer) -> None:
         await peer.send(events.Heartbeat(phase="idle"))
         await peer.abort(ApiError.of(code, "why", retry_after=2.5))
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         await transport.receive()
         with pytest.raises(ApiError, match="why") as caught:
             await transport.receive()
@@ -218,8 +201,6 @@ def test_a_status_with_details_is_the_error_that_it_states(code: str) -> None:
         assert type(error) is type(ApiError.of(code, "why"))
         assert (error.code, error.status) == (code, ERRORS[code].status)
         assert error.retry_after == 2.5
-
-    run(script, test)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +215,7 @@ def test_a_status_with_details_is_the_error_that_it_states(code: str) -> None:
         (grpc.StatusCode.CANCELLED, ConnectionLost),
     ],
 )
-def test_a_bare_status_is_an_error_where_only_a_peer_can_mean_it(
+async def test_a_bare_status_is_an_error_where_only_a_peer_can_mean_it(
     code: grpc.StatusCode, kind: type[Exception]
 ) -> None:
     """GR-07: a proxy's status, and one of a broken connection."""
@@ -243,15 +224,13 @@ def test_a_bare_status_is_an_error_where_only_a_peer_can_mean_it(
         await peer.send(events.Heartbeat(phase="idle"))
         await peer.context.abort(code, "why")
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         await transport.receive()
         with pytest.raises(kind, match="why"):
             await transport.receive()
 
-    run(script, test)
 
-
-def test_a_refusal_of_the_stream_is_told_by_open() -> None:
+async def test_a_refusal_of_the_stream_is_told_by_open() -> None:
     async def script(peer: Peer) -> None:
         await peer.abort(ApiError.of("invalid_api_key", "no"))
 
@@ -259,39 +238,35 @@ def test_a_refusal_of_the_stream_is_told_by_open() -> None:
         with pytest.raises(AuthenticationError):
             await transport.receive()
 
-    async def main() -> None:
-        async with serving(script) as address:
-            try:
-                transport = await open_plain(endpoint(address))
-            except AuthenticationError:
-                return
-            # Headers may come before the status: then the first read tells.
-            await test(transport)
-            await transport.close()
-
-    asyncio.run(main())
+    async with serving(script) as address:
+        try:
+            transport = await open_plain(endpoint(address))
+        except AuthenticationError:
+            return
+        # Headers may come before the status: then the first read tells.
+        await test(transport)
+        await transport.close()
 
 
-def test_the_reason_of_the_end_survives_a_write_that_meets_it() -> None:
+async def test_the_reason_of_the_end_survives_a_write_that_meets_it() -> None:
     """The library would replace it by INTERNAL (grpc#36066)."""
 
     async def script(peer: Peer) -> None:
         await peer.create()
         await peer.abort(ApiError.of("invalid_api_key", "no"))
 
-    async def test(transport: GrpcTransport) -> None:
-        async def write() -> None:
-            while await transport.send(requests.Create()):
-                pass
-
-        writer = asyncio.create_task(write())
-        with pytest.raises(AuthenticationError):
-            await transport.receive()
-        writer.cancel()
-        await asyncio.wait((writer,))
-
     for _ in range(20):
-        run(script, test)
+        async with transport_to(script) as transport:
+
+            async def write() -> None:
+                while await transport.send(requests.Create()):
+                    pass
+
+            writer = asyncio.create_task(write())
+            with pytest.raises(AuthenticationError):
+                await transport.receive()
+            writer.cancel()
+            await asyncio.wait((writer,))
 
 
 async def test_bytes_that_are_no_message_are_a_violation() -> None:
@@ -316,21 +291,19 @@ async def test_bytes_that_are_no_message_are_a_violation() -> None:
         await server.stop(None)
 
 
-def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
-    async def test(transport: GrpcTransport) -> None:
+async def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
+    async with transport_to(echoing) as transport:
         transport.limit(1000)
         with pytest.raises(RequestTooLarge, match="1000"):
             await transport.send(requests.Create(model="x" * 1000))
         await transport.send(requests.Create(event_id="small"))
         assert isinstance((await transport.receive())[0], events.ResponseCreated)
 
-    run(echoing, test)
 
-
-def test_cn_12_a_large_message_waits_until_the_server_has_said_what_it_takes() -> None:
+async def test_cn_12_a_large_message_waits_until_the_server_has_said_what_it_takes() -> None:
     """Sent before, it would end the stream of a server that takes less."""
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(echoing) as transport:
         large = requests.Create(model="x" * (UNTOLD_LIMIT + 1))
         sending = asyncio.ensure_future(transport.send(large))
         for _ in range(5):
@@ -342,32 +315,26 @@ def test_cn_12_a_large_message_waits_until_the_server_has_said_what_it_takes() -
         transport.limit(2 * UNTOLD_LIMIT)
         assert await transport.send(large)
 
-    run(echoing, test)
 
-
-def test_a_message_beyond_our_limit_is_told() -> None:
+async def test_a_message_beyond_our_limit_is_told() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(events.Heartbeat(phase="x" * 10_000))
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script, max_receive_bytes=1000) as transport:
         with pytest.raises(RequestTooLarge):
             await transport.receive()
 
-    run(script, test, max_receive_bytes=1000)
 
-
-def test_after_the_end_requests_are_known_not_to_be_sent_and_hang_nobody() -> None:
+async def test_after_the_end_requests_are_known_not_to_be_sent_and_hang_nobody() -> None:
     async def script(_: Peer) -> None:
         return
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         assert await transport.receive() == ()
         assert [await transport.send(requests.Create()) for _ in range(5)] == [False] * 5
 
-    run(script, test)
 
-
-def test_goodbye_comes_before_the_half_close() -> None:
+async def test_goodbye_comes_before_the_half_close() -> None:
     got: list[requests.Request | None] = []
 
     async def script(peer: Peer) -> None:
@@ -376,11 +343,9 @@ def test_goodbye_comes_before_the_half_close() -> None:
             if got[-1] is None:
                 return
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script) as transport:
         await transport.finish()
         assert await transport.receive() == ()
-
-    run(script, test)
     assert got[1:] == [requests.SessionEnd(), None]
 
 
@@ -409,12 +374,10 @@ async def test_close_ends_the_writer_and_tells_the_server() -> None:
         ]
 
 
-def test_the_librarys_options_can_be_set_and_win() -> None:
+async def test_the_librarys_options_can_be_set_and_win() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(events.Heartbeat(phase="x" * 10_000))
 
-    async def test(transport: GrpcTransport) -> None:
+    async with transport_to(script, channel={"grpc.max_receive_message_length": 1000}) as transport:
         with pytest.raises(RequestTooLarge):
             await transport.receive()
-
-    run(script, test, channel={"grpc.max_receive_message_length": 1000})

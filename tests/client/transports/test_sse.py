@@ -3,7 +3,8 @@
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -45,39 +46,34 @@ from tieline_client.errors import (
 from tieline_client.transports import Options
 from tieline_client.transports.sse import open_line
 
-Test = Callable[[Connection], Awaitable[None]]
 DONE = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
 
 
-def handled(handler: Handler, test: Test, **options: Any) -> None:
-    """A test on a line to a server of this handler; then no task of ours may be left."""
-
-    async def main() -> None:
-        async with serving(handler, handler_cancellation=True) as address:
-            async with connect(f"http://{address}", options=Options(**options)) as line:
-                await test(line)
-            assert ours() == []
-
-    asyncio.run(main())
+@asynccontextmanager
+async def handled(handler: Handler, **options: Any) -> AsyncIterator[Connection]:
+    """A connection to a server of this handler; then no task of ours may be left."""
+    async with serving(handler, handler_cancellation=True) as address:
+        async with connect(f"http://{address}", options=Options(**options)) as line:
+            yield line
+        assert ours() == []
 
 
-def run(script: StreamScript, test: Test, **options: Any) -> None:
-    """A test on a line to a server that plays the script for every create."""
-    handled(posting(script), test, **options)
+def connected(script: StreamScript, **options: Any) -> AbstractAsyncContextManager[Connection]:
+    """A connection to a server that plays the script for every create."""
+    return handled(posting(script), **options)
 
 
-def raw(test: Test, *answers: bytes, hold: bool = False, **options: Any) -> None:
-    """A test on a line to a server that sends these bytes, one answer a connection."""
-
-    async def main() -> None:
-        async with (
-            speaking(*answers, hold=hold) as address,
-            connect(f"http://{address}", options=Options(**options)) as line,
-        ):
-            await test(line)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def answered_by(
+    *answers: bytes, hold: bool = False, **options: Any
+) -> AsyncIterator[Connection]:
+    """A connection to a server that sends these bytes, one answer a connection."""
+    async with (
+        speaking(*answers, hold=hold) as address,
+        connect(f"http://{address}", options=Options(**options)) as line,
+    ):
+        yield line
 
 
 def text_of(create: requests.Create) -> str:
@@ -138,14 +134,14 @@ async def test_a_create_is_a_post_of_its_body() -> None:
 
 
 @pytest.mark.parametrize("end", [DONE, b"", b": bye\n\n", b"data: [DONE]"])
-def test_ev_07_a_terminal_event_is_the_end_with_or_without_done(end: bytes) -> None:
+async def test_ev_07_a_terminal_event_is_the_end_with_or_without_done(end: bytes) -> None:
     """EV-07: a stream that closes right behind response.completed is no loss."""
 
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer("hello"))
         await peer.write(end)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         assert line.transport == "sse"
         for _ in range(2):
             stream = await line.create(input="a")
@@ -153,28 +149,24 @@ def test_ev_07_a_terminal_event_is_the_end_with_or_without_done(end: bytes) -> N
             assert (types[0], types[-1]) == ("response.created", "response.completed")
             assert stream.text == "hello"
 
-    run(script, test)
 
-
-def test_ev_07_a_server_that_keeps_the_stream_open_does_not_hold_up_the_lane() -> None:
+async def test_ev_07_a_server_that_keeps_the_stream_open_does_not_hold_up_the_lane() -> None:
     """EV-07: nor the line, when it is closed."""
 
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer("x"))
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         async with asyncio.timeout(0.9):
             for _ in range(3):
                 assert (await (await line.create(input="a")).result()).text == "x"
             await line.close()
 
-    run(script, test)
-
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_ev_08_text_is_exact_however_the_bytes_come(size: int, end: bytes) -> None:
+async def test_ev_08_text_is_exact_however_the_bytes_come(size: int, end: bytes) -> None:
     """EV-08: fed in pieces, U+2028, U+0085 and a family emoji come out as they went in."""
     odd = "a\u2028b\u0085\U0001f468\u200d\U0001f469\u200d\U0001f467"
     body = b"".join(frame(event) for event in answer(*odd)).replace(b"\n", end)
@@ -182,13 +174,11 @@ def test_ev_08_text_is_exact_however_the_bytes_come(size: int, end: bytes) -> No
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
     wire = HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunked + b"0\r\n\r\n"
 
-    async def test(line: Connection) -> None:
+    async with answered_by(wire) as line:
         assert (await (await line.create(input="a")).result()).text == odd
 
-    raw(test, wire)
 
-
-def test_ev_09_unknown_events_are_handed_over_and_break_nothing() -> None:
+async def test_ev_09_unknown_events_are_handed_over_and_break_nothing() -> None:
     """EV-09: nor does a missing number or a null item."""
 
     async def script(peer: StreamPeer) -> None:
@@ -201,17 +191,15 @@ def test_ev_09_unknown_events_are_handed_over_and_break_nothing() -> None:
         await peer.write(f"data: {delta}\n\n".encode())
         await peer.send(*speaker.close_text("x"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.lane("a").create(input="a")
         seen = [event async for event in stream]
         assert [event.type for event in seen].count("acme:gauge") == 1
         assert {event.stream_id for event in seen} == {"a"}
         assert stream.text == "x"
 
-    run(script, test)
 
-
-def test_lanes_run_side_by_side_and_one_lane_in_order() -> None:
+async def test_lanes_run_side_by_side_and_one_lane_in_order() -> None:
     running: set[str] = set()
     seen: list[set[str]] = []
     together = asyncio.Event()
@@ -226,7 +214,7 @@ def test_lanes_run_side_by_side_and_one_lane_in_order() -> None:
         running.discard(name)
         await echo(peer)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         a, b = line.lane("a"), line.lane("b")
         streams = [
             await lane.create(input=name)
@@ -236,10 +224,8 @@ def test_lanes_run_side_by_side_and_one_lane_in_order() -> None:
         assert [result.text for result in results] == ["a1", "a2", "b1", "b2", "a3"]
         assert not [names for names in seen if len({name[0] for name in names}) < len(names)]
 
-    run(script, test)
 
-
-def test_one_connection_carries_one_turn_after_the_other() -> None:
+async def test_one_connection_carries_one_turn_after_the_other() -> None:
     ports: set[int] = set()
 
     async def script(peer: StreamPeer) -> None:
@@ -247,18 +233,16 @@ def test_one_connection_carries_one_turn_after_the_other() -> None:
         ports.add(peer.request.transport.get_extra_info("peername")[1])
         await echo(peer)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         for number in range(5):
             await (await line.create(input=str(number))).result()
             # The end of the stream, behind its last event, frees the connection.
             turns = [each for each in asyncio.all_tasks() if each.get_name() == "tieline-sse-turn"]
             await asyncio.gather(*turns)
-
-    run(script, test)
     assert len(ports) == 1
 
 
-def test_a_refused_create_is_its_own_error_and_no_one_elses() -> None:
+async def test_a_refused_create_is_its_own_error_and_no_one_elses() -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         peer = StreamPeer(request, await request.read())
         if text_of(peer.create) == "bad":
@@ -268,7 +252,7 @@ def test_a_refused_create_is_its_own_error_and_no_one_elses() -> None:
         await echo(peer)
         return peer.response
 
-    async def test(line: Connection) -> None:
+    async with handled(handle) as line:
         bad = await line.create(input="bad")
         good = await line.create(input="good")
         with pytest.raises(RateLimited, match="slow down") as caught:
@@ -278,37 +262,31 @@ def test_a_refused_create_is_its_own_error_and_no_one_elses() -> None:
         assert (await good.result()).text == "good"
         assert line.alive
 
-    handled(handle, test)
 
-
-def test_an_error_event_before_the_response_is_a_refusal() -> None:
+async def test_an_error_event_before_the_response_is_a_refusal() -> None:
     async def script(peer: StreamPeer) -> None:
         await peer.send(refusal(ApiError.of("invalid_value", "no", param="top_p"), None))
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.lane("a").create(input="a")
         with pytest.raises(BadRequest, match="no") as caught:
             await stream.response()
         assert caught.value.param == "top_p"
 
-    run(script, test)
 
-
-def test_a_failed_response_is_its_error() -> None:
+async def test_a_failed_response_is_its_error() -> None:
     async def script(peer: StreamPeer) -> None:
         speaker = Speaker(requests.Create())
         await peer.send(speaker.created(), speaker.failed("server_error", "It broke."))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         with pytest.raises(ServerError, match="It broke"):
             await (await line.create(input="a")).response()
 
-    run(script, test)
-
 
 @pytest.mark.parametrize("way", ["reset", "fin", "fin in a chunked body", "done"])
-def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
+async def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
     """RC-10 (a), (b): IncompleteStream with the partial text; other turns go on."""
 
     async def script(peer: StreamPeer) -> None:
@@ -327,7 +305,7 @@ def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
         elif way == "fin in a chunked body":
             transport.close()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="bad")
         seen: list[str] = []
         with pytest.raises(IncompleteStream) as caught:
@@ -338,19 +316,15 @@ def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
             await stream.response()
         assert (await (await line.create(input="good")).result()).text == "good"
 
-    run(script, test)
 
-
-def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
+async def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
     """RC-10 (b): a body that ends with its connection."""
 
-    async def test(line: Connection) -> None:
+    whole = b"".join(frame(event) for event in answer("x"))
+    async with answered_by(HEAD + b"\r\n" + beginning(), HEAD + b"\r\n" + whole) as line:
         with pytest.raises(IncompleteStream):
             await (await line.create(input="a")).response()
         assert (await (await line.create(input="b")).result()).text == "x"
-
-    whole = b"".join(frame(event) for event in answer("x"))
-    raw(test, HEAD + b"\r\n" + beginning(), HEAD + b"\r\n" + whole)
 
 
 @pytest.mark.parametrize(
@@ -366,28 +340,24 @@ def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
         (b"", "closed the connection and said nothing"),
     ],
 )
-def test_what_is_no_event_stream_is_a_loss(response: bytes, says: str) -> None:
-    async def test(line: Connection) -> None:
+async def test_what_is_no_event_stream_is_a_loss(response: bytes, says: str) -> None:
+    async with answered_by(response) as line:
         with pytest.raises(ConnectionLost, match=says) as caught:
             await (await line.create(input="a")).response()
         if "json" in says or "read" in says:
             assert isinstance(caught.value.__cause__, ProtocolViolation)
 
-    raw(test, response)
 
-
-def test_an_event_beyond_our_limit_is_told() -> None:
+async def test_an_event_beyond_our_limit_is_told() -> None:
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer("x" * 50_000))
 
-    async def test(line: Connection) -> None:
+    async with connected(script, max_receive_bytes=10_000) as line:
         with pytest.raises((RequestTooLarge, IncompleteStream), match="10000"):
             await (await line.create(input="a")).response()
 
-    run(script, test, max_receive_bytes=10_000)
 
-
-def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> None:
+async def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> None:
     """RC-06: HTTP has no pings; a comment of the server is a sign of life."""
 
     async def script(peer: StreamPeer) -> None:
@@ -397,14 +367,12 @@ def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> None:
             await peer.write(b": heartbeat\n\n")
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script, idle_timeout=0.25) as line:
         stream = await line.create(input="a")
         async with asyncio.timeout(5):
             with pytest.raises(IncompleteStream, match="silent"):
                 await stream.response()
         assert stream.wall is None or stream.wall > 0.4
-
-    run(script, test, idle_timeout=0.25)
 
 
 async def test_a_refused_connection_is_the_turns_loss() -> None:
@@ -434,7 +402,7 @@ async def test_a_server_that_accepts_no_connection_is_a_connect_timeout() -> Non
             filler.close()
 
 
-def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
+async def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
     started = asyncio.Event()
     finish = asyncio.Event()
 
@@ -445,7 +413,7 @@ def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
         await finish.wait()
         await peer.send(*speaker.text("x"), speaker.completed())
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         with pytest.raises(Unsupported, match="append"):
             await line.create(input="a", append=True)
         with pytest.raises(Unsupported, match=r"response\.append"):
@@ -457,16 +425,12 @@ def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
         finish.set()
         assert (await stream.result()).text == "x"
 
-    run(script, test)
 
-
-def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
-    async def test(line: Connection) -> None:
+async def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
+    async with connected(echo) as line:
         with pytest.raises(RequestTooLarge):
             await line.create(input="x" * 33 * 1024 * 1024)
         assert (await (await line.create(input="b")).result()).text == "b"
-
-    run(echo, test)
 
 
 def cancelling(*, status: int) -> tuple[Handler, list[str]]:
@@ -500,10 +464,10 @@ def cancelling(*, status: int) -> tuple[Handler, list[str]]:
 
 
 @pytest.mark.parametrize("status", [200, 400, 404])
-def test_a_cancel_goes_by_id_and_else_by_closing_the_stream(status: int) -> None:
+async def test_a_cancel_goes_by_id_and_else_by_closing_the_stream(status: int) -> None:
     handler, log = cancelling(status=status)
 
-    async def test(line: Connection) -> None:
+    async with handled(handler) as line:
         stream = await line.create(input="a")
         following = await line.create(input="next")
         async for _ in stream:
@@ -514,13 +478,11 @@ def test_a_cancel_goes_by_id_and_else_by_closing_the_stream(status: int) -> None
         response = await stream.response()
         assert (response.status, response.id, stream.text) == ("cancelled", "r1", "par")
         assert (await following.result()).text == "next"
-
-    handled(handler, test)
     assert log[0] == "/v1/responses/r1/cancel"
     assert log[1:] == ([] if status == 200 else ["closed"])
 
 
-def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server_tells() -> None:
+async def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server_tells() -> None:
     """400 with this code says that the response has ended: its end is on its way."""
     asked = asyncio.Event()
 
@@ -537,7 +499,7 @@ def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server_tells
         await peer.send(*speaker.close_text("whole"), speaker.completed())
         return peer.response
 
-    async def test(line: Connection) -> None:
+    async with handled(handle) as line:
         stream = await line.create(input="a")
         async for _ in stream:
             if stream.text == "whole":
@@ -548,17 +510,15 @@ def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server_tells
         # Of a response that is no turn of this line, as of one that has ended: no error.
         await line.cancel("resp_elsewhere")
 
-    handled(handle, test)
 
-
-def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
+async def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
     async def script(peer: StreamPeer) -> None:
         if text_of(peer.create) == "good":
             await echo(peer)
         else:
             await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         sent = await line.create(input="hang")
         waits = await line.create(input="waits")
         good = await line.create(input="good")
@@ -568,10 +528,8 @@ def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
                 await stream.response()
         assert (await good.result()).text == "good"
 
-    run(script, test)
 
-
-def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
+async def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
     ended = asyncio.Event()
 
     async def script(peer: StreamPeer) -> None:
@@ -581,7 +539,7 @@ def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
         finally:
             ended.set()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         other = await line.create(input="b")
         await anext(stream)
@@ -593,15 +551,11 @@ def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
         with pytest.raises(ConnectionLost):
             await other.response()
 
-    run(script, test)
 
-
-def test_a_large_request_goes_in_one_piece() -> None:
-    async def test(line: Connection) -> None:
+async def test_a_large_request_goes_in_one_piece() -> None:
+    async with connected(echo) as line:
         text = "x" * 3_000_000
         assert (await (await line.create(input=text)).result()).text == text
-
-    run(echo, test)
 
 
 async def test_closing_does_not_wait_for_a_server_that_takes_nothing() -> None:
@@ -620,7 +574,7 @@ async def test_closing_does_not_wait_for_a_server_that_takes_nothing() -> None:
     assert ours() == []
 
 
-def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
+async def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """LB-03: what is not read fills the connection; nothing is dropped."""
@@ -636,7 +590,7 @@ def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
             sent += 1
         await peer.send(speaker.incomplete())
 
-    async def test(line: Connection) -> None:
+    async with connected(script, merge="never") as line:
         full = asyncio.Event()
         hold_back = line._hold_back
 
@@ -652,26 +606,22 @@ def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
         deltas = [e.delta async for e in stream if isinstance(e, events.OutputTextDelta)]
         assert "".join(deltas) == "x" * size * count
 
-    run(script, test, merge="never")
 
-
-def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
+async def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
     """LB-03: 5,000 deltas in one write."""
     pieces = [chr(97 + index % 26) for index in range(5000)]
 
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer(*pieces))
 
-    async def test(line: Connection) -> None:
+    async with connected(script, merge="never") as line:
         stream = await line.create(input="a")
         await anext(stream)
         deltas = [e.delta async for e in stream if isinstance(e, events.OutputTextDelta)]
         assert deltas == pieces
 
-    run(script, test, merge="never")
 
-
-def test_the_agent_loop_runs_over_http_in_create_shape() -> None:
+async def test_the_agent_loop_runs_over_http_in_create_shape() -> None:
     parents: list[str | None] = []
 
     async def script(peer: StreamPeer) -> None:
@@ -687,10 +637,8 @@ def test_the_agent_loop_runs_over_http_in_create_shape() -> None:
         """Adds."""
         return a + b
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         done = await Agent(line, tools=[add]).run("2 + 3?")
         assert done.text == "five"
         assert done.turns[0].outputs == ("5",)
-
-    run(script, test)
     assert parents == [None, "r1"]

@@ -321,11 +321,11 @@ def test_tl_06_parallel_calls_are_answered_each_by_its_own_id_over_every_transpo
 
 
 @pytest.mark.parametrize("scheme", PLAIN)
-def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme: str) -> None:
+async def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme: str) -> None:
     rule = {"id": "long", "emit": {"type": "message", "text": "word " * 2000}}
     script = write_script(tmp_path, rules=[rule], pace={"tokens_per_second": 200})
 
-    async def main(server: ServerProcess) -> None:
+    with serving("--script", script) as server:
         async with connect(url_of(server, scheme)) as line:
             stream = await line.create(input="a", store=False)
             async for _ in stream:
@@ -338,9 +338,6 @@ def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme: str)
             assert 0 < response.usage.output_tokens < 2000
             assert stream.text
 
-    with serving("--script", script) as server:
-        asyncio.run(main(server))
-
 
 @pytest.mark.parametrize("scheme", ["grpc", "ws"])
 async def test_a_line_has_its_session(server: ServerProcess, scheme: str) -> None:
@@ -350,16 +347,13 @@ async def test_a_line_has_its_session(server: ServerProcess, scheme: str) -> Non
         assert {"heartbeat", "timing"} <= set(line.session.extensions)
 
 
-def test_au_07_the_real_server_without_websocket() -> None:
+async def test_au_07_the_real_server_without_websocket() -> None:
     """AU-07: its 426 is what the client understands."""
 
-    async def main(server: ServerProcess) -> None:
+    with serving("--no-websocket") as server:
         async with connect(url_of(server, "ws")) as line:
             assert line.transport == "sse"
             assert "hello" in (await (await line.create(input="hello")).result()).text
-
-    with serving("--no-websocket") as server:
-        asyncio.run(main(server))
 
 
 def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:

@@ -41,34 +41,25 @@ from tieline_client.errors import (
 from tieline_client.transports import Options
 from tieline_client.transports.websocket import WebSocketTransport, open_line
 
-Test = Callable[[WebSocketTransport], Awaitable[None]]
-LineTest = Callable[[Connection], Awaitable[None]]
+
+@asynccontextmanager
+async def transport_to(script: SocketScript, **options: Any) -> AsyncIterator[WebSocketTransport]:
+    """A transport to a server that plays the script."""
+    async with serving(upgrading(script)) as address:
+        transport = await open_line(endpoint("ws", address, **options))
+        try:
+            yield transport
+        finally:
+            await transport.close()
 
 
-def run(script: SocketScript, test: Test, **options: Any) -> None:
-    """A test on a transport to a server that plays the script."""
-
-    async def main() -> None:
-        async with serving(upgrading(script)) as address:
-            transport = await open_line(endpoint("ws", address, **options))
-            try:
-                await test(transport)
-            finally:
-                await transport.close()
-
-    asyncio.run(main())
-
-
-def on_line(script: SocketScript, test: LineTest, **options: Any) -> None:
-    """A test on a line to a server that plays the script; then no task of ours may be left."""
-
-    async def main() -> None:
-        async with serving(upgrading(script)) as address:
-            async with connect(f"ws://{address}", options=Options(**options)) as line:
-                await test(line)
-            assert ours() == []
-
-    asyncio.run(main())
+@asynccontextmanager
+async def connected(script: SocketScript, **options: Any) -> AsyncIterator[Connection]:
+    """A connection to a server that plays the script; then no task of ours may be left."""
+    async with serving(upgrading(script)) as address:
+        async with connect(f"ws://{address}", options=Options(**options)) as line:
+            yield line
+        assert ours() == []
 
 
 async def echoing(peer: SocketPeer) -> None:
@@ -85,17 +76,15 @@ async def quiet(peer: SocketPeer) -> None:
     await peer.gone()
 
 
-def test_the_upgrade_asks_for_extensions_and_for_no_compression() -> None:
+async def test_the_upgrade_asks_for_extensions_and_for_no_compression() -> None:
     got: dict[str, str] = {}
 
     async def script(peer: SocketPeer) -> None:
         got.update({name.lower(): value for name, value in peer.request.headers.items()})
         got["path"] = peer.request.path
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(script, api_key="sk-1", path="/base") as transport:
         assert await transport.receive() == ()
-
-    run(script, test, api_key="sk-1", path="/base")
     assert got["path"] == "/base/v1/responses"
     assert got["authorization"] == "Bearer sk-1"
     assert got["x-tieline-extensions"] == "heartbeat,session,timing,warnings"
@@ -123,14 +112,14 @@ async def test_only_a_server_with_our_extensions_is_told_what_we_can_take(extend
     assert got == [start if extended else requests.Create(event_id="1")]
 
 
-def test_turns_and_lanes_run_as_on_any_line() -> None:
+async def test_turns_and_lanes_run_as_on_any_line() -> None:
     async def script(peer: SocketPeer) -> None:
         speakers = [Speaker(await peer.create(), f"r{number}") for number in range(3)]
         for step in zip(*[speaker.answer(speaker.id) for speaker in speakers], strict=True):
             await peer.send(*reversed(step))
         await echoing(peer)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         assert line.transport == "websocket"
         streams = [
             await line.lane("a").create(input="1"),
@@ -141,11 +130,9 @@ def test_turns_and_lanes_run_as_on_any_line() -> None:
         assert [result.text for result in results] == ["r0", "r1", "r2"]
         assert (await (await line.create(input="x")).result()).text == "x"
 
-    on_line(script, test)
 
-
-def test_requests_go_out_in_order_and_a_sender_that_gives_up_harms_nobody() -> None:
-    async def test(transport: WebSocketTransport) -> None:
+async def test_requests_go_out_in_order_and_a_sender_that_gives_up_harms_nobody() -> None:
+    async with transport_to(echoing) as transport:
         for number in range(50):
             task = asyncio.create_task(transport.send(requests.Create(event_id=str(number))))
             await asyncio.sleep(0)
@@ -157,8 +144,6 @@ def test_requests_go_out_in_order_and_a_sender_that_gives_up_harms_nobody() -> N
             if isinstance(event, events.ResponseCreated):
                 seen.append(event.event_id)
         assert seen == [*map(str, range(50)), "last"]
-
-    run(echoing, test)
 
 
 async def test_pings_are_answered_while_a_turn_runs() -> None:
@@ -195,34 +180,30 @@ async def test_pings_are_answered_while_a_turn_runs() -> None:
         (4711, "own", ConnectionLost),
     ],
 )
-def test_a_close_code_is_the_error_that_it_states(
+async def test_a_close_code_is_the_error_that_it_states(
     code: int, reason: str, kind: type[Exception]
 ) -> None:
     async def script(peer: SocketPeer) -> None:
         await peer.socket.close(code=code, message=reason.encode())
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(script) as transport:
         with pytest.raises(kind, match=str(code)):
             await transport.receive()
 
-    run(script, test)
 
-
-def test_an_error_event_says_more_than_the_close_that_repeats_it() -> None:
+async def test_an_error_event_says_more_than_the_close_that_repeats_it() -> None:
     async def script(peer: SocketPeer) -> None:
         await peer.send(Speaker(await peer.create()).created())
         detail = events.ErrorDetail.of(ApiError.of("invalid_api_key", "The key was revoked."))
         await peer.send(events.ErrorEvent(sequence_number=0, status=401, error=detail))
         await peer.socket.close(code=1008, message=b"invalid_api_key")
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         with pytest.raises(IncompleteStream) as caught:
             await stream.response()
         assert isinstance(caught.value.__cause__, AuthenticationError)
         assert str(caught.value.__cause__) == "The key was revoked."
-
-    on_line(script, test)
 
 
 @pytest.mark.parametrize(
@@ -296,50 +277,44 @@ async def test_a_server_that_does_not_answer_is_a_connect_timeout() -> None:
             await open_line(endpoint("ws", address, connect_timeout=0.05))
 
 
-def test_a_binary_frame_of_the_server_is_a_violation() -> None:
+async def test_a_binary_frame_of_the_server_is_a_violation() -> None:
     async def script(peer: SocketPeer) -> None:
         await peer.socket.send_bytes(b"{}")
         await peer.gone()
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(script) as transport:
         with pytest.raises(ProtocolViolation, match="binary"):
             await transport.receive()
-
-    run(script, test)
 
 
 @pytest.mark.parametrize(
     ("opcode", "payload"),
     [(1, b"{broken"), (1, b'{"type":"x\xff"}'), (11, b""), (1, b"[" * 100_000)],
 )
-def test_a_frame_that_cannot_be_read_is_a_violation(opcode: int, payload: bytes) -> None:
+async def test_a_frame_that_cannot_be_read_is_a_violation(opcode: int, payload: bytes) -> None:
     async def script(peer: SocketPeer) -> None:
         await peer.socket.send_frame(payload, opcode)  # type: ignore[arg-type]
         await peer.gone()
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(script) as transport:
         with pytest.raises(ProtocolViolation):
             await transport.receive()
 
-    run(script, test)
 
-
-def test_a_frame_beyond_our_limit_is_told() -> None:
+async def test_a_frame_beyond_our_limit_is_told() -> None:
     async def script(peer: SocketPeer) -> None:
         await peer.say(json.dumps({"type": "x", "text": "x" * 10_000}))
         await peer.gone()
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(script, max_receive_bytes=1000) as transport:
         with pytest.raises(RequestTooLarge):
             await transport.receive()
 
-    run(script, test, max_receive_bytes=1000)
 
-
-def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
+async def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
     """A frame of 16 MiB would end the connection and all that it remembers (close 1009)."""
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(echoing) as transport:
         with pytest.raises(RequestTooLarge, match="16777215"):
             await transport.send(requests.Create(model="x" * 16 * 1024 * 1024))
         transport.limit(1000)
@@ -348,44 +323,36 @@ def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
         await transport.send(requests.Create(event_id="small"))
         assert isinstance((await transport.receive())[0], events.ResponseCreated)
 
-    run(echoing, test)
 
-
-def test_after_the_end_requests_are_known_not_to_be_sent_and_hang_nobody() -> None:
+async def test_after_the_end_requests_are_known_not_to_be_sent_and_hang_nobody() -> None:
     async def script(_: SocketPeer) -> None:
         return
 
-    async def test(transport: WebSocketTransport) -> None:
+    async with transport_to(script) as transport:
         assert await transport.receive() == ()
         assert [await transport.send(requests.Create()) for _ in range(5)] == [False] * 5
 
-    run(script, test)
 
-
-def test_an_idle_line_closes_with_1000() -> None:
+async def test_an_idle_line_closes_with_1000() -> None:
     codes: list[int | None] = []
 
     async def script(peer: SocketPeer) -> None:
         await echoing(peer)
         codes.append(peer.socket.close_code)
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         await (await line.create(input="a")).response()
-
-    on_line(script, test)
     assert codes == [1000]
 
 
-def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_most() -> None:
+async def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_most() -> None:
     async def script(_: SocketPeer) -> None:
         await asyncio.Event().wait()
 
-    async def test(line: Connection) -> None:
+    async with connected(script, close_timeout=0.1) as line:
         async with asyncio.timeout(5):
             await line.close()
             await line.close()
-
-    on_line(script, test, close_timeout=0.1)
 
 
 async def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
@@ -415,7 +382,7 @@ async def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
             assert deltas == [chr(97 + index % 26) for index in range(count)]
 
 
-def test_lb_06_a_slow_application_does_not_end_the_line() -> None:
+async def test_lb_06_a_slow_application_does_not_end_the_line() -> None:
     """LB-06 (a): what is not read cannot show that the server lives."""
     count = 2000
 
@@ -427,7 +394,7 @@ def test_lb_06_a_slow_application_does_not_end_the_line() -> None:
         await peer.send(speaker.completed())
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script, keepalive=0.05, keepalive_timeout=0.05, merge="never") as line:
         stream = await line.create(input="a")
         total = 0
         async for event in stream:
@@ -438,10 +405,8 @@ def test_lb_06_a_slow_application_does_not_end_the_line() -> None:
                     await asyncio.sleep(0.6)
         assert total == count * 1000
 
-    on_line(script, test, keepalive=0.05, keepalive_timeout=0.05, merge="never")
 
-
-def test_lb_06_bytes_of_a_frame_that_is_not_whole_are_proof_of_life() -> None:
+async def test_lb_06_bytes_of_a_frame_that_is_not_whole_are_proof_of_life() -> None:
     """LB-06 (b): a pong cannot overtake a large frame on a slow link."""
     payload = json.dumps({"type": "acme:big", "text": "x" * 300_000}).encode()
 
@@ -450,15 +415,10 @@ def test_lb_06_bytes_of_a_frame_that_is_not_whole_are_proof_of_life() -> None:
         assert isinstance(event, events.Opaque)
         assert len(bytes(event.raw)) == len(payload)
 
-    async def main() -> None:
-        async with raw_socket(slowly(payload, parts=30, pause=0.02)) as address:
-            transport = await open_line(
-                endpoint("ws", address, keepalive=0.05, keepalive_timeout=0.1)
-            )
-            await test(transport)
-            await transport.close()
-
-    asyncio.run(main())
+    async with raw_socket(slowly(payload, parts=30, pause=0.02)) as address:
+        transport = await open_line(endpoint("ws", address, keepalive=0.05, keepalive_timeout=0.1))
+        await test(transport)
+        await transport.close()
 
 
 RawScript = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -558,7 +518,7 @@ def test_rc_10_and_rc_06_a_line_that_ends_in_a_turn_ends_all_that_waits(
         runner.run(main())
 
 
-def test_er_06_a_bare_error_before_the_response_is_the_answer() -> None:
+async def test_er_06_a_bare_error_before_the_response_is_the_answer() -> None:
     """ER-06: no number, no event_id, and a close right behind it."""
     connections = 0
 
@@ -569,17 +529,15 @@ def test_er_06_a_bare_error_before_the_response_is_the_answer() -> None:
         error = {"code": "unsupported_parameter", "param": "top_p", "message": "m"}
         await peer.say(json.dumps({"type": "error", "status": 400, "error": error}))
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         with pytest.raises(BadRequest) as caught:
             await stream.response()
         assert (caught.value.param, str(caught.value)) == ("top_p", "m")
-
-    on_line(script, test)
     assert connections == 1
 
 
-def test_ev_08_and_ev_09_text_is_exact_and_the_unknown_is_handed_over() -> None:
+async def test_ev_08_and_ev_09_text_is_exact_and_the_unknown_is_handed_over() -> None:
     """EV-08, EV-09: separators and emoji survive; new events and missing numbers break nothing."""
     odd = "a\u2028b\u0085\U0001f468\u200d\U0001f469\u200d\U0001f467"
 
@@ -593,11 +551,9 @@ def test_ev_08_and_ev_09_text_is_exact_and_the_unknown_is_handed_over() -> None:
         await peer.send(*speaker.close_text(odd), speaker.completed())
         await peer.gone()
 
-    async def test(line: Connection) -> None:
+    async with connected(script) as line:
         stream = await line.create(input="a")
         types = [event.type async for event in stream]
         assert types.count("acme:gauge") == 1
         assert types[-1] == "response.completed"
         assert stream.text == odd
-
-    on_line(script, test)

@@ -1,6 +1,7 @@
 """When a history is folded, what the model is asked, and what a turn does with that."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.core import user, word
-from tests.support.runtime import Stage, Step, run, until
+from tests.support.runtime import Stage, Step, until
 from tieline import events
 from tieline.items import decode_input
 from tieline_server.compaction.summaries import (
@@ -51,31 +52,24 @@ class Teller:
         yield [Finish(output_tokens=5)]
 
 
-def staged(
-    test: Callable[[Stage], Coroutine[Any, Any, None]],
-    answer: Any = None,
-    *,
-    mode: str = "summary",
-) -> None:
-    async def main() -> None:
-        stage = Stage(answer or Teller())
+@asynccontextmanager
+async def staged(answer: Any = None, *, mode: str = "summary") -> AsyncIterator[Stage]:
+    stage = Stage(answer or Teller())
+    await stage.line.close()
+    stage.services = replace(stage.services, compaction=mode)
+    stage.line = stage.open()
+    try:
+        yield stage
+    finally:
         await stage.line.close()
-        stage.services = replace(stage.services, compaction=mode)
-        stage.line = stage.open()
-        try:
-            await test(stage)
-        finally:
-            await stage.line.close()
-
-    run(main)
 
 
 def shown(prompt: Prompt) -> list[str]:
     return [word(item)[:20] for item in prompt.tip.context()]
 
 
-def test_the_model_is_asked_once_and_samples_from_what_is_left() -> None:
-    async def test(stage: Stage) -> None:
+async def test_the_model_is_asked_once_and_samples_from_what_is_left() -> None:
+    async with staged() as stage:
         stage.create(HISTORY, context_management=AT_1000)
         end = await stage.until(events.ResponseCompleted)
         asked, sampled = stage.engine.prompts
@@ -89,51 +83,41 @@ def test_the_model_is_asked_once_and_samples_from_what_is_left() -> None:
         assert end.response.usage.input_tokens == 7 + 7
         assert end.response.usage.output_tokens == 5 + 1
 
-    staged(test)
 
-
-def test_below_the_threshold_nothing_is_asked() -> None:
-    async def test(stage: Stage) -> None:
+async def test_below_the_threshold_nothing_is_asked() -> None:
+    async with staged() as stage:
         stage.create("short", context_management=AT_1000)
         await stage.until(events.ResponseCompleted)
         assert len(stage.engine.prompts) == 1
 
-    staged(test)
 
-
-def test_the_tail_is_kept_without_asking() -> None:
-    async def test(stage: Stage) -> None:
+async def test_the_tail_is_kept_without_asking() -> None:
+    async with staged(mode="keep-tail") as stage:
         stage.create(HISTORY, context_management=AT_1000)
         await stage.until(events.ResponseCompleted)
         assert [shown(prompt) for prompt in stage.engine.prompts] == [["user: go on"]]
 
-    staged(test, mode="keep-tail")
 
-
-def test_a_warm_up_folds_nothing() -> None:
-    async def test(stage: Stage) -> None:
+async def test_a_warm_up_folds_nothing() -> None:
+    async with staged() as stage:
         stage.create(HISTORY, context_management=AT_1000, generate=False)
         end = await stage.until(events.ResponseCompleted)
         assert (end.response.output, stage.engine.prompts) == ([], [])
-
-    staged(test)
 
 
 @pytest.mark.parametrize(
     "answer", [Teller(text=" "), Teller(text="x" * 5000), Teller(TOO_LONG, text="")]
 )
-def test_a_model_that_says_nothing_of_use_leaves_what_must_stay(answer: Teller) -> None:
-    async def test(stage: Stage) -> None:
+async def test_a_model_that_says_nothing_of_use_leaves_what_must_stay(answer: Teller) -> None:
+    async with staged(answer) as stage:
         stage.create(HISTORY, context_management=AT_1000)
         end = await stage.until(events.ResponseCompleted)
         assert shown(stage.engine.prompts[-1]) == ["user: go on"]
         assert end.response.usage.output_tokens > 1, "it was used all the same"
 
-    staged(test, answer)
 
-
-def test_an_engine_that_breaks_over_a_summary_refuses_the_create() -> None:
-    async def test(stage: Stage) -> None:
+async def test_an_engine_that_breaks_over_a_summary_refuses_the_create() -> None:
+    async with staged(Teller(BROKEN)) as stage:
         stage.create(HISTORY, context_management=AT_1000)
         error = await stage.until(events.ErrorEvent)
         assert error.error.code == "server_is_overloaded"
@@ -142,10 +126,8 @@ def test_an_engine_that_breaks_over_a_summary_refuses_the_create() -> None:
         stage.create("short")
         await stage.until(events.ResponseCompleted)
 
-    staged(test, Teller(BROKEN))
 
-
-def test_a_cancel_stops_the_summary_and_books_what_it_used() -> None:
+async def test_a_cancel_stops_the_summary_and_books_what_it_used() -> None:
     async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=7)]
         while True:
@@ -154,7 +136,7 @@ def test_a_cancel_stops_the_summary_and_books_what_it_used() -> None:
 
     stopped: list[bool] = []
 
-    async def test(stage: Stage) -> None:
+    async with staged(answer) as stage:
         stage.create(HISTORY, context_management=AT_1000)
         await until(lambda: stage.engine.steps == 2)
         stage.line.drop()
@@ -162,8 +144,6 @@ def test_a_cancel_stops_the_summary_and_books_what_it_used() -> None:
         stopped.append(True)
         ((record, _),) = stage.records
         assert (record.usage.input_tokens, record.usage.output_tokens) == (7, 3)
-
-    staged(test, answer)
 
 
 def test_a_summary_may_be_as_long_as_half_of_what_it_stands_for_within_bounds() -> None:
@@ -187,8 +167,8 @@ class TestThreshold:
         assert threshold_of(Compacting(None), engine, "n") is None
 
 
-def test_a_summary_has_none_of_the_turns_shape() -> None:
-    async def test(stage: Stage) -> None:
+async def test_a_summary_has_none_of_the_turns_shape() -> None:
+    async with staged() as stage:
         stage.create(
             "hi",
             tools=[{"type": "function", "name": "f"}],
@@ -204,8 +184,6 @@ def test_a_summary_has_none_of_the_turns_shape() -> None:
         settings = stage.engine.prompts[-1].settings
         assert (settings.tool_choice.mode, settings.format.type) == ("none", "text")
         assert settings.tools is prompt.settings.tools, "the prompt begins as the turn's did"
-
-    staged(test)
 
 
 async def test_line_runtimes_fold_by_the_setting() -> None:

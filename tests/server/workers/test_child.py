@@ -4,11 +4,13 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.support.process_state import PATIENCE, ProcessState
+from tests.support.loop import run
+from tests.support.process_state import ProcessState
 from tests.support.worker_process import (
     ORDER,
     SERVES,
@@ -20,27 +22,21 @@ from tests.support.worker_process import (
 from tieline_server.workers.child import Child, NotServing
 
 
-def run(does: str, case: Callable[[Child, WorkerProcess], Awaitable[None]]) -> None:
-    """Runs a case with a child that does this; a hang fails."""
-
-    async def main(process: WorkerProcess) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await case(process.child(), process)
-
+@asynccontextmanager
+async def child_that(does: str) -> AsyncIterator[tuple[Child, WorkerProcess]]:
+    """A child that does this."""
     with worker_process(does) as process:
-        asyncio.run(main(process))
+        yield process.child(), process
 
 
-def test_it_serves_when_the_worker_says_so_and_the_order_has_reached_it() -> None:
-    async def case(child: Child, process: WorkerProcess) -> None:
+async def test_it_serves_when_the_worker_says_so_and_the_order_has_reached_it() -> None:
+    async with child_that(SERVES + "print(order); hear()") as (child, process):
         assert (child.serves, child.served) == (False, 0.0)
         await child.serve(ORDER)
         assert (child.serves, child.order) == (True, ORDER)
         child.drain()
         await gone(child)
         assert process.printed() == repr(ORDER)
-
-    run(SERVES + "print(order); hear()", case)
 
 
 @pytest.mark.parametrize(
@@ -52,35 +48,31 @@ def test_it_serves_when_the_worker_says_so_and_the_order_has_reached_it() -> Non
     ],
     ids=["with a reason", "without a word", "with nonsense"],
 )
-def test_one_that_ends_before_it_serves_says_why_in_one_line(
+async def test_one_that_ends_before_it_serves_says_why_in_one_line(
     does: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def case(child: Child, _: WorkerProcess) -> None:
+    async with child_that(does) as (child, _):
         with pytest.raises(NotServing) as caught:
             await child.serve(ORDER)
         assert str(caught.value) == says
         assert not child.serves
         await gone(child)
-
-    run(does, case)
     gc.collect()
     assert caplog.messages == []
 
 
-def test_one_that_cannot_be_told_any_more_is_heard_of_by_its_end() -> None:
-    async def case(child: Child, _: WorkerProcess) -> None:
+async def test_one_that_cannot_be_told_any_more_is_heard_of_by_its_end() -> None:
+    async with child_that("") as (child, _):
         await child.ended.wait()
         with pytest.raises(NotServing):
             await child.serve(ORDER)
         child.drain()
         await gone(child)
 
-    run("", case)
-
 
 @pytest.mark.parametrize("insist", [False, True])
-def test_it_is_told_to_drain_and_whether_that_is_urgent(insist: bool) -> None:
-    async def case(child: Child, process: WorkerProcess) -> None:
+async def test_it_is_told_to_drain_and_whether_that_is_urgent(insist: bool) -> None:
+    async with child_that(SERVES + "print(hear())") as (child, process):
         await child.serve(ORDER)
         assert not child.asked
         child.drain(insist=insist)
@@ -88,11 +80,11 @@ def test_it_is_told_to_drain_and_whether_that_is_urgent(insist: bool) -> None:
         await gone(child)
         assert process.printed() == f"Drain(insist={insist})"
 
-    run(SERVES + "print(hear())", case)
 
-
-def test_a_kill_does_not_ask_and_is_nothing_to_one_that_has_ended() -> None:
-    async def case(child: Child, process: WorkerProcess) -> None:
+async def test_a_kill_does_not_ask_and_is_nothing_to_one_that_has_ended() -> None:
+    async with child_that(
+        f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {UNTIL_DRAINED}print('drained')"
+    ) as (child, process):
         await child.serve(ORDER)
         child.kill()
         assert child.asked
@@ -100,21 +92,17 @@ def test_a_kill_does_not_ask_and_is_nothing_to_one_that_has_ended() -> None:
         child.kill()
         assert process.printed() == ""
 
-    run(f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {UNTIL_DRAINED}print('drained')", case)
 
-
-def test_one_that_dies_by_itself_was_not_asked_and_did_serve() -> None:
-    async def case(child: Child, _: WorkerProcess) -> None:
+async def test_one_that_dies_by_itself_was_not_asked_and_did_serve() -> None:
+    async with child_that(UNTIL_DRAINED) as (child, _):
         await child.serve(ORDER)
         os.kill(child.pid, signal.SIGKILL)
         await gone(child, -9)
         assert (child.asked, child.serves, child.status) == (False, True, -9)
 
-    run(UNTIL_DRAINED, case)
 
-
-def test_the_time_that_it_has_served_grows_until_it_ends() -> None:
-    async def case(child: Child, _: WorkerProcess) -> None:
+async def test_the_time_that_it_has_served_grows_until_it_ends() -> None:
+    async with child_that(UNTIL_DRAINED) as (child, _):
         await child.serve(ORDER)
         before = child.served
         while child.served <= before:
@@ -128,25 +116,24 @@ def test_the_time_that_it_has_served_grows_until_it_ends() -> None:
             pass
         assert child.served == served > before
 
-    run(UNTIL_DRAINED, case)
-
 
 def test_it_is_closed_when_it_has_ended_and_is_buried_and_leaves_nothing_open() -> None:
-    async def case(child: Child, process: WorkerProcess) -> None:
-        await child.serve(ORDER)
-        closing = asyncio.create_task(child.close())
-        child.kill()
-        await child.ended.wait()
-        await asyncio.wait([child._listening])
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not closing.done()
-        child.buried(None)
-        await closing
-        assert process.control.fileno() == -1
+    async def case() -> None:
+        async with child_that(UNTIL_DRAINED) as (child, process):
+            await child.serve(ORDER)
+            closing = asyncio.create_task(child.close())
+            child.kill()
+            await child.ended.wait()
+            await asyncio.wait([child._listening])
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not closing.done()
+            child.buried(None)
+            await closing
+            assert process.control.fileno() == -1
 
     # What an event loop has open by itself, and Python's first of all processes, stays.
-    run(UNTIL_DRAINED, case)
+    run(case())
     before = ProcessState(os.getpid()).descriptors
-    run(UNTIL_DRAINED, case)
+    run(case())
     assert ProcessState(os.getpid()).descriptors == before

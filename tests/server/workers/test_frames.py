@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import uvloop
 from msgspec import Struct
 
 from tieline_server.workers.frames import LENGTH, LONGEST, Decoder, Torn, pack, send
@@ -81,20 +80,17 @@ def test_a_packet_is_exactly_one_message() -> None:
             DECODER.unpack(packet)
 
 
-def test_a_message_for_a_connection_that_is_gone_is_a_lost_connection(tmp_path: Path) -> None:
+async def test_a_message_for_a_connection_that_is_gone_is_a_lost_connection(tmp_path: Path) -> None:
     """On the loop of the workers, which has an error of its own for that."""
 
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_unix_server(accept, tmp_path / "s.sock")
-        _, writer = await asyncio.open_unix_connection(tmp_path / "s.sock")
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-        with pytest.raises(ConnectionError):
-            send(writer, Two(7))
-        server.close()
-
-    uvloop.run(main())
+    server = await asyncio.start_unix_server(accept, tmp_path / "s.sock")
+    _, writer = await asyncio.open_unix_connection(tmp_path / "s.sock")
+    writer.transport.abort()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+    with pytest.raises(ConnectionError):
+        send(writer, Two(7))
+    server.close()

@@ -125,10 +125,10 @@ async def dropped(server: Several) -> tuple[str, list[dict[str, Any]]]:
 
 
 class TestElsewhere:
-    def test_a_turn_is_resumed_at_the_other_worker_and_goes_on_from_there(
+    async def test_a_turn_is_resumed_at_the_other_worker_and_goes_on_from_there(
         self, tmp_path: Path
     ) -> None:
-        async def main(server: Several) -> None:
+        with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             named, seen = await dropped(server)
 
             async def resume(line: Socket) -> None:
@@ -150,13 +150,10 @@ class TestElsewhere:
 
             await elsewhere(server, mark_of(named), resume)
 
-        with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
-            asyncio.run(main(server))
-
-    def test_a_worker_that_is_restarted_lets_what_was_resumed_elsewhere_end(
+    async def test_a_worker_that_is_restarted_lets_what_was_resumed_elsewhere_end(
         self, tmp_path: Path
     ) -> None:
-        async def main(server: Several) -> None:
+        with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             named, _ = await dropped(server)
             home = server.workers[mark_of(named)]
 
@@ -169,13 +166,10 @@ class TestElsewhere:
 
             await elsewhere(server, mark_of(named), resume)
 
-        with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
-            asyncio.run(main(server))
-
-    def test_a_worker_that_is_killed_ends_what_was_resumed_elsewhere_with_an_error(
+    async def test_a_worker_that_is_killed_ends_what_was_resumed_elsewhere_with_an_error(
         self, tmp_path: Path
     ) -> None:
-        async def main(server: Several) -> None:
+        with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             named, _ = await dropped(server)
             home = server.workers[mark_of(named)]
 
@@ -193,11 +187,8 @@ class TestElsewhere:
 
             await elsewhere(server, mark_of(named), resume)
 
-        with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
-            asyncio.run(main(server))
 
-
-def test_workers_that_write_to_one_file_at_once_lose_nothing(tmp_path: Path) -> None:
+async def test_workers_that_write_to_one_file_at_once_lose_nothing(tmp_path: Path) -> None:
     """Stored responses one after another on many connections: none may find the file locked."""
 
     async def chain(server: Several, session: aiohttp.ClientSession) -> list[str]:
@@ -211,14 +202,11 @@ def test_workers_that_write_to_one_file_at_once_lose_nothing(tmp_path: Path) -> 
                 ids.append(found["id"])
         return ids
 
-    async def main(server: Several) -> list[str]:
+    with several(tmp_path, "--log-level", "info") as server:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
             chains = await asyncio.gather(*(chain(server, session) for _ in range(16)))
-        return [each for ids in chains for each in ids]
-
-    with several(tmp_path, "--log-level", "info") as server:
-        ids = asyncio.run(main(server))
+        ids = [each for ids in chains for each in ids]
         assert set(map(mark_of, ids)) == server.workers.keys()
         assert len(set(ids)) == 16 * 8
         assert [line for line in server.lines() if line["level"] != "info"] == []

@@ -5,12 +5,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from tests.support.desk import Desk
 from tests.support.event_samples import NUMBERED
@@ -58,22 +57,19 @@ class Served:
             writer.close()
 
 
-def run(case: Callable[[Served], Awaitable[None]], folder: Path) -> None:
-    """Runs a case with a home that is served, on the loop of the workers; a hang fails."""
-
-    async def main() -> None:
-        served = Served(folder / "s.sock")
-        await served.socket.open()
-        try:
-            await asyncio.wait_for(case(served), 60)
-        finally:
-            await served.socket.close()
-
-    uvloop.run(main())
+@asynccontextmanager
+async def served_in(folder: Path) -> AsyncIterator[Served]:
+    """A home that is served."""
+    served = Served(folder / "s.sock")
+    await served.socket.open()
+    try:
+        yield served
+    finally:
+        await served.socket.close()
 
 
-def test_a_connection_takes_one_call_after_another(tmp_path: Path) -> None:
-    async def case(served: Served) -> None:
+async def test_a_connection_takes_one_call_after_another(tmp_path: Path) -> None:
+    async with served_in(tmp_path) as served:
         turn = served.desk.turn("resp_1")
         async with served.dialled() as (reader, writer):
             for call, answer in (
@@ -86,11 +82,9 @@ def test_a_connection_takes_one_call_after_another(tmp_path: Path) -> None:
                 writer.write(pack(call))
                 assert await ANSWERED.read(reader) == answer
 
-    run(case, tmp_path)
 
-
-def test_a_stream_takes_the_connection_to_its_end(tmp_path: Path) -> None:
-    async def case(served: Served) -> None:
+async def test_a_stream_takes_the_connection_to_its_end(tmp_path: Path) -> None:
+    async with served_in(tmp_path) as served:
         served.desk.turn("resp_1").add(NUMBERED[:2], over=True)
         async with served.dialled() as (reader, writer):
             writer.write(pack(Follow("ann", "resp_1", None)))
@@ -98,39 +92,37 @@ def test_a_stream_takes_the_connection_to_its_end(tmp_path: Path) -> None:
             batches = [Batch([encode(event)]) for event in NUMBERED[:2]]
             assert heard == [*batches, Ended(), None]
 
-    run(case, tmp_path)
+
+async def test_a_stream_that_is_refused_leaves_the_connection_for_the_next_call(
+    tmp_path: Path,
+) -> None:
+    async with served_in(tmp_path) as served, served.dialled() as (reader, writer):
+        for asked in (Follow("ann", "resp_1", None), TAKE_OVER):
+            writer.write(pack(asked))
+            said = await ANSWERED.read(reader)
+            assert isinstance(said, Refused)
+            assert (said.code, said.status) == ("response_not_found", 404)
 
 
-def test_a_stream_that_is_refused_leaves_the_connection_for_the_next_call(tmp_path: Path) -> None:
-    async def case(served: Served) -> None:
-        async with served.dialled() as (reader, writer):
-            for asked in (Follow("ann", "resp_1", None), TAKE_OVER):
-                writer.write(pack(asked))
-                said = await ANSWERED.read(reader)
-                assert isinstance(said, Refused)
-                assert (said.code, said.status) == ("response_not_found", 404)
-
-    run(case, tmp_path)
-
-
-def test_what_is_no_message_ends_its_connection_and_no_other(
+async def test_what_is_no_message_ends_its_connection_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def case(served: Served) -> None:
-        async with served.dialled() as (reader, writer), served.dialled() as (other, asking):
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            assert await reader.read() == b""
-            asking.write(pack(Metrics()))
-            assert await ANSWERED.read(other) == Answer(b"turns 0\n")
-
-    run(case, tmp_path)
+    async with (
+        served_in(tmp_path) as served,
+        served.dialled() as (reader, writer),
+        served.dialled() as (other, asking),
+    ):
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await reader.read() == b""
+        asking.write(pack(Metrics()))
+        assert await ANSWERED.read(other) == Answer(b"turns 0\n")
     assert caplog.messages == []
 
 
-def test_a_fault_is_logged_and_says_nothing_to_who_asked(
+async def test_a_fault_is_logged_and_says_nothing_to_who_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def case(served: Served) -> None:
+    async with served_in(tmp_path) as served:
         served.desk.broken = True
         async with served.dialled() as (reader, writer):
             writer.write(pack(Look("ann", "resp_1")))
@@ -140,29 +132,25 @@ def test_a_fault_is_logged_and_says_nothing_to_who_asked(
             served.desk.broken = False
             writer.write(pack(Look("ann", "resp_1")))
             assert await ANSWERED.read(reader) == Answer()
-
-    run(case, tmp_path)
     assert "a secret" in caplog.text
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["followed", "resumed"])
-def test_a_silent_stream_says_that_it_lives(
+async def test_a_silent_stream_says_that_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
     monkeypatch.setattr(socket_module, "PULSE", 0.01)
 
-    async def case(served: Served) -> None:
+    async with served_in(tmp_path) as served:
         served.desk.turn("resp_1")
         async with served.dialled() as (reader, writer):
             writer.write(pack(TAKE_OVER if resumed else Follow("ann", "resp_1", None)))
             heard = [await ANSWERED.read(reader) for _ in range(3)]
             assert heard == [Linked(), Pulse(), Pulse()] if resumed else [Pulse()] * 3
 
-    run(case, tmp_path)
 
-
-def test_a_reader_that_goes_ends_its_stream_and_closes_its_lane(tmp_path: Path) -> None:
-    async def case(served: Served) -> None:
+async def test_a_reader_that_goes_ends_its_stream_and_closes_its_lane(tmp_path: Path) -> None:
+    async with served_in(tmp_path) as served:
         turn = served.desk.turn("resp_1")
         turn.add(NUMBERED[:1])
         async with served.dialled() as (reader, writer):
@@ -175,13 +163,11 @@ def test_a_reader_that_goes_ends_its_stream_and_closes_its_lane(tmp_path: Path) 
             await served.desk.news.wait()
         assert turn.followers == 0
 
-    run(case, tmp_path)
 
-
-def test_when_it_drains_nobody_finds_it_and_what_is_read_comes_to_its_end(
+async def test_when_it_drains_nobody_finds_it_and_what_is_read_comes_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def case(served: Served) -> None:
+    async with served_in(tmp_path) as served:
         turn = served.desk.turn("resp_1")
         turn.add(NUMBERED[:1])
         monkeypatch.setattr(served.desk, "drain", lambda seconds: asyncio.sleep(0))
@@ -198,15 +184,13 @@ def test_when_it_drains_nobody_finds_it_and_what_is_read_comes_to_its_end(
             assert await ANSWERED.read(reader) == Batch([encode(NUMBERED[1])])
             assert await ANSWERED.read(reader) == Ended()
 
-    run(case, tmp_path)
 
-
-def test_what_is_still_read_when_its_time_is_over_is_not_waited_for(
+async def test_what_is_still_read_when_its_time_is_over_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_module, "FAREWELL", 0.01)
 
-    async def case(served: Served) -> None:
+    async with served_in(tmp_path) as served:
         turn = served.desk.turn("resp_1")
         turn.add(NUMBERED[:1])
         # A home whose turns do not end when they should.
@@ -220,11 +204,11 @@ def test_what_is_still_read_when_its_time_is_over_is_not_waited_for(
             assert turn.followers == 0
             assert await reader.read() == b""
 
-    run(case, tmp_path)
 
-
-def test_it_is_closed_more_than_once_and_can_be_opened_again_by_another(tmp_path: Path) -> None:
-    async def case(served: Served) -> None:
+async def test_it_is_closed_more_than_once_and_can_be_opened_again_by_another(
+    tmp_path: Path,
+) -> None:
+    async with served_in(tmp_path) as served:
         async with served.dialled() as (reader, _):
             await served.socket.close()
             assert await reader.read() == b""
@@ -235,8 +219,6 @@ def test_it_is_closed_more_than_once_and_can_be_opened_again_by_another(tmp_path
         await served.socket.close()
         assert served.path.exists()
         await other.close()
-
-    run(case, tmp_path)
 
 
 ASKS = """
@@ -249,15 +231,13 @@ print(dialled.recv(1))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_is_told_nothing() -> None:
-    async def case(served: Served) -> None:
-        served.path.chmod(0o777)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", ASKS, str(served.path), stdout=subprocess.PIPE
-        )
-        assert (await process.communicate())[0] == b"b''\n"
-
+async def test_another_user_is_told_nothing() -> None:
     # No folder of pytest's, which are for their user alone.
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        run(case, Path(folder))
+        os.chmod(folder, 0o755)
+        async with served_in(Path(folder)) as served:
+            served.path.chmod(0o777)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", ASKS, str(served.path), stdout=subprocess.PIPE
+            )
+            assert (await process.communicate())[0] == b"b''\n"

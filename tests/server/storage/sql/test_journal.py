@@ -1,7 +1,7 @@
 """The journal in a database: the contract of all journals, and several processes on one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,24 +51,20 @@ class TestContract(JournalContract):
         await self.process.durable.store.retention.look()
 
 
-def run(
+@asynccontextmanager
+async def processes(
     address: str,
-    scenario: Callable[[Process, Process], Awaitable[None]],
     *,
     judge: Judge = lambda process: None,
     bounds: Bounds = Bounds(),  # noqa: B008  # frozen
-) -> None:
+) -> AsyncIterator[tuple[Process, Process]]:
     """Two processes on one database, whose clocks are one."""
-
-    async def main() -> None:
-        clocks = Clocks()
-        async with (
-            process(address, "one", clocks=clocks, judge=judge, bounds=bounds) as one,
-            process(address, "two", clocks=clocks, judge=judge, bounds=bounds) as two,
-        ):
-            await scenario(one, two)
-
-    asyncio.run(main())
+    clocks = Clocks()
+    async with (
+        process(address, "one", clocks=clocks, judge=judge, bounds=bounds) as one,
+        process(address, "two", clocks=clocks, judge=judge, bounds=bounds) as two,
+    ):
+        yield one, two
 
 
 def one_is_dead(process: str) -> bool:
@@ -90,8 +86,8 @@ async def left_behind(one: Process, *response_ids: str) -> None:
     await one.opened.flush()
 
 
-def test_what_one_process_writes_another_one_finds(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_what_one_process_writes_another_one_finds(address: str) -> None:
+    async with processes(address) as (one, two):
         await left_behind(one, "resp_1")
         found = await two.journal.running("ann", "resp_1")
         assert found == await one.journal.running("ann", "resp_1")
@@ -104,22 +100,18 @@ def test_what_one_process_writes_another_one_finds(address: str) -> None:
         assert await two.journal.running("ann", "resp_1") is None
         assert await replayed(two.journal, "resp_1", after=3) == numbers(4, 7)
 
-    run(address, scenario)
 
-
-def test_of_two_processes_that_claim_a_key_at_once_one_holds_it(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_of_two_processes_that_claim_a_key_at_once_one_holds_it(address: str) -> None:
+    async with processes(address) as (one, two):
         for number in range(20):
             key = f"key {number}".encode()
             wanted = [claim(f"resp_{name}_{number}", key=key) for name in "ab"]
             found = await asyncio.gather(one.journal.claim(wanted[0]), two.journal.claim(wanted[1]))
             assert found[0] == found[1]
 
-    run(address, scenario)
 
-
-def test_a_word_to_cancel_is_told_once_to_each_process(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_a_word_to_cancel_is_told_once_to_each_process(address: str) -> None:
+    async with processes(address) as (one, two):
         words = [Cancellation(owner="ann", response_id=f"resp_{n}") for n in range(3)]
         await one.journal.ask_cancel(words[0])
         await two.journal.ask_cancel(words[1])
@@ -133,13 +125,11 @@ def test_a_word_to_cancel_is_told_once_to_each_process(address: str) -> None:
         await one.journal.look()
         assert await rows(one, "cancels") == [0]
 
-    run(address, scenario)
 
-
-def test_a_response_whose_process_died_is_failed_with_what_it_used_for_who_asks(
+async def test_a_response_whose_process_died_is_failed_with_what_it_used_for_who_asks(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         await left_behind(one, "resp_1")
         assert await two.journal.running("bob", "resp_1") is None
         assert await rows(two, "responses") == [0]
@@ -160,11 +150,9 @@ def test_a_response_whose_process_died_is_failed_with_what_it_used_for_who_asks(
         question = f"SELECT count(*) FROM ledger WHERE {outcome} AND {counted} AND {whose}"
         assert await two.durable.value(question) == 1
 
-    run(address, scenario, judge=one_is_dead)
 
-
-def test_the_output_of_a_response_whose_process_died_can_be_found(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_the_output_of_a_response_whose_process_died_can_be_found(address: str) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         part = ended("resp_1", terminal=1)
         said = begun("resp_1")
         said = replace(said, response=replace(said.response, output=part.response.output))
@@ -177,11 +165,9 @@ def test_the_output_of_a_response_whose_process_died_can_be_found(address: str) 
         assert await two.durable.store.delete("ann", "resp_1")
         assert await rows(two, "nodes", "items", "responses", "events", "claims") == [0] * 5
 
-    run(address, scenario, judge=one_is_dead)
 
-
-def test_a_look_ends_all_that_a_dead_process_left_and_nothing_of_others(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_a_look_ends_all_that_a_dead_process_left_and_nothing_of_others(address: str) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         many = [f"resp_{number}" for number in range(2 * sql.BATCH + 3)]
         await left_behind(one, *many)
         await one.journal.claim(claim("resp_line", key=b"line", stored=False))
@@ -190,8 +176,6 @@ def test_a_look_ends_all_that_a_dead_process_left_and_nothing_of_others(address:
         assert await rows(two, "running", "responses", "ledger") == [1, len(many), len(many)]
         assert await rows(two, "claims", "processes") == [0, 1]
         assert await two.journal.running("ann", "resp_live") is not None
-
-    run(address, scenario, judge=one_is_dead)
 
 
 async def test_two_that_find_a_dead_process_at_once_book_each_response_once(address: str) -> None:
@@ -210,10 +194,10 @@ async def test_two_that_find_a_dead_process_at_once_book_each_response_once(addr
             assert await rows(two, "responses", "ledger") == [10 * (round_ + 1)] * 2
 
 
-def test_a_claim_whose_process_died_before_it_had_stored_its_response_is_taken_over(
+async def test_a_claim_whose_process_died_before_it_had_stored_its_response_is_taken_over(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         await left_behind(one, "resp_run")
         await left_behind(one, "resp_done")
         await put(one.opened, ended("resp_done", terminal=7))
@@ -224,23 +208,19 @@ def test_a_claim_whose_process_died_before_it_had_stored_its_response_is_taken_o
         await two.journal.look()
         assert await two.durable.value("SELECT count(*) FROM claims WHERE process = 'two'") == 2
 
-    run(address, scenario, judge=one_is_dead)
 
-
-def test_a_claim_ends_with_its_failed_response_so_that_the_key_can_be_used_anew(
+async def test_a_claim_ends_with_its_failed_response_so_that_the_key_can_be_used_anew(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         await left_behind(one, "resp_1")
         await two.journal.look()
         mine = claim("resp_2", key=b"resp_1")
         assert await two.journal.claim(mine) == mine
 
-    run(address, scenario, judge=one_is_dead)
 
-
-def test_a_process_elsewhere_lives_as_long_as_it_beats(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_a_process_elsewhere_lives_as_long_as_it_beats(address: str) -> None:
+    async with processes(address) as (one, two):
         await left_behind(one, "resp_1")
         await pass_beats(one.clocks, 100, one.journal, two.journal)
         assert await two.journal.running("ann", "resp_1") is not None
@@ -250,13 +230,11 @@ def test_a_process_elsewhere_lives_as_long_as_it_beats(address: str) -> None:
         assert await two.journal.running("ann", "resp_1") is None
         assert await rows(two, "running", "responses", "ledger") == [0, 1, 1]
 
-    run(address, scenario)
 
-
-def test_a_process_that_had_nothing_to_do_for_long_is_not_dead_when_it_begins(
+async def test_a_process_that_had_nothing_to_do_for_long_is_not_dead_when_it_begins(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address) as (one, two):
         await left_behind(one, "resp_1")
         await pass_beats(one.clocks, 10, one.journal, two.journal)
         await put(one.opened, ended("resp_1", terminal=7))
@@ -267,11 +245,9 @@ def test_a_process_that_had_nothing_to_do_for_long_is_not_dead_when_it_begins(
         await pass_beats(one.clocks, DEAD, one.journal, two.journal)
         assert await two.journal.running("ann", "resp_2") is not None
 
-    run(address, scenario)
 
-
-def test_who_was_not_looking_for_a_while_calls_nobody_dead(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_who_was_not_looking_for_a_while_calls_nobody_dead(address: str) -> None:
+    async with processes(address) as (one, two):
         await left_behind(one, "resp_1")
         await two.journal.look()
         one.clocks.pass_(1000)
@@ -280,13 +256,11 @@ def test_who_was_not_looking_for_a_while_calls_nobody_dead(address: str) -> None
         await pass_beats(one.clocks, DEAD, two.journal)
         assert await two.journal.running("ann", "resp_1") is None
 
-    run(address, scenario)
 
-
-def test_who_could_not_ask_calls_nobody_dead(address: str) -> None:
+async def test_who_could_not_ask_calls_nobody_dead(address: str) -> None:
     """Where the database is away, nobody beats, and all come back together."""
 
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address) as (one, two):
         await left_behind(one, "resp_1")
         await pass_beats(one.clocks, DEAD, two.journal)
         await rename(two, "processes", "away")
@@ -295,8 +269,6 @@ def test_who_could_not_ask_calls_nobody_dead(address: str) -> None:
         await rename(two, "away", "processes")
         await pass_beats(one.clocks, 5, two.journal)
         assert await two.journal.running("ann", "resp_1") is not None
-
-    run(address, scenario)
 
 
 async def test_a_clock_that_is_set_kills_nobody(address: str) -> None:
@@ -313,10 +285,10 @@ async def test_a_clock_that_is_set_kills_nobody(address: str) -> None:
         assert await two.journal.running("ann", "resp_1") is not None
 
 
-def test_a_process_that_was_thought_dead_cannot_store_what_was_ended_in_its_place(
+async def test_a_process_that_was_thought_dead_cannot_store_what_was_ended_in_its_place(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         await left_behind(one, "resp_1")
         await two.journal.look()
         one.journal.log(entry("resp_1", 7, 5))
@@ -329,8 +301,6 @@ def test_a_process_that_was_thought_dead_cannot_store_what_was_ended_in_its_plac
         assert (found.response.status, found.terminal) == ("failed", 7)
         assert await replayed(two.journal, "resp_1") == numbers(7)
         assert await rows(two, "ledger", "items") == [1, 0]
-
-    run(address, scenario, judge=one_is_dead)
 
 
 async def test_what_a_process_runs_when_it_closes_is_failed_and_what_it_has_put_is_not(
@@ -352,8 +322,8 @@ async def test_what_a_process_runs_when_it_closes_is_failed_and_what_it_has_put_
         assert await two.journal.claim(mine) == claim("resp_2", key=b"resp_2")
 
 
-def test_entries_that_were_logged_are_there_when_the_response_is(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_entries_that_were_logged_are_there_when_the_response_is(address: str) -> None:
+    async with processes(address) as (one, two):
         for number in range(20):
             name = f"resp_{number}"
             await one.journal.begin(begun(name))
@@ -364,11 +334,9 @@ def test_entries_that_were_logged_are_there_when_the_response_is(address: str) -
             await put(one.opened, ended(name, terminal=number * 10))
             assert await replayed(two.journal, name) == numbers(number * 10)
 
-    run(address, scenario)
 
-
-def test_the_size_of_what_is_there_counts_events_to_the_byte(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_the_size_of_what_is_there_counts_events_to_the_byte(address: str) -> None:
+    async with processes(address, judge=one_is_dead) as (one, two):
         known = "SELECT coalesce(sum(size), 0) FROM nodes"
         whole = " + ".join(
             f"(SELECT coalesce(sum(length({column})), 0) FROM {table})"
@@ -384,13 +352,11 @@ def test_the_size_of_what_is_there_counts_events_to_the_byte(address: str) -> No
             assert await one.durable.store.delete("ann", f"resp_{number}")
         assert await rows(two, "nodes", "events", "claims") == [0, 0, 0]
 
-    run(address, scenario, judge=one_is_dead)
 
-
-def test_events_of_running_responses_count_against_the_bytes_that_a_store_may_hold(
+async def test_events_of_running_responses_count_against_the_bytes_that_a_store_may_hold(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address, bounds=Bounds(size=30_000)) as (one, _two):
         for number in range(4):
             one.clocks.pass_(1)
             await put(one.opened, saved(f"resp_{number}"))
@@ -403,13 +369,11 @@ def test_events_of_running_responses_count_against_the_bytes_that_a_store_may_ho
         assert await rows(one, "responses") == [1]
         assert len(await replayed(one.journal, "resp_run") or ()) == 2000
 
-    run(address, scenario, bounds=Bounds(size=30_000))
 
-
-def test_while_the_database_is_away_events_are_lost_and_the_log_ends_where_they_were(
+async def test_while_the_database_is_away_events_are_lost_and_the_log_ends_where_they_were(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address) as (one, _two):
         await left_behind(one, "resp_1", "resp_2")
         await rename(one, "events", "away")
         one.journal.log(entry("resp_1", 7, 3))
@@ -423,15 +387,13 @@ def test_while_the_database_is_away_events_are_lost_and_the_log_ends_where_they_
         assert await one.journal.events("ann", "resp_1", after=12, most=99) == []
         assert caplog.messages.count("journal.events lost") == 1
 
-    run(address, scenario)
 
-
-def test_events_that_wait_are_bounded(
+async def test_events_that_wait_are_bounded(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sql, "WAITING", 10_000)
 
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address) as (one, _two):
         await one.journal.begin(begun("resp_1"))
         for first in range(0, 10_000, 100):
             one.journal.log(entry("resp_1", first, 100))
@@ -442,11 +404,9 @@ def test_events_that_wait_are_bounded(
         assert found == numbers(len(found))
         assert "journal.events lost" in caplog.messages
 
-    run(address, scenario)
 
-
-def test_a_process_beats_with_what_it_begins_and_not_with_each(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_a_process_beats_with_what_it_begins_and_not_with_each(address: str) -> None:
+    async with processes(address) as (one, two):
         beat = "SELECT seen_at FROM processes WHERE id = 'one'"
         began = one.clocks.wall
         for number in range(8):
@@ -456,11 +416,9 @@ def test_a_process_beats_with_what_it_begins_and_not_with_each(address: str) -> 
             one.clocks.pass_(1)
             await one.journal.claim(claim(name, key=name.encode(), stored=False))
 
-    run(address, scenario)
 
-
-def test_what_could_not_be_ended_is_ended_by_a_later_look(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_what_could_not_be_ended_is_ended_by_a_later_look(address: str) -> None:
+    async with processes(address) as (one, _two):
         await left_behind(one, "resp_1")
         await rename(one, "running", "away")
         one.journal.end("ann", "resp_1")
@@ -474,11 +432,9 @@ def test_what_could_not_be_ended_is_ended_by_a_later_look(address: str) -> None:
         assert await one.journal.running("ann", "resp_1") is None
         assert await rows(one, "events", "claims") == [0, 0]
 
-    run(address, scenario)
 
-
-def test_a_begin_that_fails_or_is_cut_off_leaves_nothing_that_runs(address: str) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+async def test_a_begin_that_fails_or_is_cut_off_leaves_nothing_that_runs(address: str) -> None:
+    async with processes(address) as (one, _two):
         beginning = asyncio.create_task(one.journal.begin(begun("resp_1")))
         claiming = asyncio.create_task(one.journal.claim(claim("resp_3")))
         await asyncio.sleep(0)
@@ -494,13 +450,11 @@ def test_a_begin_that_fails_or_is_cut_off_leaves_nothing_that_runs(address: str)
         assert await rows(one, "claims") == [0]
         assert await one.durable.value("SELECT count(*) FROM running WHERE owner = 'ann'") == 0
 
-    run(address, scenario)
 
-
-def test_the_response_itself_is_written_once_and_its_events_make_it_what_it_is(
+async def test_the_response_itself_is_written_once_and_its_events_make_it_what_it_is(
     address: str,
 ) -> None:
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address) as (one, two):
         await one.journal.begin(begun("resp_1"))
         text = [
             OutputTextDelta(
@@ -534,8 +488,6 @@ def test_the_response_itself_is_written_once_and_its_events_make_it_what_it_is(
         assert found.response.usage == used
         assert whole in bytes(found.response.output[0])
 
-    run(address, scenario)
-
 
 async def test_of_a_response_that_is_not_stored_only_digests_are_on_disk(tmp_path: Path) -> None:
     async with process(f"sqlite:///{tmp_path}/t.db") as one:
@@ -566,12 +518,15 @@ async def test_of_a_begun_response_that_was_ended_nothing_stays_in_the_files(
         assert holding() == []
 
 
-def test_many_responses_with_events_in_bounded_storage_leave_no_row_behind(
+async def test_many_responses_with_events_in_bounded_storage_leave_no_row_behind(
     address: str, repeats: Callable[[int], int]
 ) -> None:
     """Small responses, some begun, some failed, some ended: what is past the bounds is gone."""
 
-    async def scenario(one: Process, two: Process) -> None:
+    async with processes(address, judge=one_is_dead, bounds=Bounds(responses=20, ttl=60)) as (
+        one,
+        two,
+    ):
         store = one.durable.store
         for number in range(repeats(2000)):
             name = f"resp_{number}"
@@ -601,8 +556,6 @@ def test_many_responses_with_events_in_bounded_storage_leave_no_row_behind(
         await store.retention.look()
         assert await rows(one, "responses", "events", "claims") == [1, 0, 0]
 
-    run(address, scenario, judge=one_is_dead, bounds=Bounds(responses=20, ttl=60))
-
 
 async def rename(opened: Process, old: str, new: str) -> None:
     """Takes a table away, or brings it back."""
@@ -610,10 +563,10 @@ async def rename(opened: Process, old: str, new: str) -> None:
     await opened.durable.database.write(lambda connection: connection.execute(statement))
 
 
-def test_a_key_whose_claim_was_given_up_is_free_at_once_though_its_commit_went_through(
+async def test_a_key_whose_claim_was_given_up_is_free_at_once_though_its_commit_went_through(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(one: Process, _two: Process) -> None:
+    async with processes(address) as (one, _two):
         database, released = one.durable.database, asyncio.Event()
         write = database.write
 
@@ -635,8 +588,6 @@ def test_a_key_whose_claim_was_given_up_is_free_at_once_though_its_commit_went_t
         await put(one.opened, saved("resp_other"))
         again = claim("resp_2")
         assert await one.opened.journal.claim(again) == again
-
-    run(address, scenario)
 
 
 async def test_a_sweep_removes_what_is_over_and_no_process_that_has_something_to_lose(

@@ -1,7 +1,7 @@
 """The store in a database: the contract of all stores, on each kind of database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,17 +44,6 @@ class TestContract(StoreContract):
             yield opened.store
 
 
-def run(address: str, *scenarios: Callable[[Durable], Awaitable[None]]) -> None:
-    """Each scenario has the store opened anew, as after a restart."""
-
-    async def main(scenario: Callable[[Durable], Awaitable[None]]) -> None:
-        async with durable(address) as opened:
-            await scenario(opened)
-
-    for scenario in scenarios:
-        asyncio.run(main(scenario))
-
-
 @contextmanager
 def statements() -> Iterator[list[str]]:
     """What databases are asked meanwhile. A closed store works, but sweeps no more."""
@@ -78,16 +67,16 @@ def chain(length: int) -> list[Saved]:
     return records
 
 
-def test_chains_forks_and_inherited_context_are_there_after_a_restart(address: str) -> None:
+async def test_chains_forks_and_inherited_context_are_there_after_a_restart(address: str) -> None:
     records = chain(5)
     fork = saved("resp_fork", after=records[1])
     hybrid = saved("resp_hybrid", after=unstored(records[2]))
 
-    async def before(opened: Durable) -> None:
+    async with durable(address) as opened:
         for record in (*records, fork, hybrid):
             await put(opened.store, record)
 
-    async def after(opened: Durable) -> None:
+    async with durable(address) as opened:
         for record in (*records, fork, hybrid):
             found = await opened.store.get("ann", record.response.id)
             assert texts(found) == texts(record)
@@ -97,13 +86,11 @@ def test_chains_forks_and_inherited_context_are_there_after_a_restart(address: s
         await put(opened.store, last)
         assert texts(await opened.store.get("ann", "resp_last"))[:-2] == texts(records[-1])
 
-    run(address, before, after)
 
-
-def test_a_chain_of_any_depth_is_read_with_the_same_few_questions(address: str) -> None:
+async def test_a_chain_of_any_depth_is_read_with_the_same_few_questions(address: str) -> None:
     deep = chain(2000)
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         await opened.store.close()
         for record in deep:
             await put(opened.store, record)
@@ -115,11 +102,9 @@ def test_a_chain_of_any_depth_is_read_with_the_same_few_questions(address: str) 
             assert found is not None
             assert found.tip.segment.turn == record.tip.segment.turn
 
-    run(address, scenario)
 
-
-def test_a_put_costs_what_is_new_and_not_the_chain_before_it(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_put_costs_what_is_new_and_not_the_chain_before_it(address: str) -> None:
+    async with durable(address) as opened:
         await opened.store.close()
         costs = []
         for record in chain(30):
@@ -130,11 +115,9 @@ def test_a_put_costs_what_is_new_and_not_the_chain_before_it(address: str) -> No
         assert costs[1] <= 5
         assert await opened.count("items") == 60
 
-    run(address, scenario)
 
-
-def test_a_put_never_walks_what_is_stored_before_it(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_put_never_walks_what_is_stored_before_it(address: str) -> None:
+    async with durable(address) as opened:
         records = chain(20)
         for record in records[:-1]:
             await put(opened.store, record)
@@ -143,11 +126,9 @@ def test_a_put_never_walks_what_is_stored_before_it(address: str) -> None:
         await put(opened.store, records[-1])
         assert len(texts(await opened.store.get("ann", "resp_19"))) == 40
 
-    run(address, scenario)
 
-
-def test_what_a_foreign_and_an_unknown_id_ask_is_the_same(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_what_a_foreign_and_an_unknown_id_ask_is_the_same(address: str) -> None:
+    async with durable(address) as opened:
         await opened.store.close()
         await put(opened.store, saved("resp_1", owner="ann"))
         store = opened.store
@@ -159,10 +140,8 @@ def test_what_a_foreign_and_an_unknown_id_ask_is_the_same(address: str) -> None:
                 asked.append(list(each))
             assert asked == [asked[0]] * 4
 
-    run(address, scenario)
 
-
-def test_a_response_and_its_row_of_the_ledger_are_there_together_or_not_at_all(
+async def test_a_response_and_its_row_of_the_ledger_are_there_together_or_not_at_all(
     address: str,
 ) -> None:
     def break_ledger(connection: Connection) -> None:
@@ -171,7 +150,7 @@ def test_a_response_and_its_row_of_the_ledger_are_there_together_or_not_at_all(
     def mend_ledger(connection: Connection) -> None:
         connection.execute(text("ALTER TABLE away RENAME TO ledger"))
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         record = saved("resp_1", text=LONG)
         for keep in kept(record):
             opened.store.keep(keep)
@@ -186,28 +165,24 @@ def test_a_response_and_its_row_of_the_ledger_are_there_together_or_not_at_all(
         assert await opened.count("ledger") == 1
         assert texts(await opened.store.get("ann", "resp_1")) == texts(record)
 
-    run(address, scenario)
 
-
-def test_an_error_never_quotes_what_was_to_be_written(
+async def test_an_error_never_quotes_what_was_to_be_written(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def break_items(connection: Connection) -> None:
         connection.execute(text("ALTER TABLE items RENAME TO away"))
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         await opened.database.write(break_items)
         with pytest.raises(DatabaseError) as caught:
             await put(opened.store, saved("resp_1", text="a secret"))
         assert "secret" not in repr(caught.value)
         assert caught.value.__cause__ is None
-
-    run(address, scenario)
     assert "secret" not in caplog.text
 
 
-def test_deleting_removes_everything_that_nothing_else_needs(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_deleting_removes_everything_that_nothing_else_needs(address: str) -> None:
+    async with durable(address) as opened:
         first = saved("resp_1")
         second = saved("resp_2", after=unstored(first))
         third = saved("resp_3", after=second)
@@ -221,11 +196,9 @@ def test_deleting_removes_everything_that_nothing_else_needs(address: str) -> No
         for table in ("items", "responses"):
             assert await opened.count(table) == 0
 
-    run(address, scenario)
 
-
-def test_the_size_of_what_is_there_is_known_to_the_byte(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_the_size_of_what_is_there_is_known_to_the_byte(address: str) -> None:
+    async with durable(address) as opened:
         whole = (
             "SELECT coalesce((SELECT sum(length(raw)) FROM items), 0)"
             " + coalesce((SELECT sum(length(body)) FROM responses), 0)"
@@ -243,11 +216,9 @@ def test_the_size_of_what_is_there_is_known_to_the_byte(address: str) -> None:
         await opened.store.delete("ann", "resp_2")
         assert await opened.value(known) == await opened.value(whole) == 0
 
-    run(address, scenario)
 
-
-def test_a_save_whose_line_has_gone_is_made_all_the_same(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_save_whose_line_has_gone_is_made_all_the_same(address: str) -> None:
+    async with durable(address) as opened:
         record = saved("resp_1")
         saving = asyncio.create_task(opened.store.put(record, booked(record)))
         await asyncio.sleep(0)
@@ -257,19 +228,17 @@ def test_a_save_whose_line_has_gone_is_made_all_the_same(address: str) -> None:
         assert texts(await opened.store.get("ann", "resp_1")) == texts(record)
         assert await opened.count("ledger") == 2
 
-    run(address, scenario)
 
-
-def test_items_that_are_large_leave_before_the_end_and_small_ones_with_it(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_items_that_are_large_leave_before_the_end_and_small_ones_with_it(
+    address: str,
+) -> None:
+    async with durable(address) as opened:
         for record, nodes in ((saved("resp_small"), 0), (saved("resp_large", text=LONG), 1)):
             for keep in kept(record):
                 opened.store.keep(keep)
             await opened.store.delete("ann", "resp_none")
             found = await opened.value("SELECT count(*) FROM nodes WHERE draft IS NOT NULL")
             assert found == nodes
-
-    run(address, scenario)
 
 
 async def test_a_chain_that_was_lately_in_memory_is_the_same_one_with_what_was_computed_on_it(
@@ -325,13 +294,13 @@ async def test_of_a_response_that_was_cut_off_nothing_stays_in_the_files(tmp_pat
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_was_moved_away_takes_nothing_until_it_is_back(
+async def test_a_file_that_was_moved_away_takes_nothing_until_it_is_back(
     tmp_path: Path, replaced: bool
 ) -> None:
     """What went on into it would be acknowledged, and missing after the next start."""
     path, elsewhere = tmp_path / "t.db", tmp_path / "elsewhere.db"
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(f"sqlite:///{path}") as opened:
         first = saved("resp_1")
         await put(opened.store, first)
         path.rename(elsewhere)
@@ -347,8 +316,6 @@ def test_a_file_that_was_moved_away_takes_nothing_until_it_is_back(
         assert await opened.count("responses") == await opened.count("ledger") == 1
         await put(opened.store, saved("resp_3", after=first))
         assert texts(await opened.store.get("ann", "resp_1")) == texts(first)
-
-    run(f"sqlite:///{path}", scenario)
 
 
 def lose_answers(opened: Durable, monkeypatch: pytest.MonkeyPatch, *, for_good: bool) -> None:
@@ -367,10 +334,10 @@ def lose_answers(opened: Durable, monkeypatch: pytest.MonkeyPatch, *, for_good: 
 
 
 @pytest.mark.parametrize("long", [False, True])
-def test_a_put_that_runs_again_as_its_answer_was_lost_is_there_once(
+async def test_a_put_that_runs_again_as_its_answer_was_lost_is_there_once(
     address: str, monkeypatch: pytest.MonkeyPatch, long: bool
 ) -> None:
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         first = saved("resp_1")
         await put(opened.store, first)
         record = saved("resp_2", after=first, text=LONG if long else "hello")
@@ -383,27 +350,23 @@ def test_a_put_that_runs_again_as_its_answer_was_lost_is_there_once(
         tables = ("responses", "ledger", "nodes", "items")
         assert [await opened.count(table) for table in tables] == [2, 2, 2, 4]
 
-    run(address, scenario)
 
-
-def test_a_delete_that_runs_again_as_its_answer_was_lost_has_deleted(
+async def test_a_delete_that_runs_again_as_its_answer_was_lost_has_deleted(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         await put(opened.store, saved("resp_1"))
         lose_answers(opened, monkeypatch, for_good=False)
         assert await opened.store.delete("ann", "resp_1")
         assert not await opened.store.delete("ann", "resp_1")
 
-    run(address, scenario)
 
-
-def test_a_response_that_was_told_as_failed_is_withdrawn_where_its_commit_went_through(
+async def test_a_response_that_was_told_as_failed_is_withdrawn_where_its_commit_went_through(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "RETRY", 0.001)
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         first, record = saved("resp_1"), saved("resp_2")
         await put(opened.store, first)
         lose_answers(opened, monkeypatch, for_good=True)
@@ -422,13 +385,11 @@ def test_a_response_that_was_told_as_failed_is_withdrawn_where_its_commit_went_t
         tables = ("responses", "ledger", "nodes")
         assert [await opened.count(table) for table in tables] == [1, 2, 1]
 
-    run(address, scenario)
 
-
-def test_what_is_put_again_after_a_failure_is_not_withdrawn(
+async def test_what_is_put_again_after_a_failure_is_not_withdrawn(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         record = saved("resp_1")
         lose_answers(opened, monkeypatch, for_good=True)
         with pytest.raises(Unavailable):
@@ -438,13 +399,11 @@ def test_what_is_put_again_after_a_failure_is_not_withdrawn(
         await opened.writer.close()
         assert texts(await opened.store.get("ann", "resp_1")) == texts(record)
 
-    run(address, scenario)
 
-
-def test_what_is_doubtful_at_the_end_is_withdrawn_before_it(
+async def test_what_is_doubtful_at_the_end_is_withdrawn_before_it(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         lose_answers(opened, monkeypatch, for_good=True)
         with pytest.raises(Unavailable):
             await put(opened.store, saved("resp_1"))
@@ -452,23 +411,19 @@ def test_what_is_doubtful_at_the_end_is_withdrawn_before_it(
         await opened.writer.close()
         assert await opened.count("responses") == 0
 
-    run(address, scenario)
 
-
-def test_what_is_doubtful_and_cannot_be_withdrawn_before_the_end_is_said(
+async def test_what_is_doubtful_and_cannot_be_withdrawn_before_the_end_is_said(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def away(_change: Callable[[Connection], Any]) -> Any:
         raise Unavailable
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         monkeypatch.setattr(opened.database, "write", away)
         with pytest.raises(Unavailable):
             await put(opened.store, saved("resp_1"))
         await opened.store.close()
         await opened.writer.close()
-
-    run(address, scenario)
     said = [record for record in caplog.records if record.name == "tieline.store"]
     assert [record.getMessage() for record in said] == ["store.responses doubtful"]
 

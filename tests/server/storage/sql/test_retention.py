@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,6 @@ from tieline_server.storage.sql.retention import (
     Running,
 )
 
-Scenario = Callable[[Durable, "Clocks"], Awaitable[None]]
-
 
 class Clocks:
     """Wall-clock and monotonic time, set by the test."""
@@ -37,18 +36,16 @@ class Clocks:
         self.monotonic += seconds
 
 
-def run(address: str, scenario: Scenario, **bounds: float) -> None:
-    async def main() -> None:
-        clocks = Clocks()
-        async with durable(
-            address,
-            bounds=Bounds(**bounds),  # type: ignore[arg-type]  # the test's own
-            now=lambda: clocks.wall,
-            clock=lambda: clocks.monotonic,
-        ) as opened:
-            await scenario(opened, clocks)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def retaining(address: str, **bounds: float) -> AsyncIterator[tuple[Durable, Clocks]]:
+    clocks = Clocks()
+    async with durable(
+        address,
+        bounds=Bounds(**bounds),  # type: ignore[arg-type]  # the test's own
+        now=lambda: clocks.wall,
+        clock=lambda: clocks.monotonic,
+    ) as opened:
+        yield opened, clocks
 
 
 async def there(opened: Durable, *numbers: int) -> list[int]:
@@ -60,8 +57,8 @@ async def there(opened: Durable, *numbers: int) -> list[int]:
     return found
 
 
-def test_a_response_goes_when_it_was_not_used_for_the_time_to_live(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_a_response_goes_when_it_was_not_used_for_the_time_to_live(address: str) -> None:
+    async with retaining(address, ttl=60) as (opened, clocks):
         first = saved("resp_1")
         for record in (first, saved("resp_2"), saved("resp_3")):
             await put(opened.store, record)
@@ -78,14 +75,12 @@ def test_a_response_goes_when_it_was_not_used_for_the_time_to_live(address: str)
         assert await opened.count("nodes") == await opened.count("items") == 0
         assert await opened.count("ledger") == 4
 
-    run(address, scenario, ttl=60)
 
-
-def test_past_the_count_the_least_recently_used_go(address: str) -> None:
+async def test_past_the_count_the_least_recently_used_go(address: str) -> None:
     # More than go in one transaction, fewer than have the task look by itself.
     most = (BATCH + ROUSE) // 2
 
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+    async with retaining(address, responses=10) as (opened, clocks):
         for number in range(most):
             await put(opened.store, saved(f"resp_{number}"))
             clocks.pass_(1)
@@ -97,11 +92,9 @@ def test_past_the_count_the_least_recently_used_go(address: str) -> None:
         assert await there(opened, 0, 1, most - 9, most - 8) == [0, most - 8]
         assert await opened.count("items") == 20
 
-    run(address, scenario, responses=10)
 
-
-def test_past_the_bytes_the_least_recently_used_go_and_the_newest_stays(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_past_the_bytes_the_least_recently_used_go_and_the_newest_stays(address: str) -> None:
+    async with retaining(address, size=90_000) as (opened, clocks):
         for number in range(10):
             await put(opened.store, saved(f"resp_{number}", text="x" * 10_000))
             clocks.pass_(1)
@@ -113,11 +106,9 @@ def test_past_the_bytes_the_least_recently_used_go_and_the_newest_stays(address:
         await opened.store.retention.look()
         assert await there(opened, *range(11)) == [10]
 
-    run(address, scenario, size=90_000)
 
-
-def test_what_goes_from_the_middle_of_a_chain_stays_for_those_behind_it(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_what_goes_from_the_middle_of_a_chain_stays_for_those_behind_it(address: str) -> None:
+    async with retaining(address, responses=1) as (opened, clocks):
         records = [saved("resp_0")]
         for number in range(1, 6):
             clocks.pass_(1)
@@ -131,11 +122,9 @@ def test_what_goes_from_the_middle_of_a_chain_stays_for_those_behind_it(address:
         assert await opened.store.delete("ann", "resp_5")
         assert await opened.count("nodes") == 0
 
-    run(address, scenario, responses=1)
 
-
-def test_what_a_running_response_continues_stays_however_old(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_what_a_running_response_continues_stays_however_old(address: str) -> None:
+    async with retaining(address, responses=3, ttl=60) as (opened, clocks):
         parents = [saved(f"resp_{number}") for number in range(2)]
         for parent in parents:
             await put(opened.store, parent)
@@ -157,11 +146,9 @@ def test_what_a_running_response_continues_stays_however_old(address: str) -> No
         assert await there(opened, *range(10)) == [9]
         assert await opened.count("nodes") == 1
 
-    run(address, scenario, responses=3, ttl=60)
 
-
-def test_a_clock_that_is_set_back_removes_nothing_and_stops_nothing(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_a_clock_that_is_set_back_removes_nothing_and_stops_nothing(address: str) -> None:
+    async with retaining(address, ttl=60) as (opened, clocks):
         await put(opened.store, saved("resp_1"))
         clocks.wall -= 100_000
         await opened.store.retention.look()
@@ -171,11 +158,9 @@ def test_a_clock_that_is_set_back_removes_nothing_and_stops_nothing(address: str
         # 1 comes from the future now; 2 is as old as it is.
         assert await there(opened, 1, 2) == [1]
 
-    run(address, scenario, ttl=60)
 
-
-def test_a_clock_that_is_set_ahead_is_not_believed_at_once(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_a_clock_that_is_set_ahead_is_not_believed_at_once(address: str) -> None:
+    async with retaining(address, ttl=5000) as (opened, clocks):
         await put(opened.store, saved("resp_1"))
         clocks.wall += 100_000
         await opened.store.retention.look()
@@ -188,11 +173,9 @@ def test_a_clock_that_is_set_ahead_is_not_believed_at_once(address: str) -> None
         await opened.store.retention.look()
         assert await there(opened, 1) == []
 
-    run(address, scenario, ttl=5000)
 
-
-def test_drafts_of_a_process_that_died_go_and_those_of_a_live_one_stay(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_drafts_of_a_process_that_died_go_and_those_of_a_live_one_stay(address: str) -> None:
+    async with retaining(address) as (opened, clocks):
         dead = saved("resp_dead", text=LONG)
         async with durable(address, now=lambda: clocks.wall) as other:
             for keep in kept(dead):
@@ -211,11 +194,9 @@ def test_drafts_of_a_process_that_died_go_and_those_of_a_live_one_stay(address: 
         assert texts(await opened.store.get("ann", "resp_live")) == texts(live)
         assert await opened.value("SELECT count(*) FROM nodes WHERE draft IS NOT NULL") == 0
 
-    run(address, scenario)
 
-
-def test_a_response_whose_draft_was_swept_away_is_whole_all_the_same(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
+async def test_a_response_whose_draft_was_swept_away_is_whole_all_the_same(address: str) -> None:
+    async with retaining(address) as (opened, clocks):
         first = saved("resp_1")
         await put(opened.store, first)
         record = saved("resp_2", after=first, text=LONG)
@@ -229,11 +210,10 @@ def test_a_response_whose_draft_was_swept_away_is_whole_all_the_same(address: st
         await put(opened.store, record)
         assert texts(await opened.store.get("ann", "resp_2")) == texts(record)
 
-    run(address, scenario)
 
+async def test_only_one_process_sweeps_at_a_time(address: str) -> None:
+    async with retaining(address, responses=8) as (opened, clocks):
 
-def test_only_one_process_sweeps_at_a_time(address: str) -> None:
-    async def scenario(opened: Durable, clocks: Clocks) -> None:
         def another() -> Retention:
             return Retention(
                 opened.database,
@@ -264,8 +244,6 @@ def test_only_one_process_sweeps_at_a_time(address: str) -> None:
         for each in (other, third):
             await each.close()
 
-    run(address, scenario, responses=8)
-
 
 async def test_a_sweep_that_fails_is_told_and_the_next_one_works(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -283,7 +261,7 @@ async def test_a_sweep_that_fails_is_told_and_the_next_one_works(
         assert await opened.count("responses") == 1
 
 
-def test_many_small_responses_in_bounded_storage_leave_memory_and_file_flat(
+async def test_many_small_responses_in_bounded_storage_leave_memory_and_file_flat(
     address: str, repeats: Callable[[int], int], tmp_path: Path
 ) -> None:
     async def fill(opened: Durable, first: int, most: int) -> None:
@@ -300,23 +278,20 @@ def test_many_small_responses_in_bounded_storage_leave_memory_and_file_flat(
         await opened.store.retention.look()
         await opened.database.erase()
 
-    async def main() -> None:
-        bounds = Bounds(responses=1000)
-        async with durable(address, bounds=bounds) as opened:
-            await fill(opened, 0, 2000)
-            gc.collect()
-            before, size = _resident(), _size(tmp_path)
-            await fill(opened, 2000, repeats(20_000))
-            gc.collect()
-            assert await opened.count("responses") <= 1000
-            assert await opened.count("nodes") <= 1000
-            assert await opened.count("items") <= 2000
-            assert _resident() - before < 16 * 1024 * 1024
-            if size:
-                # The ledger alone grows, by some 250 bytes a row.
-                assert _size(tmp_path) - size < 2_000_000 + repeats(20_000) * 400
-
-    asyncio.run(main())
+    bounds = Bounds(responses=1000)
+    async with durable(address, bounds=bounds) as opened:
+        await fill(opened, 0, 2000)
+        gc.collect()
+        before, size = _resident(), _size(tmp_path)
+        await fill(opened, 2000, repeats(20_000))
+        gc.collect()
+        assert await opened.count("responses") <= 1000
+        assert await opened.count("nodes") <= 1000
+        assert await opened.count("items") <= 2000
+        assert _resident() - before < 16 * 1024 * 1024
+        if size:
+            # The ledger alone grows, by some 250 bytes a row.
+            assert _size(tmp_path) - size < 2_000_000 + repeats(20_000) * 400
 
 
 def _rename(connection: object, old: str, new: str) -> None:

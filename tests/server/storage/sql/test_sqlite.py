@@ -208,32 +208,29 @@ async def test_pages_that_nothing_needs_go_back_to_the_file_system(tmp_path: Pat
         assert (tmp_path / "tieline.db").stat().st_size < size / 4
 
 
-def test_a_full_disk_fails_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
     def allow(pages: int) -> Callable[[Connection], Any]:
         return pragma(f"max_page_count = {pages}")
 
-    async def main() -> None:
-        async with durable(address(tmp_path)) as opened:
-            before = saved("resp_1")
-            await put(opened.store, before)
-            pages = int(await opened.value("SELECT page_count FROM pragma_page_count()"))
-            await opened.database.write(allow(pages + 8))
-            big = saved("resp_big", after=before, text="x" * 1_000_000)
-            for keep in kept(big):
-                opened.store.keep(keep)
-            with pytest.raises(Full):
-                await put(opened.store, big)
-            assert await opened.store.get("ann", "resp_big") is None
-            assert await opened.count("ledger") == 1
-            small = saved("resp_2", after=before)
-            await put(opened.store, small)
-            await opened.database.write(allow(1_000_000))
+    async with durable(address(tmp_path)) as opened:
+        before = saved("resp_1")
+        await put(opened.store, before)
+        pages = int(await opened.value("SELECT page_count FROM pragma_page_count()"))
+        await opened.database.write(allow(pages + 8))
+        big = saved("resp_big", after=before, text="x" * 1_000_000)
+        for keep in kept(big):
+            opened.store.keep(keep)
+        with pytest.raises(Full):
             await put(opened.store, big)
-            for record in (before, small, big):
-                assert texts(await opened.store.get("ann", record.response.id)) == texts(record)
-            assert await opened.count("ledger") == 3
-
-    asyncio.run(main())
+        assert await opened.store.get("ann", "resp_big") is None
+        assert await opened.count("ledger") == 1
+        small = saved("resp_2", after=before)
+        await put(opened.store, small)
+        await opened.database.write(allow(1_000_000))
+        await put(opened.store, big)
+        for record in (before, small, big):
+            assert texts(await opened.store.get("ann", record.response.id)) == texts(record)
+        assert await opened.count("ledger") == 3
 
 
 async def test_a_lock_that_somebody_keeps_fails_puts_until_it_goes(tmp_path: Path) -> None:

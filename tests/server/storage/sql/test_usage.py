@@ -1,7 +1,7 @@
 """The ledger in a database: it answers as the one in memory does, and every row is there once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, product
 from time import monotonic
 
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import Connection, create_engine, func, select
 
-from tests.support.database import Durable, durable
+from tests.support.database import durable
 from tests.support.ledger_contract import booking
 from tests.support.store_contract import booked, put, saved
 from tieline_server.core.values import Booking
@@ -42,14 +42,6 @@ def rows() -> list[Booking]:
     return [row(n, owner=owner, model=model) for n, (owner, model, _) in enumerate(kinds)]
 
 
-def run(address: str, scenario: Callable[[Durable], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with durable(address) as opened:
-            await scenario(opened)
-
-    asyncio.run(main())
-
-
 GROUPS: tuple[By, ...] = ("key", "model", "day")
 
 QUESTIONS = [
@@ -63,21 +55,19 @@ QUESTIONS = [
 ]
 
 
-def test_its_sums_are_those_of_the_ledger_in_memory(address: str) -> None:
+async def test_its_sums_are_those_of_the_ledger_in_memory(address: str) -> None:
     memory = MemoryLedger()
 
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         for each in rows():
             opened.ledger.book(each)
             memory.book(each)
         for question in QUESTIONS:
             assert await opened.ledger.usage(question) == await memory.usage(question)
 
-    run(address, scenario)
 
-
-def test_a_day_is_one_in_utc(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_day_is_one_in_utc(address: str) -> None:
+    async with durable(address) as opened:
         for number, ended_at in enumerate((0.0, DAY - 0.001, DAY)):
             opened.ledger.book(row(number, ended_at=ended_at))
         sums = await opened.ledger.usage(Question(by="day"))
@@ -86,19 +76,15 @@ def test_a_day_is_one_in_utc(address: str) -> None:
             ("1970-01-02", 1),
         ]
 
-    run(address, scenario)
-
 
 @pytest.mark.parametrize("by", GROUPS)
-def test_an_empty_ledger_has_no_sums(address: str, by: By) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_an_empty_ledger_has_no_sums(address: str, by: By) -> None:
+    async with durable(address) as opened:
         assert await opened.ledger.usage(Question(by=by)) == []
 
-    run(address, scenario)
 
-
-def test_a_row_that_is_booked_twice_counts_once_and_a_stores_row_wins(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_row_that_is_booked_twice_counts_once_and_a_stores_row_wins(address: str) -> None:
+    async with durable(address) as opened:
         record = saved("resp_1")
         opened.ledger.book(row(1, input_tokens=1))
         await opened.ledger.usage(Question())
@@ -110,11 +96,9 @@ def test_a_row_that_is_booked_twice_counts_once_and_a_stores_row_wins(address: s
         (day,) = await opened.ledger.usage(Question())
         assert (day.responses, day.input_tokens) == (1, booked(record).input_tokens)
 
-    run(address, scenario)
 
-
-def test_every_member_of_a_booking_is_in_its_row(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_every_member_of_a_booking_is_in_its_row(address: str) -> None:
+    async with durable(address) as opened:
         opened.ledger.book(row(7, outcome="failed", reason="deadline", error_code="server_error"))
         await opened.ledger.usage(Question())
 
@@ -127,29 +111,23 @@ def test_every_member_of_a_booking_is_in_its_row(address: str) -> None:
         assert found["phases"] == '{"total":5}'  # type: ignore[index]
         assert found["error_code"] == "server_error"  # type: ignore[index]
 
-    run(address, scenario)
 
-
-def test_a_row_is_durable_soon_without_anybody_asking(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_row_is_durable_soon_without_anybody_asking(address: str) -> None:
+    async with durable(address) as opened:
         opened.ledger.book(row(1))
         async with asyncio.timeout(30):
             await opened.ledger.written()
         assert await opened.count("ledger") == 1
 
-    run(address, scenario)
 
-
-def test_rows_that_come_close_together_leave_together(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_rows_that_come_close_together_leave_together(address: str) -> None:
+    async with durable(address) as opened:
         started = monotonic()
         for number in range(3 * GROUP):
             opened.ledger.book(replace(row(1), response_id=f"resp_{number}"))
         await opened.ledger.written()
         assert await opened.count("ledger") == 3 * GROUP
         assert monotonic() - started < 30
-
-    run(address, scenario)
 
 
 class Look(Write[None]):
@@ -168,21 +146,19 @@ class Look(Write[None]):
         self.rows = connection.execute(select(func.count()).select_from(LEDGER)).scalar_one()
 
 
-def test_a_row_goes_before_what_waited_longer(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_row_goes_before_what_waited_longer(address: str) -> None:
+    async with durable(address) as opened:
         look = Look()
         opened.writer.add(look)
         opened.ledger.book(row(1))
         await look.done
         assert look.rows == 1
 
-    run(address, scenario)
 
-
-def test_a_row_that_comes_while_others_are_written_is_in_the_very_next_transaction(
+async def test_a_row_that_comes_while_others_are_written_is_in_the_very_next_transaction(
     address: str,
 ) -> None:
-    async def scenario(opened: Durable) -> None:
+    async with durable(address) as opened:
         # A transaction that takes long would leave the look to the next one.
         opened.writer._clock = lambda: 0.0
         second = Look()
@@ -197,11 +173,9 @@ def test_a_row_that_comes_while_others_are_written_is_in_the_very_next_transacti
         await second.done
         assert (first.rows, second.rows) == (1, 2)
 
-    run(address, scenario)
 
-
-def test_a_question_is_answered_though_each_transaction_finds_a_new_row(address: str) -> None:
-    async def scenario(opened: Durable) -> None:
+async def test_a_question_is_answered_though_each_transaction_finds_a_new_row(address: str) -> None:
+    async with durable(address) as opened:
         answered = False
         numbers = count()
 
@@ -218,19 +192,14 @@ def test_a_question_is_answered_though_each_transaction_finds_a_new_row(address:
             answered = True
         assert found.responses >= 1
 
-    run(address, scenario)
 
-
-def test_closing_writes_what_waits(address: str) -> None:
-    async def first(opened: Durable) -> None:
+async def test_closing_writes_what_waits(address: str) -> None:
+    async with durable(address) as opened:
         for number in range(1, 9):
             opened.ledger.book(row(number))
 
-    async def then(opened: Durable) -> None:
+    async with durable(address) as opened:
         assert await opened.count("ledger") == 8
-
-    run(address, first)
-    run(address, then)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -62,26 +63,23 @@ def still() -> float:
     return 0.0
 
 
-def run(
+@asynccontextmanager
+async def writing(
+    tmp_path: Path, *, clock: Callable[[], float] = still
+) -> AsyncIterator[tuple[Counting, Writer]]:
+    database = Counting(await connect(f"sqlite:///{tmp_path}/tieline.db"))
+    writer = Writer(database, clock=clock)  # type: ignore[arg-type]  # what it needs of one
+    try:
+        yield database, writer
+    finally:
+        await writer.close()
+        await database.close()
+
+
+async def test_what_gathers_while_a_transaction_is_in_flight_leaves_together(
     tmp_path: Path,
-    scenario: Callable[[Counting, Writer], object],
-    *,
-    clock: Callable[[], float] = still,
 ) -> None:
-    async def main() -> None:
-        database = Counting(await connect(f"sqlite:///{tmp_path}/tieline.db"))
-        writer = Writer(database, clock=clock)  # type: ignore[arg-type]  # what it needs of one
-        try:
-            await scenario(database, writer)  # type: ignore[misc]
-        finally:
-            await writer.close()
-            await database.close()
-
-    asyncio.run(main())
-
-
-def test_what_gathers_while_a_transaction_is_in_flight_leaves_together(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+    async with writing(tmp_path) as (database, writer):
         began, go = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -99,26 +97,22 @@ def test_what_gathers_while_a_transaction_is_in_flight_leaves_together(tmp_path:
         assert database.transactions == 2
         assert len(await database.names()) == 51
 
-    run(tmp_path, scenario)
 
-
-def test_one_transaction_holds_a_bounded_number_of_changes(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_one_transaction_holds_a_bounded_number_of_changes(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         notes = [Note(f"note {number}") for number in range(2 * MOST + 1)]
         for note in notes:
             writer.add(note)
         await asyncio.gather(*(note.done for note in notes))
         assert database.transactions == 3
 
-    run(tmp_path, scenario)
 
-
-def test_a_transaction_that_has_taken_long_leaves_the_rest_to_the_next_ones_in_order(
+async def test_a_transaction_that_has_taken_long_leaves_the_rest_to_the_next_ones_in_order(
     tmp_path: Path,
 ) -> None:
     order: list[str] = []
 
-    async def scenario(database: Counting, writer: Writer) -> None:
+    async with writing(tmp_path, clock=partial(next, count())) as (database, writer):
         names = [f"note {number}" for number in range(5)]
         notes = [Note(name, first=partial(order.append, name)) for name in names]
         for note in notes:
@@ -127,10 +121,8 @@ def test_a_transaction_that_has_taken_long_leaves_the_rest_to_the_next_ones_in_o
         assert order == names
         assert database.transactions == len(notes)
 
-    run(tmp_path, scenario, clock=partial(next, count()))
 
-
-def test_what_a_transaction_did_not_reach_is_not_taken_again_and_comes_before_the_rest(
+async def test_what_a_transaction_did_not_reach_is_not_taken_again_and_comes_before_the_rest(
     tmp_path: Path,
 ) -> None:
     """What is taken then may rest on what the earlier change settles."""
@@ -141,7 +133,8 @@ def test_what_a_transaction_did_not_reach_is_not_taken_again_and_comes_before_th
             taken.append((self.name, unreached[0].done.done()))
             return True
 
-    async def scenario(database: Counting, writer: Writer) -> None:
+    unreached: list[Taken] = []
+    async with writing(tmp_path, clock=partial(next, count())) as (database, writer):
         unreached.append(Taken("unreached"))
         reached, later = Taken("reached"), Taken("later")
         reached.done.add_done_callback(lambda _: writer.add(later))
@@ -151,14 +144,12 @@ def test_what_a_transaction_did_not_reach_is_not_taken_again_and_comes_before_th
         assert taken == [("reached", False), ("unreached", False), ("later", True)]
         assert database.transactions == 3
 
-    unreached: list[Taken] = []
-    run(tmp_path, scenario, clock=partial(next, count()))
 
-
-def test_what_is_sent_ahead_goes_before_all_that_came_earlier(tmp_path: Path) -> None:
+async def test_what_is_sent_ahead_goes_before_all_that_came_earlier(tmp_path: Path) -> None:
     order: list[str] = []
 
-    async def scenario(database: Counting, writer: Writer) -> None:
+    async with writing(tmp_path, clock=partial(next, count())) as (_database, writer):
+
         class First(Note):
             def settle(self, error: Exception | None) -> None:
                 writer.send_ahead(ahead)
@@ -174,11 +165,9 @@ def test_what_is_sent_ahead_goes_before_all_that_came_earlier(tmp_path: Path) ->
         await asyncio.gather(ahead.done, *(note.done for note in notes))
         assert order == ["one", "ahead", "two", "three"]
 
-    run(tmp_path, scenario, clock=partial(next, count()))
 
-
-def test_of_changes_that_share_a_transaction_only_the_culprit_fails(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_of_changes_that_share_a_transaction_only_the_culprit_fails(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         good = [Note("a"), Note("c")]
         double = Note("a")
         for note in (good[0], double, good[1]):
@@ -188,14 +177,12 @@ def test_of_changes_that_share_a_transaction_only_the_culprit_fails(tmp_path: Pa
         await asyncio.gather(*(note.done for note in good))
         assert await database.names() == ["a", "c"]
 
-    run(tmp_path, scenario)
 
-
-def test_a_change_with_a_bug_costs_its_neighbours_nothing(tmp_path: Path) -> None:
+async def test_a_change_with_a_bug_costs_its_neighbours_nothing(tmp_path: Path) -> None:
     def bug() -> None:
         raise KeyError("bug")
 
-    async def scenario(database: Counting, writer: Writer) -> None:
+    async with writing(tmp_path) as (database, writer):
         broken, good = Note("broken", first=bug), Note("good")
         writer.add(broken)
         writer.add(good)
@@ -204,25 +191,21 @@ def test_a_change_with_a_bug_costs_its_neighbours_nothing(tmp_path: Path) -> Non
         await good.done
         assert await database.names() == ["good"]
 
-    run(tmp_path, scenario)
 
-
-def test_a_change_is_durable_before_who_waits_for_it_is_told(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_a_change_is_durable_before_who_waits_for_it_is_told(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         for number in range(20):
             note = Note(f"note {number}")
             writer.add(note)
             await note.done
             assert note.name in await database.names()
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("way", [Writer.leave, Writer.send_ahead])
-def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(
+async def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(
     tmp_path: Path, way: Callable[[Writer, Note], None]
 ) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+    async with writing(tmp_path) as (database, writer):
         started = monotonic()
         notes = [Note(f"note {number}") for number in range(5)]
         for note in notes:
@@ -231,11 +214,9 @@ def test_what_nobody_waits_for_lingers_for_company_and_not_for_long(
         assert monotonic() - started >= LINGER * 0.9
         assert database.transactions == 1
 
-    run(tmp_path, scenario)
 
-
-def test_what_may_linger_longer_goes_with_what_may_not(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_what_may_linger_longer_goes_with_what_may_not(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         notes = [Note(f"note {number}") for number in range(4)]
         for note, within in zip(notes, (3600.0, 7200.0, LINGER, 3600.0), strict=True):
             writer.leave(note, within=within)
@@ -245,11 +226,9 @@ def test_what_may_linger_longer_goes_with_what_may_not(tmp_path: Path) -> None:
         writer.leave(late, within=LINGER)
         await late.done
 
-    run(tmp_path, scenario)
 
-
-def test_what_nobody_waits_for_joins_a_change_that_goes_at_once(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_what_nobody_waits_for_joins_a_change_that_goes_at_once(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         left, added = Note("left"), Note("added")
         writer.leave(left)
         writer.add(added)
@@ -257,23 +236,19 @@ def test_what_nobody_waits_for_joins_a_change_that_goes_at_once(tmp_path: Path) 
         assert left.done.done()
         assert database.transactions == 1
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("clock", [still, partial(next, count())])
-def test_closing_writes_what_is_left(tmp_path: Path, clock: Callable[[], float]) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_closing_writes_what_is_left(tmp_path: Path, clock: Callable[[], float]) -> None:
+    async with writing(tmp_path, clock=clock) as (database, writer):
         for number in range(3):
             writer.leave(Note(f"note {number}"))
         writer.send_ahead(Note("ahead"))
         await writer.close()
         assert len(await database.names()) == 4
 
-    run(tmp_path, scenario, clock=clock)
 
-
-def test_who_no_longer_waits_changes_nothing(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_who_no_longer_waits_changes_nothing(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         note = Note("note")
         writer.add(note)
         note.done.cancel()
@@ -282,22 +257,18 @@ def test_who_no_longer_waits_changes_nothing(tmp_path: Path) -> None:
         await other.done
         assert await database.names() == ["note", "other"]
 
-    run(tmp_path, scenario)
 
-
-def test_what_erases_is_told_after_the_files_were_cleaned(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_what_erases_is_told_after_the_files_were_cleaned(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (database, writer):
         note = Note("note")
         note.erases = True
         writer.add(note)
         await note.done
         assert database.erased == 1
 
-    run(tmp_path, scenario)
 
-
-def test_an_error_of_a_change_is_one_of_ours_and_quotes_nothing(tmp_path: Path) -> None:
-    async def scenario(database: Counting, writer: Writer) -> None:
+async def test_an_error_of_a_change_is_one_of_ours_and_quotes_nothing(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (_database, writer):
         notes = [Note("a secret"), Note("a secret")]
         for note in notes:
             writer.add(note)
@@ -306,8 +277,6 @@ def test_an_error_of_a_change_is_one_of_ours_and_quotes_nothing(tmp_path: Path) 
             await notes[1].done
         assert str(caught.value) == "IntegrityError SQLITE_CONSTRAINT_PRIMARYKEY"
         assert caught.value.__suppress_context__
-
-    run(tmp_path, scenario)
 
 
 def test_changes_that_gather_take_what_is_there_when_their_time_comes() -> None:

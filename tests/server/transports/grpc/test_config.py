@@ -17,7 +17,7 @@ from tests.support.grpc_engine import (
     hello,
     user_text,
 )
-from tests.support.grpc_harness import Served, run, serve
+from tests.support.grpc_harness import Served, serve
 from tests.support.grpc_proxy import GOAWAY, PING, FrameProxy
 from tests.support.server_process import serving
 from tieline.v1 import line_pb2
@@ -135,7 +135,7 @@ PINGING = [
 """A client's keepalive at a hundredth of the usual time."""
 
 
-def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> None:
+async def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> None:
     strikes = 2
 
     async def pinged(served: Served, request: line_pb2.ConnectRequest | None) -> None:
@@ -155,11 +155,8 @@ def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> No
         async for step in quiet(prompt):
             yield step
 
-    async def main() -> None:
-        async with serve(answer, ping_interval=0.1) as served:
-            await asyncio.gather(pinged(served, create("quiet")), pinged(served, None))
-
-    run(main())
+    async with serve(answer, ping_interval=0.1) as served:
+        await asyncio.gather(pinged(served, create("quiet")), pinged(served, None))
 
 
 async def test_cn_19_a_client_may_ping_as_often_as_the_setting_says_and_more_often_is_cut() -> None:

@@ -180,7 +180,9 @@ async def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
         await served.until(lambda: served.engine.ended == 1, seconds=1.0)
 
 
-def test_a_deadline_of_the_callers_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_deadline_of_the_callers_is_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The library words a batch that failed as INTERNAL: no caller and no log may see that."""
 
     async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -211,7 +213,7 @@ def test_a_deadline_of_the_callers_is_no_fault_of_ours(caplog: pytest.LogCapture
                 pass
         return await call.code()  # type: ignore[no-any-return]
 
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         async with serve(answer) as served, served.channel() as channel:
             stub = responses(channel)
             codes = await asyncio.gather(
@@ -220,9 +222,6 @@ def test_a_deadline_of_the_callers_is_no_fault_of_ours(caplog: pytest.LogCapture
             )
             assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED] * 5
             await served.until(lambda: served.engine.ended == 5)
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert caplog.records == []
 
 

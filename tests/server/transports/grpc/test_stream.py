@@ -20,7 +20,7 @@ from tests.support.grpc_engine import (
     tool_call,
     user_text,
 )
-from tests.support.grpc_harness import Served, run, serve
+from tests.support.grpc_harness import Served, serve
 from tests.support.grpc_proxy import DATA, FrameProxy
 from tieline.codecs.proto import RequestDecoder
 from tieline.requests import Request
@@ -185,27 +185,26 @@ async def leaves_early(served: Served, leave: Any) -> None:
 
 
 @pytest.mark.parametrize("deltas", [0, 3], ids=["before the first token", "after three deltas"])
-def test_cn_01_a_cancelled_stream_stops_its_engine_once_and_within_a_second(deltas: int) -> None:
+async def test_cn_01_a_cancelled_stream_stops_its_engine_once_and_within_a_second(
+    deltas: int,
+) -> None:
     async def some(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=INPUT_TOKENS)]
         for _ in range(deltas):
             yield [TextDelta("tok ")]
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        async with serve(some) as served, served.line() as line:
-            await line.send(create("x"))
-            await line.until("response_in_progress")
-            for _ in range(deltas):
-                await line.until("output_text_delta")
+    async with serve(some) as served, served.line() as line:
+        await line.send(create("x"))
+        await line.until("response_in_progress")
+        for _ in range(deltas):
+            await line.until("output_text_delta")
 
-            async def leave() -> None:
-                line.call.cancel()
+        async def leave() -> None:
+            line.call.cancel()
 
-            await leaves_early(served, leave)
-            assert served.records[0].usage.output_tokens == deltas
-
-    run(main())
+        await leaves_early(served, leave)
+        assert served.records[0].usage.output_tokens == deltas
 
 
 async def test_cn_01_a_reset_connection_stops_its_engine_once_and_within_a_second() -> None:
@@ -256,25 +255,22 @@ async def test_a_reader_that_stops_ends_its_line_with_a_typed_error_and_costs_bo
         assert error.code == "slow_consumer"
 
 
-def test_what_a_client_sends_while_it_takes_nothing_is_read_up_to_a_bound() -> None:
+async def test_what_a_client_sends_while_it_takes_nothing_is_read_up_to_a_bound() -> None:
     total = 4000
 
     async def flood(line: RawConnection) -> None:
         for _ in range(total):
             await line.send(b"\xff" * 16_384)
 
-    async def main() -> None:
-        async with serve() as served, served.line(options=SMALL_WINDOW) as line:
-            flooding = asyncio.create_task(flood(line))
-            # A server that reads on and on has all of it by then.
-            done, _ = await asyncio.wait({flooding}, timeout=1.5)
-            assert not done
-            refused = 0
-            while refused < total:
-                refused += len(error_codes(await line.until("error")))
-            await flooding
-
-    run(main())
+    async with serve() as served, served.line(options=SMALL_WINDOW) as line:
+        flooding = asyncio.create_task(flood(line))
+        # A server that reads on and on has all of it by then.
+        done, _ = await asyncio.wait({flooding}, timeout=1.5)
+        assert not done
+        refused = 0
+        while refused < total:
+            refused += len(error_codes(await line.until("error")))
+        await flooding
 
 
 async def test_a_silent_line_says_that_it_lives_and_what_it_does() -> None:
@@ -325,7 +321,7 @@ async def test_events_that_gathered_leave_together_and_a_message_closes_at_its_b
         assert line.largest > WRITE_BYTES // 2
 
 
-def test_tokens_that_come_one_by_one_leave_one_by_one() -> None:
+async def test_tokens_that_come_one_by_one_leave_one_by_one() -> None:
     taken = asyncio.Event()
 
     async def paced(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -336,18 +332,15 @@ def test_tokens_that_come_one_by_one_leave_one_by_one() -> None:
             taken.clear()
         yield [Finish()]
 
-    async def main() -> None:
-        async with serve(paced) as served, served.line() as line:
-            await line.send(create("x"))
-            for word in "abcd":
-                event = (await line.until("output_text_delta"))[-1]
-                assert event.output_text_delta.delta == word
-                taken.set()
-            before = line.messages
-            assert len(await line.until("response_completed")) == 4
-            assert line.messages == before + 1
-
-    run(main())
+    async with serve(paced) as served, served.line() as line:
+        await line.send(create("x"))
+        for word in "abcd":
+            event = (await line.until("output_text_delta"))[-1]
+            assert event.output_text_delta.delta == word
+            taken.set()
+        before = line.messages
+        assert len(await line.until("response_completed")) == 4
+        assert line.messages == before + 1
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -204,7 +204,7 @@ async def test_the_first_event_waits_for_nothing_but_the_engines_acceptance() ->
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
-def test_tokens_that_come_one_by_one_leave_one_by_one_in_the_framing_of_the_version(
+async def test_tokens_that_come_one_by_one_leave_one_by_one_in_the_framing_of_the_version(
     version: str,
 ) -> None:
     """RFC 9112, 7.1: HTTP/1.0 knows no chunks, and its body ends with the connection."""
@@ -219,29 +219,26 @@ def test_tokens_that_come_one_by_one_leave_one_by_one_in_the_framing_of_the_vers
             taken.clear()
         yield [Finish()]
 
-    async def main() -> None:
-        async with serve(paced) as served, served.connection() as client:
-            body = json.dumps(STREAM).encode()
-            client.send(
-                b"POST %b HTTP/%b\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Content-Length: %d\r\n\r\n%b" % (PATH.encode(), version.encode(), len(body), body)
-            )
-            head = await client.head()
-            assert head.status == 200
-            assert ("transfer-encoding" in head.headers) is (version > "1.0")
-            seen = b""
-            for word in words:
-                piece = await client.reader.readuntil(b'"delta":"%b"' % word.encode())
-                assert piece.count(b'"delta":') == 1
-                seen += piece
-                taken.set()
-            seen += await client.reader.readuntil(b"data: [DONE]\n\n")
-            others = {line[:6] for line in seen.split(b"\n")} - {b"event:", b"data: ", b""}
-            assert bool(others) is (version > "1.0"), "sizes of chunks are lines of their own"
-            end = b"\r\n0\r\n\r\n" if version > "1.0" else b""
-            assert await client.reader.readexactly(len(end)) == end
-
-    run(main())
+    async with serve(paced) as served, served.connection() as client:
+        body = json.dumps(STREAM).encode()
+        client.send(
+            b"POST %b HTTP/%b\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (PATH.encode(), version.encode(), len(body), body)
+        )
+        head = await client.head()
+        assert head.status == 200
+        assert ("transfer-encoding" in head.headers) is (version > "1.0")
+        seen = b""
+        for word in words:
+            piece = await client.reader.readuntil(b'"delta":"%b"' % word.encode())
+            assert piece.count(b'"delta":') == 1
+            seen += piece
+            taken.set()
+        seen += await client.reader.readuntil(b"data: [DONE]\n\n")
+        others = {line[:6] for line in seen.split(b"\n")} - {b"event:", b"data: ", b""}
+        assert bool(others) is (version > "1.0"), "sizes of chunks are lines of their own"
+        end = b"\r\n0\r\n\r\n" if version > "1.0" else b""
+        assert await client.reader.readexactly(len(end)) == end
 
 
 async def test_a_reader_that_stops_stops_the_engine_and_loses_nothing() -> None:

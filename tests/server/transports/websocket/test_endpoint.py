@@ -84,7 +84,7 @@ async def by_reset(socket: RawSocket) -> None:
 @pytest.mark.parametrize("cancels", [False, True], ids=["", "handlers are cancelled"])
 @pytest.mark.parametrize("deltas", [0, 3], ids=["before the first token", "after three deltas"])
 @pytest.mark.parametrize("leave", [by_close, by_end, by_reset])
-def test_cn_01_a_peer_that_leaves_stops_its_engine_once_and_within_a_second(
+async def test_cn_01_a_peer_that_leaves_stops_its_engine_once_and_within_a_second(
     leave: Leave, deltas: int, cancels: bool
 ) -> None:
     async def some(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -93,21 +93,18 @@ def test_cn_01_a_peer_that_leaves_stops_its_engine_once_and_within_a_second(
             yield [TextDelta("tok ")]
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        async with serve(some, handler_cancellation=cancels) as served, served.socket() as socket:
-            await socket.create()
-            await socket.until("response.in_progress")
-            for _ in range(deltas):
-                await socket.until("response.output_text.delta")
-            await leave(socket)
-            await served.until(lambda: len(served.records) == 1, seconds=1.0)
-            assert (served.engine.ended, served.engine.cancelled) == (1, 1)
-            (record,) = served.records
-            assert record.outcome == "disconnected"
-            assert record.usage.input_tokens == INPUT_TOKENS
-            assert record.usage.output_tokens == deltas
-
-    run(main())
+    async with serve(some, handler_cancellation=cancels) as served, served.socket() as socket:
+        await socket.create()
+        await socket.until("response.in_progress")
+        for _ in range(deltas):
+            await socket.until("response.output_text.delta")
+        await leave(socket)
+        await served.until(lambda: len(served.records) == 1, seconds=1.0)
+        assert (served.engine.ended, served.engine.cancelled) == (1, 1)
+        (record,) = served.records
+        assert record.outcome == "disconnected"
+        assert record.usage.input_tokens == INPUT_TOKENS
+        assert record.usage.output_tokens == deltas
 
 
 async def test_a_held_turn_ends_with_its_connection() -> None:
@@ -312,7 +309,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_connections_that_come_and_go_leave_nothing(repeats: Callable[[int], int]) -> None:
+async def test_connections_that_come_and_go_leave_nothing(repeats: Callable[[int], int]) -> None:
     async def one(served: Served, index: int) -> None:
         socket = served.socket()
         async with socket:
@@ -323,21 +320,18 @@ def test_connections_that_come_and_go_leave_nothing(repeats: Callable[[int], int
             if index % 2:
                 socket.abort()
 
-    async def main() -> None:
-        async with serve(hello) as served:
-            await one(served, 2)
-            await served.endpoint.live.empty()
-            before = descriptors()
-            for start in range(0, repeats(1000), 20):
-                await asyncio.gather(*(one(served, start + each) for each in range(20)))
-            await settled(lambda: len(served.endpoint.live) == 0)
-            await served.endpoint.live.empty()
-            gc.collect()
-            assert len(served.services.running.connections) == 0
-            assert served.endpoint._open == set()
-            await settled(lambda: descriptors() <= before)
-
-    run(main())
+    async with serve(hello) as served:
+        await one(served, 2)
+        await served.endpoint.live.empty()
+        before = descriptors()
+        for start in range(0, repeats(1000), 20):
+            await asyncio.gather(*(one(served, start + each) for each in range(20)))
+        await settled(lambda: len(served.endpoint.live) == 0)
+        await served.endpoint.live.empty()
+        gc.collect()
+        assert len(served.services.running.connections) == 0
+        assert served.endpoint._open == set()
+        await settled(lambda: descriptors() <= before)
 
 
 async def breaks_off(served: Served, socket: RawSocket) -> None:
