@@ -26,10 +26,10 @@ from tieline_server.auth.keys import Keys, Refusals
 from tieline_server.auth.sealing import Keyring
 from tieline_server.config import Config, ConfigError, flag
 from tieline_server.config.toml_tables import store_kind
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits, Share
-from tieline_server.core.profile import PROFILES
-from tieline_server.core.replay_log import ReplayLogs
+from tieline_server.core.create.limits import Limits, Share
+from tieline_server.core.create.profile import PROFILES
+from tieline_server.core.history.holdings import Budget
+from tieline_server.core.stream.replay_log import ReplayLogs
 from tieline_server.homes import Home
 from tieline_server.observability import telemetry
 from tieline_server.observability.metrics import Numbers

@@ -24,11 +24,11 @@ from tests.support.signal import Signal
 from tieline.ids import IdSource
 from tieline_server.auth.keys import Keys
 from tieline_server.auth.sealing import Keyring
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.create.profile import PROFILES, Profile
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
-from tieline_server.core.profile import PROFILES, Profile
+from tieline_server.core.history.holdings import Budget
 from tieline_server.core.values import Booking, Resolved, TurnRecord
 from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine

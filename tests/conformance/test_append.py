@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.server import serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, output, response, text
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
 
 TWO_CALLS: Json = {
     "models": ["scripted"],

@@ -12,7 +12,7 @@ from tests.conformance.server import run, serve
 from tests.conformance.wire import Json, Peer, Wire, ask, collect, context, output, response, said
 from tests.support.signal import Signal
 from tieline_server.auth.keys import Keys
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 
 SCRIPT: Json = {
     "models": ["scripted", {"name": "stubborn", "steering": False}],

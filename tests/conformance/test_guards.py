@@ -23,7 +23,7 @@ from tests.conformance.wire import (
 from tests.support.guards import Reader
 from tests.support.moderation_server import moderation
 from tieline_server.compaction.summaries import INSTRUCTION
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
 from tieline_server.guards.base import REFUSED
 from tieline_server.guards.pattern import PatternGuard
 from tieline_server.guards.remote import RemoteGuard

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.server import ECHO_CONTEXT, run, serve
 from tests.conformance.wire import Json, Wire, ask, context, response, said
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
 
 ECHOED: Json = {
     "instructions": "be terse",

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.server import Served, serve
 from tests.conformance.transcript import TERMINAL, renamed
 from tests.conformance.wire import Json, Peer, Refused, Wire, ask, collect, output, response, text
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
 
 PACE = {"tokens_per_second": 5000}
 SCRIPT: Json = {

@@ -11,9 +11,9 @@ from tieline.items import MAX_ITEMS
 from tieline.requests import EVENT_ID
 from tieline_server.compaction.summaries import LONGEST
 from tieline_server.config import Config
-from tieline_server.core.limits import Limits
-from tieline_server.core.outbox import MERGE_CHARACTERS
-from tieline_server.core.tools import MAX_TOOLS
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.create.tools import MAX_TOOLS
+from tieline_server.core.stream.outbox import MERGE_CHARACTERS
 from tieline_server.runtime.cancels import PERIOD
 from tieline_server.runtime.reading import POLL
 from tieline_server.runtime.recorder import FLUSH

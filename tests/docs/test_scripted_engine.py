@@ -18,7 +18,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import parse

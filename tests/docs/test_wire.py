@@ -10,9 +10,9 @@ from tests.conformance import open_responses
 from tieline import events, items, requests, responses
 from tieline.errors import ERRORS
 from tieline_server.config import Config
-from tieline_server.core.limits import Limits
-from tieline_server.core.profile import PROFILES
-from tieline_server.core.settings import INCLUDE
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.create.profile import PROFILES
+from tieline_server.core.create.settings import INCLUDE
 from tieline_server.transports.http import sse
 from tieline_server.transports.json_events import FAILURES, REASONS
 from tieline_server.transports.websocket import stream

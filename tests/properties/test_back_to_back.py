@@ -18,6 +18,7 @@ from tests.support.core import TEN, output
 from tests.support.pair import BareProtoWire, JsonWire, Pair, ProtoWire, Story, Wire
 from tieline.errors import ApiError
 from tieline_client._asks import AskState
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -29,7 +30,6 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
-from tieline_server.core.limits import Limits
 
 WIRES: Final[list[Callable[[], Wire]]] = [ProtoWire, BareProtoWire, JsonWire]
 LANES = [None, "a", "b"]

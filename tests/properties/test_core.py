@@ -35,7 +35,7 @@ from tieline.events import ResponseQueued
 from tieline.items import decode, decode_input
 from tieline.requests import ClientHeartbeat, Opaque, Steer
 from tieline.responses import Response
-from tieline_server.core.compaction import Fold
+from tieline_server.core.create.limits import NO_BOUND, Limits, Share
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -47,7 +47,7 @@ from tieline_server.core.deltas import (
     SummaryDelta,
     TextDelta,
 )
-from tieline_server.core.limits import NO_BOUND, Limits, Share
+from tieline_server.core.history.compaction import Fold
 from tieline_server.core.tables import (
     CONNECTIONS,
     LANES,
@@ -59,8 +59,8 @@ from tieline_server.core.tables import (
     TurnInput,
     TurnState,
 )
-from tieline_server.core.turn import Reading, Turn
-from tieline_server.core.turn_machine import TurnMachine
+from tieline_server.core.turn.machine import TurnMachine
+from tieline_server.core.turn.turn import Reading, Turn
 
 ERROR = ApiError.of("server_error", "It broke.")
 ITEMS = tuple(decode_input(b'"more"'))

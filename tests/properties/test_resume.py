@@ -16,7 +16,8 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline_server.core import effects
-from tieline_server.core.connection import Connection
+from tieline_server.core.connection.connection import Connection
+from tieline_server.core.create.limits import Limits, Share
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -26,11 +27,10 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.history import ChainHead
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits, Share
-from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
-from tieline_server.core.turn import Turn
+from tieline_server.core.history.chain import ChainHead
+from tieline_server.core.history.holdings import Budget
+from tieline_server.core.stream.replay_log import Replayed, ReplayLog, ReplayLogs
+from tieline_server.core.turn.turn import Turn
 from tieline_server.core.values import TurnRecord
 
 LANES = [None, "a", "b"]

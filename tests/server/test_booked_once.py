@@ -25,9 +25,9 @@ from tests.support.runtime import (
 )
 from tieline import events
 from tieline.requests import Cancel, Steer
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.core.values import Booking, Principal
 from tieline_server.runtime import count_input_tokens
 from tieline_server.runtime.compact import compact

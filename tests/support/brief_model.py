@@ -12,9 +12,9 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from tests.support.signal import Signal
+from tieline_server.core.create.settings import Settings
 from tieline_server.core.deltas import Delta, Finish
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings
 from tieline_server.engines.base import Engine, Model
 
 BRIEF: Final = 8

@@ -20,13 +20,14 @@ from tieline.items import CustomToolCall, FunctionCall, Item, Message, text_of
 from tieline.requests import Append, Cancel, Create, Request
 from tieline.responses import Response
 from tieline_server.auth.sealing import Keyring
-from tieline_server.core import effects, steering
-from tieline_server.core.connection import Connection
+from tieline_server.core import effects
+from tieline_server.core.connection.connection import Connection
+from tieline_server.core.create.limits import Limits, Share, size_of
+from tieline_server.core.create.profile import OPENAI, Profile
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
-from tieline_server.core.history import ChainNode, Saved
-from tieline_server.core.limits import Limits, Share, size_of
-from tieline_server.core.profile import OPENAI, Profile
-from tieline_server.core.turn import WAITING, Turn
+from tieline_server.core.history.chain import ChainNode, Saved
+from tieline_server.core.turn import steering
+from tieline_server.core.turn.turn import WAITING, Turn
 from tieline_server.core.values import Principal, Resolved, TurnRecord
 from tieline_server.models.catalog import ModelCatalog
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tieline.items import Item, Opened, decode_input
 from tieline.requests import Create
+from tieline_server.core.create.settings import SettingsCache, settle
 from tieline_server.core.deltas import (
     Accepted,
     CallDelta,
@@ -25,8 +26,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import SettingsCache, settle
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import Engine
 

@@ -8,7 +8,7 @@ from llguidance import LLMatcher, LLTokenizer
 from msgspec.structs import replace
 
 from tests.support.engine_contract import prompt
-from tieline_server.core.settings import Settings
+from tieline_server.core.create.settings import Settings
 from tieline_server.engines.chat_format.constrain import Speech, constraint_of
 
 END = 256

@@ -19,8 +19,8 @@ from tieline.ids import IdSource
 from tieline.v1 import line_pb2_grpc, models_pb2_grpc
 from tieline_server.auth.keys import Keys
 from tieline_server.auth.sealing import Keyring
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.history.holdings import Budget
 from tieline_server.core.values import Resolved, TurnRecord
 from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Running, Services

@@ -16,9 +16,9 @@ from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
 from tieline_server.auth.keys import Keys
 from tieline_server.auth.sealing import Keyring
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
-from tieline_server.core.profile import OPENAI, Profile
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.create.profile import OPENAI, Profile
+from tieline_server.core.history.holdings import Budget
 from tieline_server.core.values import Resolved, TurnRecord
 from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Running, Services

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.support.store_contract import booked, saved
 from tieline.responses import Response, Usage
-from tieline_server.core.history import Saved
+from tieline_server.core.history.chain import Saved
 from tieline_server.storage.base import (
     Cancellation,
     Claim,

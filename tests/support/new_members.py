@@ -17,8 +17,8 @@ from tieline.requests import Create
 from tieline.responses import Response
 from tieline.v1.line_pb2 import ConnectRequest
 from tieline_client import connect
-from tieline_server.core.limits import size_of
-from tieline_server.core.settings import SettingsCache, settle
+from tieline_server.core.create.limits import size_of
+from tieline_server.core.create.settings import SettingsCache, settle
 from tieline_server.transports.grpc.stream import without_settings
 
 HINTS: Final = {"places": [1, {"near": "the lake"}]}

@@ -25,9 +25,9 @@ from tieline.responses import Response
 from tieline.v1.line_pb2 import ConnectRequest, ConnectResponse
 from tieline_client._asks import Ask, AskState, Verdict
 from tieline_client._connection import Connection, Delivery
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Delta
-from tieline_server.core.limits import Limits
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn.turn import Turn
 
 _STEER_EVENTS: Final = (events.SteerAccepted, events.SteerFailed, events.SteerPending)
 

@@ -16,12 +16,12 @@ from tieline.ids import IdSource
 from tieline.requests import Resume
 from tieline_server.auth.keys import Keys
 from tieline_server.auth.sealing import Keyring
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import Saved
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
-from tieline_server.core.replay_log import ReplayLog
+from tieline_server.core.history.chain import Saved
+from tieline_server.core.history.holdings import Budget
+from tieline_server.core.stream.replay_log import ReplayLog
 from tieline_server.core.values import Booking, Principal, TurnRecord
 from tieline_server.engines.base import Model
 from tieline_server.runtime import ConnectionDriver, Running, Services

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tieline.items import Item, Opened, decode, decode_input
 from tieline.responses import Response
 from tieline_server.core.effects import Discard, Keep
-from tieline_server.core.history import ChainHead, ChainNode, Saved
+from tieline_server.core.history.chain import ChainHead, ChainNode, Saved
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import ResponseStore
 

@@ -18,9 +18,9 @@ from tests.support.websocket_client import RawSocket
 from tieline.ids import IdSource
 from tieline_server.auth.keys import Keys
 from tieline_server.auth.sealing import Keyring
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits
-from tieline_server.core.profile import PROFILES
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.create.profile import PROFILES
+from tieline_server.core.history.holdings import Budget
 from tieline_server.core.values import Resolved, TurnRecord
 from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Running, Services

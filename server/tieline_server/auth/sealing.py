@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tieline.errors import ApiError
 from tieline_server.config import ConfigError
-from tieline_server.core.sealed import unverified
+from tieline_server.core.history.sealed import unverified
 
 KEY: Final = 32
 KEY_ID: Final = 8
@@ -90,7 +90,7 @@ class Keyring:
         return b64encode(self._first + nonce + sealed).decode()
 
     def open(self, owner: str, sealed: str) -> bytes:
-        """The content; raises :func:`~tieline_server.core.sealed.unverified` otherwise."""
+        """The content; raises :func:`~tieline_server.core.history.sealed.unverified` otherwise."""
         data = _decode(sealed)
         cipher = self._ciphers.get(data[:KEY_ID])
         if cipher is None or len(data) < KEY_ID + NONCE + TAG:

@@ -17,8 +17,8 @@ from tieline.items import Item, Message
 from tieline.requests import Create
 from tieline.responses import Usage
 from tieline_server.compaction.summaries import longest_of
-from tieline_server.core import compaction, sealed
-from tieline_server.core.compaction import TAIL, Plan
+from tieline_server.core.history import compaction, sealed
+from tieline_server.core.history.compaction import TAIL, Plan
 
 Summarise = Callable[[tuple[Item, ...], int], Awaitable[str]]
 """What the model says about a context, in at most so many tokens."""

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from tieline import items
 from tieline.errors import ApiError
 from tieline.items import Message
-from tieline_server.core.compaction import Fold, Plan, plan_within
+from tieline_server.core.create.settings import Compacting, Format
+from tieline_server.core.create.tools import ToolChoice
 from tieline_server.core.deltas import Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Compacting, Format
-from tieline_server.core.tools import ToolChoice
+from tieline_server.core.history.compaction import Fold, Plan, plan_within
 from tieline_server.engines.base import Engine
 
 SUMMARY: Final = "summary"

@@ -1,8 +1,7 @@
 """What the rules ask of the runtime, and what the runtime may answer.
 
-The core never waits: it returns effects, and whoever drives it carries them out and reports
-back through the methods of :class:`~tieline_server.core.connection.Connection`. Docstrings tell the
-driver what it must call next.
+The core never waits: it returns effects, and what drives it carries them out and reports back
+through the methods of a ``Connection``. Docstrings tell the driver what it must call next.
 """
 
 from msgspec import Struct
@@ -10,9 +9,9 @@ from msgspec import Struct
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import Cancel
-from tieline_server.core.history import ChainNode, Saved
-from tieline_server.core.replay_log import ReplayLog
-from tieline_server.core.settings import Settings
+from tieline_server.core.create.settings import Settings
+from tieline_server.core.history.chain import ChainNode, Saved
+from tieline_server.core.stream.replay_log import ReplayLog
 from tieline_server.core.values import TurnRecord, Work
 
 TurnId = str

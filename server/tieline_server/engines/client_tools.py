@@ -17,10 +17,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from tieline import items
 from tieline.items import FunctionCall, FunctionCallOutput, Item
+from tieline_server.core.create.settings import Settings
+from tieline_server.core.create.tools import Tool, brought_by, hidden
 from tieline_server.core.deltas import TOOL_SEARCH
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import Settings
-from tieline_server.core.tools import Tool, brought_by, hidden
+from tieline_server.core.history.chain import ChainNode
 
 KEY: Final = "core.brought_tools"
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     Annotation,
     CallDelta,
@@ -19,7 +20,6 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.tools import Tool
 
 Text = TextDelta | RefusalDelta | ReasoningDelta | SummaryDelta | CallDelta
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from tieline.items import CALL_KINDS, Item
-from tieline_server.core.settings import Settings
+from tieline_server.core.create.settings import Settings
 from tieline_server.guards.base import Piece
 from tieline_server.guards.escapes import unescaped
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
+from tieline_server.core.create.settings import Settings
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import Settings
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.guards.base import Counts, Guard, Piece, Unchecked
 from tieline_server.guards.pieces import heads_of, is_models_own, piece_of
 

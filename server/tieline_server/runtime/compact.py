@@ -10,11 +10,11 @@ from tieline.requests import Create
 from tieline.responses import Usage
 from tieline_server.compaction.compacted_input import Compacted, check, kept_of, sealed_input
 from tieline_server.compaction.summaries import SUMMARY, summarise
-from tieline_server.core import compaction
+from tieline_server.core.create.settings import Settings
 from tieline_server.core.deltas import Finish, UsageCounter
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import Settings
+from tieline_server.core.history import compaction
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Outcome, Principal, Times, TurnRecord, Work
 from tieline_server.runtime.preparing import prepare
 from tieline_server.runtime.services import Services

@@ -13,7 +13,10 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Append, Cancel, Create, Request, Resume, SessionEnd, Steer
 from tieline.responses import Response
-from tieline_server.core.connection import Connection
+from tieline_server.core.connection.connection import Connection
+from tieline_server.core.connection.refusals import no_target
+from tieline_server.core.create.profile import Profile
+from tieline_server.core.create.settings import SettingsCache
 from tieline_server.core.effects import (
     Begin,
     CancelSource,
@@ -32,10 +35,7 @@ from tieline_server.core.effects import (
     Stop,
     TurnId,
 )
-from tieline_server.core.profile import Profile
-from tieline_server.core.refusals import no_target
-from tieline_server.core.settings import SettingsCache
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn.turn import Turn
 from tieline_server.core.values import Principal, Work, is_response
 from tieline_server.runtime import jobs, reading
 from tieline_server.runtime.driver import Driver

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from tieline.responses import Response
-from tieline_server.core.connection import Connection
+from tieline_server.core.connection.connection import Connection
 from tieline_server.core.deltas import Delta
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn.turn import Turn
 from tieline_server.runtime.linked import LinkedLane
 
 

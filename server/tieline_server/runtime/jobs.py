@@ -13,10 +13,11 @@ import msgspec
 
 from tieline.errors import ApiError
 from tieline_server.compaction import summaries
-from tieline_server.core import compaction, effects
+from tieline_server.core import effects
 from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import Load, Prompt, Sample, Save
-from tieline_server.core.turn import Turn
+from tieline_server.core.history import compaction
+from tieline_server.core.turn.turn import Turn
 from tieline_server.core.values import booking_of
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.runtime.driver import Driver

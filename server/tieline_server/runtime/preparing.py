@@ -7,7 +7,7 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Create
 from tieline.responses import Usage
-from tieline_server.core.history import ChainHead
+from tieline_server.core.history.chain import ChainHead
 from tieline_server.core.values import Principal
 from tieline_server.runtime.connection_driver import ConnectionDriver
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services

@@ -11,14 +11,14 @@ from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Resume
 from tieline.responses import Response
+from tieline_server.core.connection.refusals import error_event
+from tieline_server.core.create.idempotency import key_digest
 from tieline_server.core.effects import Follow
-from tieline_server.core.finish import terminal_event
-from tieline_server.core.history import Saved
-from tieline_server.core.idempotency import key_digest
-from tieline_server.core.reading import relaned
-from tieline_server.core.refusals import error_event
-from tieline_server.core.replay_log import EventLog
-from tieline_server.core.turn import Turn
+from tieline_server.core.history.chain import Saved
+from tieline_server.core.stream.replay_log import EventLog
+from tieline_server.core.turn.finish import terminal_event
+from tieline_server.core.turn.follow import relaned
+from tieline_server.core.turn.turn import Turn
 from tieline_server.homes import Home, Link
 from tieline_server.runtime.jobs import driver_of, server_error, space
 from tieline_server.runtime.linked import LinkedLane

@@ -9,8 +9,8 @@ from typing import Final
 
 from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline_server.core.reading import relaned
-from tieline_server.core.replay_log import Replayed, ReplayLog
+from tieline_server.core.stream.replay_log import Replayed, ReplayLog
+from tieline_server.core.turn.follow import relaned
 from tieline_server.storage.base import Entry, Journal, RunningResponse
 
 logger: Final = logging.getLogger("tieline.runtime")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tieline.responses import Response
-from tieline_server.core.replay_log import Replayed, ReplayLog, ReplayLogs
+from tieline_server.core.stream.replay_log import Replayed, ReplayLog, ReplayLogs
 from tieline_server.runtime.driver import Driver
 
 PATIENCE: Final = 5.0

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from tieline.errors import ApiError
 from tieline.ids import IdSource
 from tieline_server.auth.keys import Keys
-from tieline_server.core.holdings import Budget
-from tieline_server.core.limits import Limits, Share
-from tieline_server.core.profile import OPENAI, Profile
-from tieline_server.core.sealed import Sealer
+from tieline_server.core.create.limits import Limits, Share
+from tieline_server.core.create.profile import OPENAI, Profile
+from tieline_server.core.history.holdings import Budget
+from tieline_server.core.history.sealed import Sealer
 from tieline_server.core.values import Catalog, Principal, TurnRecord, booking_of
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes

@@ -12,7 +12,7 @@ from msgspec import Struct
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.effects import Discard, Keep
-from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.history.chain import ChainNode, Saved
 from tieline_server.core.values import Booking
 
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from tieline.items import Item
 from tieline_server.config import MIB, Config
 from tieline_server.core.effects import Discard, Keep
-from tieline_server.core.history import Saved
-from tieline_server.core.holdings import Holdings
+from tieline_server.core.history.chain import Saved
+from tieline_server.core.history.holdings import Holdings
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import (
     By,

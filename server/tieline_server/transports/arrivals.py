@@ -7,7 +7,7 @@ kept. What is complete in the piece in which it begins is not: it was never wait
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 
 SLOWEST: Final = 1024
 """Bytes per second, on the whole, below which a message is given up: a trickle holds a place."""

@@ -15,7 +15,7 @@ from tieline import events
 from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.responses import Response, ResponseError
-from tieline_server.core.profile import Profile
+from tieline_server.core.create.profile import Profile
 
 WARNINGS: Final = "x-tieline-warnings"
 """Header of an HTTP answer: a JSON array, in ASCII, of what of the create is ignored."""

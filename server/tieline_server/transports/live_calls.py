@@ -17,8 +17,8 @@ from tieline import events
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create
 from tieline.responses import Response
-from tieline_server.core.limits import Share
-from tieline_server.core.profile import Profile
+from tieline_server.core.create.limits import Share
+from tieline_server.core.create.profile import Profile
 from tieline_server.core.values import Caller, Principal
 from tieline_server.places import OwnPlaces, Places
 from tieline_server.runtime import ConnectionDriver, Services, lasts, server_error

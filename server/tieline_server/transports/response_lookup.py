@@ -17,7 +17,7 @@ from tieline.errors import ApiError
 from tieline.ids import RESPONSE
 from tieline.items import Item
 from tieline.responses import Response
-from tieline_server.core.history import Saved
+from tieline_server.core.history.chain import Saved
 from tieline_server.homes import Home
 from tieline_server.runtime import PATIENCE, Services, cancel, forget, not_found
 from tieline_server.storage.base import RunningResponse, own_items

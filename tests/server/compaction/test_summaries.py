@@ -19,10 +19,10 @@ from tieline_server.compaction.summaries import (
     summarise,
     threshold_of,
 )
-from tieline_server.core.compaction import Plan
+from tieline_server.core.create.settings import Compacting
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Compacting
+from tieline_server.core.history.compaction import Plan
 from tieline_server.engines.base import EngineError, Model
 from tieline_server.runtime import ConnectionDriver
 

@@ -18,7 +18,7 @@ from tieline_server.core.deltas import (
     TextDelta,
     UsageCounter,
 )
-from tieline_server.core.output import HANDLERS
+from tieline_server.core.stream.output import HANDLERS
 
 KINDS = get_args(deltas.Delta)
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from tieline_server.core import tables
-from tieline_server.core.connection import Connection
-from tieline_server.core.lanes import Lane
+from tieline_server.core.connection.connection import Connection
+from tieline_server.core.connection.lanes import Lane
 from tieline_server.core.tables import (
     CONNECTIONS,
     CONNECTIONS_IGNORE,
@@ -29,7 +29,7 @@ from tieline_server.core.tables import (
     TurnInput,
     TurnState,
 )
-from tieline_server.core.turn_machine import TurnMachine
+from tieline_server.core.turn.machine import TurnMachine
 
 
 class Machine(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.engine_contract import link, prompt
 from tieline.items import decode_input
-from tieline_server.core.tools import Tool
+from tieline_server.core.create.tools import Tool
 from tieline_server.engines.client_tools import (
     NOTHING_FOUND,
     as_functions,

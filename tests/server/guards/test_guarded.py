@@ -23,7 +23,7 @@ from tests.support.runtime import Speaker
 from tieline_server.compaction.summaries import summarise
 from tieline_server.core.deltas import Accepted, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.guards.base import REFUSED, Counts, Guard

@@ -6,6 +6,7 @@ import pytest
 from msgspec import Raw
 
 from tieline.items import decode
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     Accepted,
     Annotation,
@@ -22,7 +23,6 @@ from tieline_server.core.deltas import (
     UsageCounter,
     WholeItem,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.guards.base import Counts, Spent
 from tieline_server.guards.held import Asked
 from tieline_server.guards.output import Gate, Watcher

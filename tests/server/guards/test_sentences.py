@@ -10,6 +10,7 @@ from msgspec import Raw, Struct, field
 from tests.support.guards import Reader
 from tests.support.signal import Signal
 from tieline.items import decode
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     Accepted,
     Annotation,
@@ -22,7 +23,6 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.guards.base import Counts, Spent
 from tieline_server.guards.held import Asked

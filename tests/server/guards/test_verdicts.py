@@ -12,7 +12,7 @@ from tests.support.engine_contract import WEATHER, link, prompt
 from tests.support.guards import Reader
 from tieline.items import Item, Opened, decode_input
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.guards.base import Counts, Piece, Stage, Unchecked
 from tieline_server.guards.verdicts import HEADS, LARGE, Verdicts, ask
 

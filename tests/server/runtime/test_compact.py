@@ -14,10 +14,10 @@ from tieline import events
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline_server.compaction.compacted_input import Compacted
-from tieline_server.core import sealed
-from tieline_server.core.compaction import TAIL
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
+from tieline_server.core.history import sealed
+from tieline_server.core.history.compaction import TAIL
 from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime.compact import compact

@@ -31,9 +31,9 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline.requests import Cancel, SessionStart
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.core.values import Booking, Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import SERVER_ERROR, ConnectionDriver

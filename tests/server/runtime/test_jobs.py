@@ -21,10 +21,10 @@ from tests.support.runtime import (
 )
 from tieline import events
 from tieline.codecs.json import encode
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
-from tieline_server.core.turn import Turn
+from tieline_server.core.turn.turn import Turn
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import SERVER_ERROR, jobs
 from tieline_server.storage.base import Claim

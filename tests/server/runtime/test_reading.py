@@ -15,11 +15,11 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline.requests import Cancel
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
-from tieline_server.core.reading import relaned
-from tieline_server.core.replay_log import ReplayLogs
+from tieline_server.core.stream.replay_log import ReplayLogs
+from tieline_server.core.turn.follow import relaned
 from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
 from tieline_server.homes import Home

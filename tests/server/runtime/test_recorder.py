@@ -21,9 +21,9 @@ from tests.support.runtime import (
 from tieline import events
 from tieline.codecs.json import decode_event, encode
 from tieline.requests import Cancel
-from tieline_server.core.connection import Connection
-from tieline_server.core.reading import relaned
-from tieline_server.core.turn import Turn
+from tieline_server.core.connection.connection import Connection
+from tieline_server.core.turn.follow import relaned
+from tieline_server.core.turn.turn import Turn
 from tieline_server.storage.base import Claim, Entry, RunningResponse
 from tieline_server.storage.memory import MemoryJournal
 

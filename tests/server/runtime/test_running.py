@@ -21,8 +21,8 @@ from tests.support.runtime import (
 from tieline import events
 from tieline.errors import ApiError
 from tieline.requests import Cancel, Resume
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.core.values import Principal
 
 

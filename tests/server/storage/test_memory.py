@@ -18,7 +18,7 @@ from tests.support.journal_contract import (
 from tests.support.ledger_contract import LedgerContract, booking, count
 from tests.support.store_contract import StoreContract, put, saved
 from tieline_server.config import Config
-from tieline_server.core.history import Saved
+from tieline_server.core.history.chain import Saved
 from tieline_server.storage import open_ledger
 from tieline_server.storage.base import Ledger, ResponseStore
 from tieline_server.storage.memory import ROWS, MemoryJournal, MemoryLedger, MemoryStore

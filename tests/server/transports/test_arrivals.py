@@ -3,7 +3,7 @@
 import pytest
 
 from tieline.errors import ApiError
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.transports.arrivals import SLOWEST, Arrival
 
 

@@ -13,7 +13,7 @@ from tieline import events
 from tieline.codecs.json import encode
 from tieline.errors import ApiError
 from tieline.responses import IncompleteDetails, Response, ResponseError
-from tieline_server.core.profile import OPENAI, PROFILES
+from tieline_server.core.create.profile import OPENAI, PROFILES
 from tieline_server.transports.json_events import (
     FAILURES,
     NAMES,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.grpc_engine import INPUT_TOKENS, gated
 from tests.support.http_client import Connection, Reply
 from tests.support.http_harness import Served, serve
-from tieline_server.core.profile import PROFILES
+from tieline_server.core.create.profile import PROFILES
 from tieline_server.storage.base import RunningResponse
 from tieline_server.storage.memory import MemoryJournal
 

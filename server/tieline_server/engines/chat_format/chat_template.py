@@ -32,9 +32,9 @@ from tieline.items import (
     Reasoning,
     decode_input,
 )
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import Settings
-from tieline_server.core.tools import Tool
+from tieline_server.core.create.settings import Settings
+from tieline_server.core.create.tools import Tool
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.chat_format.constrain import Constraint, Speech
 from tieline_server.engines.chat_format.content import text_of

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from tieline_server.core.settings import Format, Settings
-from tieline_server.core.tools import Tool
+from tieline_server.core.create.settings import Format, Settings
+from tieline_server.core.create.tools import Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.guidance import Followed, followed
 from tieline_server.engines.chat_format.json_scan import quoted

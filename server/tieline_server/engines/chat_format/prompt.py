@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from tieline_server.core.create.settings import Settings
+from tieline_server.core.create.tools import BRINGING, Tool
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings
-from tieline_server.core.tools import BRINGING, Tool
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.chat_template import (

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from tieline.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, TextDelta
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.chat_format.content import text_of
 from tieline_server.engines.chat_format.tool_text import describe
 from tieline_server.engines.client_tools import as_functions

@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -23,7 +24,6 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.engines.chat_format.guidance import FREE, Followed
 from tieline_server.engines.chat_format.json_scan import (
     JsonScan,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tieline_server.core.tools import Tool
+from tieline_server.core.create.tools import Tool
 
 CALLABLE: Final = ("function", "custom", "tool_search")
 """Types of tools that the model can call; hosted ones are passed over."""

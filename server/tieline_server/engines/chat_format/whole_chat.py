@@ -27,8 +27,8 @@ from tieline.items import (
     Message,
     encode,
 )
-from tieline_server.core.history import ChainNode
-from tieline_server.core.tools import brought_by
+from tieline_server.core.create.tools import brought_by
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import parameters
 from tieline_server.engines.chat_format.content import text_of

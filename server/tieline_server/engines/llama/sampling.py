@@ -6,7 +6,7 @@ unlikely tokens are left out. The API has no name for that, and a model this sma
 
 from typing import Final
 
-from tieline_server.core.settings import LOGPROBS, Settings
+from tieline_server.core.create.settings import LOGPROBS, Settings
 from tieline_server.engines.chat_format.prompt import Ready
 from tieline_server.engines.llama.runtime import Completion
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from tieline_server.core.create.settings import Format
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     TOOL_SEARCH,
     CallDelta,
@@ -25,8 +27,6 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Format
-from tieline_server.core.tools import Tool
 from tieline_server.engines.bpe import Vocabulary
 from tieline_server.engines.client_tools import callable_tools
 from tieline_server.engines.scripted import script

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import Accepted, Delta, Finish, FinishReason
 from tieline_server.core.effects import Prompt
-from tieline_server.core.tools import Tool
 from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError, EngineKind, Model, Opening
 from tieline_server.engines.scripted.answers import Author, Context, Plan, Run

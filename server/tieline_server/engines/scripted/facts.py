@@ -21,9 +21,9 @@ from tieline.items import (
     Opaque,
     Reasoning,
 )
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import Settings
-from tieline_server.core.tools import Tool, brought_by
+from tieline_server.core.create.settings import Settings
+from tieline_server.core.create.tools import Tool, brought_by
+from tieline_server.core.history.chain import ChainNode
 
 Offer = tuple[str | None, ...]
 """(type, name) or (type, name, namespace) of a tool, as a rule names it."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     Delta,
     Finish,
@@ -19,7 +20,6 @@ from tieline_server.core.deltas import (
     RefusalDelta,
     TextDelta,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.calls import CallPiece, Calls
 from tieline_server.engines.upstream.chunks import ChunkedAnswer
 from tieline_server.engines.upstream.logprobs import given

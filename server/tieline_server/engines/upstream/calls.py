@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import CallDelta, CallKind, CallStart, Delta, ItemEnd
-from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.faults import broken_call, malformed
 from tieline_server.engines.upstream.mending import is_json, sound
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from tieline_server.core.create.settings import LOGPROBS, Settings
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import LOGPROBS, Settings
-from tieline_server.core.tools import Tool
 from tieline_server.engines.client_tools import brought_tools, callable_tools
 from tieline_server.engines.upstream.answer import ChatAnswer
 from tieline_server.engines.upstream.faults import NEWER_LIMIT, Failure

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from tieline_server.core.create.settings import LOGPROBS, Settings
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import LOGPROBS, Settings
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate
 from tieline_server.engines.chat_format.constrain import Constraint, Rules

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from tieline.items import Item
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.client_tools import as_functions

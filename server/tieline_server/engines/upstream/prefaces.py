@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from tieline_server.core.create.settings import Settings
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings
-from tieline_server.core.tools import Tool
 
 LANES: Final = 1024
 """Lanes whose preface is kept."""

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct, structs
 from tieline.codecs.json import check
 from tieline.errors import ApiError
 from tieline.items import OUTPUT_KINDS, VIEWS, decode
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     TOOL_SEARCH,
     Annotation,
@@ -32,7 +33,6 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.answer import tokens_of
 from tieline_server.engines.upstream.calls import custom_input, is_arguments
 from tieline_server.engines.upstream.chunks import DONE

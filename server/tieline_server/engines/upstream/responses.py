@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from tieline.items import Message
+from tieline_server.core.create.settings import LOGPROBS, Settings
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import LOGPROBS, Settings
-from tieline_server.core.tools import Tool
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.client_tools import brought_tools, callable_tools
 from tieline_server.engines.upstream.faults import Failure
 from tieline_server.engines.upstream.items import Items, items_of

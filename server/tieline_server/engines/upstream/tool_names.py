@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from tieline_server.core.tools import Tool
+from tieline_server.core.create.tools import Tool
 
 SEPARATOR: Final = "__"
 """Between a namespace and a name: what chat completions allow in names has no dot."""

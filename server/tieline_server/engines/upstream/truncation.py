@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tieline.items import Message
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from tieline.items import Item, decode
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.storage.sql import running
 from tieline_server.storage.sql.schema import ITEMS, NODES, RESPONSES
 

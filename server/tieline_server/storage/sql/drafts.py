@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from tieline import responses
 from tieline.items import Item
-from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.history.chain import ChainNode, Saved
 from tieline_server.core.values import Booking
 from tieline_server.storage.base import own_items
 from tieline_server.storage.sql import chains, running, usage

@@ -22,8 +22,8 @@ from tieline import responses
 from tieline.items import Item, decode
 from tieline_server.config import KIB, MIB
 from tieline_server.core.effects import Discard, Keep
-from tieline_server.core.history import ChainHead, ChainNode, Saved
-from tieline_server.core.holdings import Holdings
+from tieline_server.core.history.chain import ChainHead, ChainNode, Saved
+from tieline_server.core.history.holdings import Holdings
 from tieline_server.core.values import Booking
 from tieline_server.storage.sql import chains, usage
 from tieline_server.storage.sql.database import Database

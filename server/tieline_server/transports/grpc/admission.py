@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc
 
 from tieline.errors import ApiError
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.runtime import Services
 from tieline_server.transports.grpc.status import Behaviour, Call, Context
 from tieline_server.transports.live_calls import LiveCalls

@@ -18,7 +18,7 @@ from tieline.events import Event
 from tieline.requests import Create, Resume
 from tieline.responses import Response
 from tieline.v1 import line_pb2
-from tieline_server.core.profile import Profile
+from tieline_server.core.create.profile import Profile
 from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, ConnectionDriver, Services
 from tieline_server.transports.grpc.admission import late

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from tieline.v1 import line_pb2, models_pb2
 from tieline_server.config.toml_tables import split_address
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.places import Places
 from tieline_server.runtime import Services
 from tieline_server.transports.grpc._grpcio import Health

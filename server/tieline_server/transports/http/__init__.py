@@ -1,7 +1,7 @@
 """HTTP: the Responses API as JSON and as server-sent events, on aiohttp."""
 
 from tieline_server.config.toml_tables import OFF
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.transports.base import Opening
 from tieline_server.transports.http.config import HttpConfig
 from tieline_server.transports.http.server import HttpServer, Upgrade

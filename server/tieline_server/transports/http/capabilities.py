@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from tieline.errors import ApiError
-from tieline_server.core.profile import EXTENSIONS, REVISION
+from tieline_server.core.create.profile import EXTENSIONS, REVISION
 from tieline_server.engines.base import Model
 from tieline_server.runtime import Services
 from tieline_server.transports.http.request import Call, json_response

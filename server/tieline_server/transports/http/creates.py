@@ -11,7 +11,7 @@ from msgspec import structs
 from tieline import responses
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create, Resume, SessionStart
-from tieline_server.core.profile import unsupported
+from tieline_server.core.create.profile import unsupported
 from tieline_server.core.values import Principal
 from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports._aiohttp import JoinedResponse

@@ -20,7 +20,7 @@ from msgspec import Struct
 from tieline.codecs.json import RequestDecoder
 from tieline.errors import ApiError
 from tieline.requests import Create
-from tieline_server.core.settings import SettingsCache
+from tieline_server.core.create.settings import SettingsCache
 from tieline_server.core.values import Caller
 from tieline_server.transports.arrivals import Arrival
 from tieline_server.transports.live_calls import REQUEST_ID, trace_context_of

@@ -18,7 +18,7 @@ from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
 from tieline_server.config.toml_tables import split_address
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.places import Places
 from tieline_server.runtime import Services, server_error
 from tieline_server.transports.http.capabilities import ModelCalls

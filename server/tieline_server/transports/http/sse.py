@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline_server.core.profile import PROFILES
+from tieline_server.core.create.profile import PROFILES
 from tieline_server.garbage_collection import forget_frames
 from tieline_server.transports.http.tcp_connection import UNSENT_BYTES
 from tieline_server.transports.json_events import EventJson, error_json

@@ -14,7 +14,7 @@ from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server import runtime
-from tieline_server.core.settings import INCLUDE
+from tieline_server.core.create.settings import INCLUDE
 from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, Services
 from tieline_server.runtime.compact import compact

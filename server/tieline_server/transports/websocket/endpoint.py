@@ -31,7 +31,7 @@ from msgspec import structs
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.core.values import Principal
 from tieline_server.garbage_collection import forget_frames
 from tieline_server.runtime import ConnectionDriver, Services, server_error

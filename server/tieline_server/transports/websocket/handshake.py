@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 from msgspec import Struct
 
 from tieline.errors import ApiError
-from tieline_server.core.profile import Profile
+from tieline_server.core.create.profile import Profile
 from tieline_server.transports import json_events
 from tieline_server.transports.live_calls import REQUEST_ID, trace_context_of
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from tieline.errors import ApiError
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.transports.arrivals import Arrival, late
 
 Told = Callable[[ApiError], object]

@@ -32,7 +32,7 @@ from tieline.requests import (
     SessionEnd,
     SessionStart,
 )
-from tieline_server.core.profile import Profile
+from tieline_server.core.create.profile import Profile
 from tieline_server.garbage_collection import forget_frames
 from tieline_server.runtime import ConnectionDriver, server_error
 from tieline_server.transports.json_events import EventJson, error_json

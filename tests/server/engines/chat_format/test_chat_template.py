@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.support import chat_templates, gguf_file
 from tieline.items import Item, decode_input
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata

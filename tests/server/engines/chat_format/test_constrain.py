@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from tests.support.chat_syntaxes import HERMES, LLAMA3, MISTRAL
 from tests.support.engine_contract import prompt
+from tieline_server.core.create.settings import Format
+from tieline_server.core.create.tools import Tool, ToolChoice
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -16,8 +18,6 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.settings import Format
-from tieline_server.core.tools import Tool, ToolChoice
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.constrain import (
     MAX_CALLS,

@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from tests.support.engine_contract import WEATHER, link, prompt
+from tieline_server.core.create.settings import SettingsCache
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import SettingsCache
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata

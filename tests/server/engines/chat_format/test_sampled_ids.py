@@ -11,7 +11,7 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.chat_format.sampled_ids import KEPT, SampledIds
 
 MEMORY = SampledIds()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.chat_syntaxes import HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     CallDelta,
     CallStart,
@@ -19,7 +20,6 @@ from tieline_server.core.deltas import (
     ReasoningDelta,
     TextDelta,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.guidance import followed
 from tieline_server.engines.chat_format.json_schema import Bounds

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tieline_server.core.tools import Tool
+from tieline_server.core.create.tools import Tool
 from tieline_server.engines.chat_format.tool_text import describe, read_schema, wire_name
 
 

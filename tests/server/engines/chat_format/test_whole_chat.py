@@ -9,7 +9,7 @@ from tests.support import chat_templates
 from tests.support.chat_family import CALLS, OUTPUTS, TOOLS, ChatFamily
 from tests.support.engine_contract import link, prompt
 from tieline_server.core.deltas import TextDelta
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format.prompt import PromptBuilder
 from tieline_server.engines.chat_format.sampled_text import Piece

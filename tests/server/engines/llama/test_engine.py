@@ -32,7 +32,7 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.chat_format import gguf_metadata
 from tieline_server.engines.chat_format.chat_template import ChatTemplate

@@ -16,7 +16,7 @@ from tests.support import chat_templates
 from tests.support.engine_contract import WEATHER, deltas_of, finish_of, link, prompt, text_in
 from tests.support.gguf_file import retold
 from tieline_server.core.deltas import CallDelta, CallStart, Delta, ReasoningDelta
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.llama.engine import LlamaEngine
 from tieline_server.models.packaged import find
 

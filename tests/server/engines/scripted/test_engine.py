@@ -20,9 +20,9 @@ from tests.support.engine_contract import (
     text_in,
     tokens_in,
 )
+from tieline_server.core.create.settings import SettingsCache
 from tieline_server.core.deltas import Accepted, Delta, Finish, ReasoningDelta, TextDelta
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import SettingsCache
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines import bpe
 from tieline_server.engines.base import EngineError

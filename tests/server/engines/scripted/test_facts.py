@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.engine_contract import WEATHER, link, prompt
 from tieline.items import decode
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines import bpe
 from tieline_server.engines.scripted.facts import (
     FRAME,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.engine_contract import WEATHER, link, prompt
-from tieline_server.core.settings import SettingsCache
+from tieline_server.core.create.settings import SettingsCache
 from tieline_server.core.values import Work
 from tieline_server.engines.upstream.chat import ChatMode
 

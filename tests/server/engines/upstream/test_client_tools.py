@@ -20,7 +20,7 @@ from tests.support.upstream_shapes import (
     opened,
 )
 from tieline_server.core.deltas import CallDelta, CallStart, Delta
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.chat_format import gguf_metadata
 
 SEARCH = {

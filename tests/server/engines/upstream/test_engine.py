@@ -36,7 +36,7 @@ from tests.support.upstream_server import (
 )
 from tieline_server.core.deltas import Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 from tieline_server.engines.upstream.exchange import Exchange, Patience

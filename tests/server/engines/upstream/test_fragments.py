@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.support.engine_contract import link
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream.fragments import messages_of

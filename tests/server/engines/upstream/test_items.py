@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.support.engine_contract import WEATHER, link
 from tieline.items import Opened, decode_input
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream.items import items_of

@@ -32,10 +32,10 @@ from tests.support.upstream_server import (
     upstream,
 )
 from tests.support.upstream_shapes import CHAT, COMPLETIONS, RESPONSES, SHAPES, Shape, opened
+from tieline_server.core.create.settings import SettingsCache
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
-from tieline_server.core.settings import SettingsCache
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.engine_contract import WEATHER, link, prompt
+from tieline_server.core.create.settings import Settings, SettingsCache
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.effects import Prompt
-from tieline_server.core.settings import Settings, SettingsCache
-from tieline_server.core.tools import Tool
 from tieline_server.core.values import Work
 from tieline_server.engines.upstream.prefaces import LANES, Preface, Prefaces
 

@@ -12,7 +12,7 @@ from tests.support.engine_contract import deltas_of, finish_of, link, prompt, te
 from tests.support.model_server import KEY, model_server
 from tieline_server.core.deltas import Accepted, Delta, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine
 

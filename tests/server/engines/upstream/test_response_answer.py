@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.engine_contract import WEATHER, prompt
 from tests.support.upstream_shapes import added, ended, item, said, text
+from tieline_server.core.create.tools import Tool
 from tieline_server.core.deltas import (
     Annotation,
     CallDelta,
@@ -21,7 +22,6 @@ from tieline_server.core.deltas import (
     TextDelta,
     WholeItem,
 )
-from tieline_server.core.tools import Tool
 from tieline_server.engines.upstream.faults import MALFORMED, Failure
 from tieline_server.engines.upstream.response_answer import ResponseAnswer
 

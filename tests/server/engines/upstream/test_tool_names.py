@@ -1,6 +1,6 @@
 """Tools and their names upstream."""
 
-from tieline_server.core.tools import parse_tools
+from tieline_server.core.create.tools import parse_tools
 from tieline_server.engines.upstream.tool_names import by_name
 
 TOOLS = b"""[

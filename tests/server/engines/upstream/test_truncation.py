@@ -18,7 +18,7 @@ from tests.support.upstream_server import (
     usage,
 )
 from tieline_server.core.effects import Prompt
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.core.values import Work
 from tieline_server.engines.base import EngineError
 from tieline_server.engines.upstream import UpstreamEngine

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, func, insert, select
 
 from tieline.items import Item, decode
-from tieline_server.core.history import ChainNode
+from tieline_server.core.history.chain import ChainNode
 from tieline_server.storage.sql import chains
 from tieline_server.storage.sql.schema import EVENTS, ITEMS, METADATA, NODES, RESPONSES
 

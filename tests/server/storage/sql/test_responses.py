@@ -23,7 +23,7 @@ from tests.support.store_contract import (
 )
 from tieline.items import decode_input
 from tieline_server.core.effects import Discard
-from tieline_server.core.history import ChainNode, Saved
+from tieline_server.core.history.chain import ChainNode, Saved
 from tieline_server.storage.base import ResponseStore
 from tieline_server.storage.sql import responses as sql
 from tieline_server.storage.sql.database import READERS

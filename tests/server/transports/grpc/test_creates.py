@@ -17,9 +17,9 @@ from tests.support.runtime import until
 from tieline.codecs.proto import to_response
 from tieline.responses import Response
 from tieline.v1 import items_pb2, line_pb2, requests_pb2
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.creates import receives, whole
 from tieline_server.transports.grpc.stream import LEAST_BYTES, EventWriter

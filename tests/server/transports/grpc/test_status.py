@@ -16,9 +16,9 @@ from tests.support.grpc_engine import MODEL, Step
 from tests.support.grpc_harness import responses, run, serve
 from tieline.errors import ApiError, NotFound, RequestTooLarge
 from tieline.v1 import line_pb2, requests_pb2
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.status import MESSAGE_BYTES

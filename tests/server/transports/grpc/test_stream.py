@@ -25,9 +25,9 @@ from tests.support.grpc_proxy import DATA, FrameProxy
 from tieline.codecs.proto import RequestDecoder
 from tieline.requests import Request
 from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.transports.grpc.config import HEADROOM
 from tieline_server.transports.grpc.status import Context
 from tieline_server.transports.grpc.stream import EVENT_BYTES, WRITE_BYTES, EventWriter

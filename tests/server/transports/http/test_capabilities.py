@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.support.http_harness import serve
-from tieline_server.core.profile import PROFILES
+from tieline_server.core.create.profile import PROFILES
 
 KEYS = """
 [[keys]]

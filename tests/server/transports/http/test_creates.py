@@ -13,10 +13,10 @@ from tests.support.grpc_engine import INPUT_TOKENS, Answer, Step, endless, gated
 from tests.support.http_client import request_bytes
 from tests.support.http_harness import serve
 from tieline import responses
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.create.profile import PROFILES
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
-from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import ConnectionDriver
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.http_client import request_bytes
 from tests.support.http_harness import serve
 from tests.support.runtime import until
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
 
 if sys.version_info >= (3, 14):
     from compression import zstd

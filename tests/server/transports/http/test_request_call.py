@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_harness import serve
-from tieline_server.core.limits import Limits
+from tieline_server.core.create.limits import Limits
 from tieline_server.transports.http.request import API_VERSION
 from tieline_server.transports.live_calls import TRACE_HEADERS
 

@@ -15,7 +15,7 @@ from tests.support.http_client import Connection
 from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
 from tests.support.websocket_client import RawSocket, Refused
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.runtime import Services
 from tieline_server.transports.client_frames import Gated
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint

@@ -14,9 +14,9 @@ from tests.support.http_client import Connection, read_events
 from tests.support.http_harness import Served, serve
 from tests.support.quiet_proxy import QuietProxy
 from tests.support.runtime import until
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports import http
 from tieline_server.transports.http.sse import WRITE_BYTES, EventStream, comment, frame

@@ -9,9 +9,9 @@ import pytest
 from tests.support.grpc_engine import INPUT_TOKENS, Step
 from tests.support.http_client import Connection
 from tests.support.http_harness import serve
+from tieline_server.core.create.profile import PROFILES
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.profile import PROFILES
 from tieline_server.engines.base import EngineError
 
 PATH = "/v1/responses"

@@ -9,7 +9,7 @@ from tests.support.grpc_engine import INPUT_TOKENS
 from tests.support.http_client import Connection
 from tests.support.http_harness import serve
 from tests.support.ledger_contract import DAY, NOON, booking
-from tieline_server.core.profile import PROFILES, Profile
+from tieline_server.core.create.profile import PROFILES, Profile
 from tieline_server.storage.memory import MemoryLedger
 
 PATH = "/v1/usage"

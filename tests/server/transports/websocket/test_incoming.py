@@ -10,7 +10,7 @@ import pytest
 from tests.support.http_harness import Served, serve
 from tests.support.runtime import until
 from tests.support.websocket_client import CLOSE, PING, PONG, RawSocket, frame
-from tieline_server.core.limits import Share
+from tieline_server.core.create.limits import Share
 from tieline_server.runtime import Services
 from tieline_server.transports.websocket import WebSocketConfig, WebSocketEndpoint
 from tieline_server.transports.websocket.incoming import IncomingMessages

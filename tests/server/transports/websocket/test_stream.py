@@ -23,9 +23,9 @@ from tests.support.websocket_client import (
     frame,
 )
 from tests.support.websocket_harness import PATH, Served, serve
+from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.limits import Limits
 from tieline_server.transports.stream import TransportWriter
 from tieline_server.transports.websocket import stream
 

@@ -2,7 +2,7 @@
 
 from tests.support.chat_family import CALLS, OUTPUTS, ChatFamily
 from tests.support.gguf_file import CHATML
-from tieline_server.core.tools import parse_tools
+from tieline_server.core.create.tools import parse_tools
 
 PLAIN = ChatFamily(CHATML)
 

@@ -1,0 +1,446 @@
+"""Turns that change their line: those that outlive theirs, and those that are resumed."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+
+from tests.properties.test_core import ARGUMENTS
+from tests.support.core import TEN, Lockstep, output, user, words
+from tieline import events
+from tieline.errors import ApiError
+from tieline_server.core.create.limits import Limits
+from tieline_server.core.deltas import Finish, TextDelta
+from tieline_server.core.tables import TurnInput, TurnState
+from tieline_server.core.turn.turn import Turn
+
+
+def line_of(**members: Any) -> Lockstep:
+    """A line with ids of its own."""
+    return Lockstep(seed=2, **members)
+
+
+def move(source: Lockstep, target: Lockstep, response_id: str, after: int | None = None) -> Turn:
+    """The driver's part of a resume that the target has asked for."""
+    turn = source.turns.pop(response_id)
+    follow = target.follows.pop(0)
+    source._at()
+    target._at()
+    assert source.line.give(response_id) is turn
+    target.line.take(turn, target.asking[follow.turn], after)
+    # It was asked for by the id of the response, which is the turn's own now.
+    target.turns[response_id] = turn
+    source.settle()
+    target.reading = False
+    target.settle()
+    return turn
+
+
+def seen(line: Lockstep) -> list[events.Event]:
+    """What a client reads now."""
+    taken = []
+    while (event := line.line.outgoing.next()) is not None:
+        taken.append(event)
+    return taken
+
+
+def resumed(line: Lockstep, response_id: str, **members: Any) -> None:
+    """A resume whose response is not there yet."""
+    line.send("response.resume", response_id=response_id, **members)
+
+
+def _waiting(line: Lockstep) -> str:
+    line.create("first", lane="z")
+    return line.create("hi", resumable=True)
+
+
+def _loading(line: Lockstep) -> str:
+    return line.create("hi", resumable=True, previous_response_id="resp_x")
+
+
+def _starting(line: Lockstep) -> str:
+    return line.create("hi", resumable=True, append=True)
+
+
+def _sampling(line: Lockstep) -> str:
+    turn = _starting(line)
+    line.say(turn, TEN, TextDelta("x"))
+    return turn
+
+
+def _steered(line: Lockstep) -> str:
+    turn = _sampling(line)
+    line.steer(turn)
+    return turn
+
+
+def _held(line: Lockstep) -> str:
+    turn = _starting(line)
+    line.call(turn)
+    return turn
+
+
+def _saving(line: Lockstep) -> str:
+    turn = line.create("hi", resumable=True, store=True)
+    line.answer(turn)
+    return turn
+
+
+STATES: dict[TurnState, Callable[[Lockstep], str]] = {
+    "loading": _loading,
+    "waiting": _waiting,
+    "starting": _starting,
+    "sampling": _sampling,
+    "steered": _steered,
+    "held": _held,
+    "saving": _saving,
+}
+PLACED = ("starting", "sampling", "steered")
+states = pytest.mark.parametrize("state", STATES)
+
+
+@states
+def test_a_turn_takes_all_that_it_counts_for_with_it(state: TurnState) -> None:
+    source, target = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
+    response_id = STATES[state](source)
+    held, placed = source.line.memory.size, source.line.admission._active
+    resumed(target, response_id, stream_id="b")
+    turn = move(source, target, response_id)
+    # A place that becomes free is taken; one that was waited for is there at once.
+    assert turn.state == ("starting" if state == "waiting" else state)
+    assert (turn.host, turn.lane) == (target.line, "b")
+    assert turn not in source.line.waiting
+    assert turn not in target.line.waiting
+    assert target.line.memory.size + source.line.memory.size == held
+    assert target.line.admission._active == (turn.state in PLACED)
+    assert source.line.admission._active == placed - (state in PLACED)
+    lane = target.line._lanes.get("b")
+    assert lane.current is turn
+    assert lane.state == ("held" if state == "held" else "busy")
+    assert source.line.find(response_id) is None
+    assert source.line.memory.latest(None) is None
+
+
+@states
+def test_a_line_that_is_dropped_leaves_its_turn_and_holds_nothing(state: TurnState) -> None:
+    line = Lockstep(store_answers=False, limits=Limits(active=1))
+    response_id = STATES[state](line)
+    line.drop()
+    (turn,) = line.outlived
+    assert turn.id == response_id
+    assert turn.state is state
+    assert line.line.admission.idle
+    assert line.line.memory.size == 0
+    assert not line.line.waiting
+    assert [each.response_id for each in line.records].count(response_id) == 0
+    shelter = line_of()
+    shelter._at()
+    shelter.line.shelter(turn, 120.0)
+    assert shelter.line.state == "draining"
+    assert turn.lane is None
+    assert shelter.line.next_deadline() is not None
+    assert seen(shelter) == []
+
+
+@states
+def test_what_nobody_resumes_is_cancelled_and_its_shelter_closes(state: TurnState) -> None:
+    line, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
+    response_id = STATES[state](line)
+    line.drop()
+    (turn,) = line.outlived
+    shelter.line.shelter(turn, 120.0)
+    shelter.turns[response_id] = turn
+    shelter.settle()
+    shelter.wait(119.0)
+    assert shelter.closed is None
+    shelter.wait(1.0)
+    for _ in [*line.saves, *shelter.saves]:
+        shelter.line.saved(turn, None)
+        shelter.settle()
+    assert shelter.closed is not None
+    assert shelter.record(response_id).outcome == (
+        "completed" if state == "saving" else "cancelled"
+    )
+    assert turn.log is not None
+    assert turn.log.whole
+    assert turn.log.after(None)[-1].TERMINAL
+    shelter.line.memory.clear()
+    assert shelter.line.memory.size == 0
+
+
+class TestReaders:
+    def test_a_moved_turn_repeats_what_was_missed_and_no_more(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = _sampling(source)
+        resumed(target, response_id, stream_id="b")
+        move(source, target, response_id, after=2)
+        target.say(response_id, TextDelta("y"), Finish())
+        log = target.turns[response_id].log
+        assert log is not None
+        missed = seen(target)
+        assert [event.sequence_number for event in missed] == list(range(3, len(log.after(None))))
+        assert {event.stream_id for event in missed} == {"b"}
+
+    def test_the_earlier_reader_gets_what_was_unsent_and_then_hears_why_no_more_comes(self) -> None:
+        source, target = Lockstep(), line_of()
+        source.reading = False
+        response_id = source.create("hi", resumable=True, lane="a")
+        source.say(response_id, TEN, TextDelta("x"))
+        resumed(target, response_id)
+        turn = move(source, target, response_id)
+        *told, last = seen(source)
+        assert isinstance(last, events.ErrorEvent)
+        assert (last.status, last.error.code) == (409, "resumed_elsewhere")
+        assert (last.sequence_number, last.stream_id) == (turn.outbox.count, "a")
+        assert [each.sequence_number for each in told] == list(range(turn.outbox.count))
+        target.say(response_id, TextDelta("y"))
+        assert seen(source) == []
+
+    def test_its_lane_goes_on_with_what_waits_there(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = source.create("hi", resumable=True)
+        behind = source.create("next")
+        resumed(target, response_id)
+        move(source, target, response_id)
+        assert source.sampling == [behind]
+
+    def test_a_kept_event_never_joins_another(self) -> None:
+        line = Lockstep(merge=True, limits=Limits(merge_from=2))
+        line.reading = False
+        response_id = line.create("hi", resumable=True)
+        line.say(response_id, TEN, *[TextDelta("x")] * 50)
+        log = line.turns[response_id].log
+        assert log is not None
+        assert seen(line) == log.after(None)
+        assert sum(isinstance(each, events.OutputTextDelta) for each in log.after(None)) == 50
+
+
+class TestTimes:
+    def test_a_deadline_goes_along(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = source.create("hi", resumable=True, timeout_ms=5000)
+        source.wait(3.0)
+        target.wait(3.0)
+        resumed(target, response_id)
+        turn = move(source, target, response_id)
+        target.wait(1.9)
+        assert turn.state == "starting"
+        target.wait(0.1)
+        assert (turn.status, turn.reason) == ("incomplete", "deadline")
+
+    def test_a_held_turn_waits_no_longer_for_having_moved(self) -> None:
+        limits = Limits(held_timeout=50.0)
+        source, target = Lockstep(limits=limits), line_of(limits=limits)
+        response_id = _held(source)
+        source.wait(40.0)
+        target.wait(40.0)
+        resumed(target, response_id)
+        turn = move(source, target, response_id)
+        assert target.line.next_deadline() == turn.wake_at
+        target.wait(10.0)
+        assert (turn.status, turn.reason) == ("incomplete", "held_timeout")
+
+    def test_what_is_resumed_from_a_shelter_is_not_cut_by_its_window(self) -> None:
+        line, shelter, target = Lockstep(), line_of(), Lockstep(seed=3)
+        response_id = _starting(line)
+        line.drop()
+        (turn,) = line.outlived
+        shelter.line.shelter(turn, 120.0)
+        shelter.turns[response_id] = turn
+        resumed(target, response_id)
+        move(shelter, target, response_id)
+        assert shelter.closed is not None
+        target.wait(500.0)
+        assert turn.state == "starting"
+
+    def test_a_process_that_stops_hurries_a_shelter(self) -> None:
+        line, shelter = Lockstep(), line_of()
+        _starting(line)
+        line.drop()
+        (turn,) = line.outlived
+        shelter.line.shelter(turn, None)
+        assert shelter.line._cut_at is None
+        shelter._at()
+        shelter.line.hurry(5.0)
+        shelter.reading = False
+        shelter.wait(5.0)
+        assert (turn.status, turn.reason) == ("incomplete", "server_draining")
+
+
+class TestEnds:
+    def test_of_several_lanes_those_outlive_that_can(self) -> None:
+        line = Lockstep()
+        kept = line.create("hi", lane="a", resumable=True)
+        behind = line.create("hi", lane="a", resumable=True)
+        plain = line.create("hi", lane="b")
+        line.drop()
+        assert [turn.id for turn in line.outlived] == [kept]
+        assert {each.response_id: each.outcome for each in line.records} == {
+            plain: "disconnected",
+            behind: "disconnected",
+        }
+        assert line.stopped == [plain]
+
+    def test_a_client_that_says_goodbye_leaves_its_held_turn_and_its_line_closes(self) -> None:
+        line = Lockstep()
+        _held(line)
+        line.half_close()
+        (turn,) = line.outlived
+        assert turn.state == "held"
+        assert line.closed is not None
+
+    @pytest.mark.parametrize("how", ["drain", "age"])
+    def test_a_held_turn_keeps_a_line_that_was_told_goodbye_until_its_time(self, how: str) -> None:
+        line = Lockstep()
+        response_id = _held(line)
+        getattr(line, how)()
+        assert line.closed is None
+        line.wait(901.0)
+        assert line.closed is not None
+        assert line.record(response_id).outcome == "incomplete"
+
+    def test_a_turn_whose_log_was_dropped_ends_with_its_line(self) -> None:
+        line = Lockstep()
+        response_id = _starting(line)
+        log = line.turns[response_id].log
+        assert log is not None
+        log.drop()
+        line.drop()
+        assert line.outlived == []
+        assert line.record(response_id).outcome == "disconnected"
+
+    def test_a_steered_turn_that_moved_goes_on_in_a_successor_there(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = _steered(source)
+        resumed(target, response_id, stream_id="b")
+        move(source, target, response_id)
+        target.say(response_id, Finish())
+        (successor,) = target.line._lanes.turns()
+        assert (successor.succeeds, successor.lane) == (response_id, "b")
+        assert successor.log is not None, "it can be resumed as well"
+        assert words(successor.tip) == ["user: hi", "assistant: x", "user: shorter"]
+
+
+class TestParked:
+    """What is asked of a lane to which a response is on its way is meant for that response."""
+
+    def test_an_append_behind_a_resume_answers_the_turn_that_comes(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = source.create("hi", resumable=True, append=True)
+        (call_id,) = source.call(response_id)
+        resumed(target, response_id)
+        target.append(output(call_id), response_id=response_id)
+        assert target.errors == []
+        turn = move(source, target, response_id)
+        assert turn.state == "starting"
+        assert words(turn.tip) == ["user: hi", "call look", "output done"]
+
+    def test_a_create_behind_a_resume_supersedes_a_held_turn_that_comes(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = _held(source)
+        resumed(target, response_id)
+        assert target.create("next") == ""
+        turn = move(source, target, response_id)
+        assert (turn.status, turn.reason) == ("incomplete", "superseded")
+        (current,) = target.line._lanes.turns()
+        assert current.state == "starting"
+
+    def test_requests_keep_their_order(self) -> None:
+        source, target = Lockstep(), line_of()
+        response_id = _sampling(source)
+        resumed(target, response_id)
+        target.create("one", event_id="1")
+        target.create("two", event_id="2")
+        move(source, target, response_id)
+        waiting = list(target.line._lanes.turns())[1:]
+        assert [turn.request.event_id for turn in waiting] == ["1", "2"]
+
+    def test_where_nothing_comes_they_are_taken_as_they_are(self) -> None:
+        target = Lockstep()
+        resumed(target, "resp_x")
+        target.create("one")
+        target.append(user("two"))
+        (follow,) = target.follows
+        target._at()
+        target.line.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
+        target.settle()
+        (first,) = target.sampling
+        target.answer(first)
+        (second,) = target.sampling
+        assert target.context(second) == ["user: one", "assistant: ok", "user: two"]
+
+    def test_one_of_them_is_cancelled_by_its_event(self) -> None:
+        target = Lockstep()
+        resumed(target, "resp_x")
+        target.create("one", event_id="e")
+        target.cancel(event_id="e")
+        assert target.errors == []
+        (follow,) = target.follows
+        target._at()
+        target.line.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
+        target.settle()
+        assert [each.outcome for each in target.records] == ["cancelled"]
+        assert target.sampling == []
+
+    def test_they_count_among_what_waits(self) -> None:
+        target = Lockstep(limits=Limits(queue=2))
+        resumed(target, "resp_x")
+        for _ in range(3):
+            target.create("hi")
+        assert [code for code, _ in target.errors] == ["queue_full"]
+        big = Lockstep(limits=Limits(queue_bytes=1000))
+        resumed(big, "resp_x")
+        big.create("x" * 900)
+        big.create("x" * 900)
+        assert [code for code, _ in big.errors] == ["queue_full"]
+
+    def test_nothing_of_them_is_left_on_a_line_that_is_dropped(self) -> None:
+        target = Lockstep()
+        resumed(target, "resp_x")
+        target.create("hi")
+        target.drop()
+        assert target.records == []
+        assert target.closed is not None
+
+    def test_a_drain_at_its_deadline_begins_none_of_them(self) -> None:
+        target = Lockstep()
+        resumed(target, "resp_x")
+        target.create("hi")
+        target.drain(5.0)
+        target.wait(5.0)
+        assert target.records == []
+        assert [code for code, _ in target.errors] == ["server_draining"] * 2
+        assert target.closed is not None
+
+
+@pytest.mark.parametrize(("state", "what"), list(product(STATES, get_args(TurnInput))))
+def test_a_sheltered_turn_takes_every_input_in_every_state(
+    state: TurnState, what: TurnInput
+) -> None:
+    line, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
+    response_id = STATES[state](line)
+    line.drop()
+    (turn,) = line.outlived
+    shelter.kept = line.kept
+    shelter.line.shelter(turn, 120.0)
+    shelter.turns[response_id] = turn
+    shelter.settle()
+    turn.handle(what, *ARGUMENTS[what])
+    shelter.line._follow(turn)
+    shelter.settle()
+    running = [each for each in shelter.line._lanes.turns() if each.placed]
+    assert shelter.line.admission._active == len(running)
+    shelter.wait(120.0)
+    for _ in line.saves:
+        shelter.line.saved(turn, None)
+        shelter.settle()
+    assert turn.ended
+    assert shelter.closed is not None
+    assert shelter.line.admission.idle
+    over = shelter.record(response_id).outcome
+    assert turn.log is not None
+    assert turn.log.whole is turn.log.ended is (over not in ("refused", "disconnected"))
+    shelter.line.memory.clear()
+    assert shelter.line.memory.size == 0
+    assert seen(shelter) == []
