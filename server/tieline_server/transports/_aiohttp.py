@@ -28,7 +28,12 @@ class RequestHandler(web.RequestHandler):
     aio-libs/aiohttp has no issue of these; what makes them necessary stands at each.
     """
 
-    __slots__ = ()
+    __slots__ = ("loop",)
+
+    def __init__(self, server: web.Server, **settings: Any) -> None:
+        super().__init__(server, **settings)
+        self.loop: asyncio.AbstractEventLoop = self._loop
+        """The loop that serves the connection."""
 
     def use_parser(self, wrap: Callable[[HttpRequestParser], object], *, pipelined: int) -> None:
         """Has ``wrap`` look at all that the parser of requests takes; ``pipelined`` may wait.
@@ -49,11 +54,6 @@ class RequestHandler(web.RequestHandler):
         self._parser = cast(Any, wrap(parser))
         self._max_msg_queue_size = pipelined
         self._msg_queue_resume_size = pipelined // 2
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that the connection is served by."""
-        return self._loop
 
     @property
     def reading_paused(self) -> bool:

@@ -19,6 +19,7 @@ from tieline.codecs.proto.events import BARE, encode_event
 from tieline.codecs.proto.fields import getter
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
 from tieline.codecs.proto.schema import EVENTS, ITEM, PART, RESPONSE, Arm
+from tieline.codecs.proto.shapes import fill_item, fill_part
 from tieline.codecs.repeat_cache import MAX_LANES, RepeatCache
 from tieline.events import Event, LifecycleEvent
 from tieline.responses import Response, Usage
@@ -315,7 +316,8 @@ class EventEncoder:
         built = self._contents.get(text)
         if built is None:
             message = ContentPart()
-            PART.fill(message, text)
+            if not fill_part(message, text):
+                PART.fill_any(message, text)
             built = message.SerializeToString()
             if len(text) <= _SHORT:
                 if len(self._contents) >= _MAX_SHORT:
@@ -335,7 +337,8 @@ class EventEncoder:
         built = self._items.get(text)
         if built is None:
             message = Item()
-            ITEM.fill(message, text)
+            if not fill_item(message, text):
+                ITEM.fill_any(message, text)
             built = message.SerializeToString()
             self.work += len(built)
             if len(self._items) >= _MAX_ITEMS:
