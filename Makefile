@@ -44,7 +44,7 @@ run: $(SYNCED) ## Start a server (ARGS="--engine scripted --grpc 127.0.0.1:50051
 
 .PHONY: bench
 bench: $(SYNCED) ## Run the quick benchmarks (ARGS="..." to choose)
-	@$(BIN)/python -m tieline_client.bench $(ARGS)
+	@$(BIN)/python -m tieline_bench $(ARGS)
 
 ##@ Check
 

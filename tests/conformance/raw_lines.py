@@ -18,10 +18,10 @@ from tieline.codecs import json as json_codec
 from tieline.codecs import proto
 from tieline.fold import Fold
 from tieline.v1 import line_pb2
-from tieline_client.bench.clients.base import Connection
-from tieline_client.bench.clients.grpc import GrpcConnection
-from tieline_client.bench.clients.sse import SseConnection
-from tieline_client.bench.clients.websocket import WebSocketConnection
+from tieline_bench.clients.base import Connection
+from tieline_bench.clients.grpc import GrpcConnection
+from tieline_bench.clients.sse import SseConnection
+from tieline_bench.clients.websocket import WebSocketConnection
 
 STALLED_BUFFER: Final = 64 * 1024
 """What the kernel keeps for a client that does not read (Linux doubles it)."""

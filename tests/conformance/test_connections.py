@@ -18,7 +18,7 @@ from tests.support.counted_server import CountedServer, counting
 from tests.support.http_client import request_bytes
 from tests.support.process_state import until
 from tests.support.server_process import write_script
-from tieline_client.bench.clients.base import Connection, LoadError, dial, some_bytes
+from tieline_bench.clients.base import Connection, LoadError, dial, some_bytes
 
 MORE: Final = 2 * 1024 * 1024
 """Bytes that as many connections again may add."""

@@ -33,7 +33,7 @@ from tests.support.server_process import write_script
 from tieline import events
 from tieline.codecs.proto import decode_event
 from tieline.v1 import line_pb2
-from tieline_client.bench.clients.base import Connection
+from tieline_bench.clients.base import Connection
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ from tests.conformance.raw_lines import DOORS, TERMINAL
 from tests.support.counted_server import CountedServer, counting
 from tests.support.process_state import until
 from tests.support.unfinished import BEGINNINGS, Unfinished, UnfinishedCalls, created
-from tieline_client.bench.clients.grpc import GrpcConnection
-from tieline_client.bench.clients.sse import SseConnection
-from tieline_client.bench.clients.websocket import WebSocketConnection
+from tieline_bench.clients.grpc import GrpcConnection
+from tieline_bench.clients.sse import SseConnection
+from tieline_bench.clients.websocket import WebSocketConnection
 from tieline_server.auth.keys import WAITING
 from tieline_server.config import KIB, MIB, Config
 from tieline_server.transports.grpc.config import HEADROOM

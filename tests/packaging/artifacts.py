@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protos/tieline", "client/tieline_client", "server/tieline_server")
+PACKAGES = (
+    "protos/tieline",
+    "client/tieline_client",
+    "client/tieline_bench",
+    "server/tieline_server",
+)
 
 
 @dataclass(frozen=True, slots=True)

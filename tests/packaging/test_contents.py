@@ -33,7 +33,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read("tieline-0.1.0.dist-info/METADATA").decode())
 
 
-def test_the_wheel_holds_exactly_the_files_of_the_three_packages(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_exactly_the_files_of_the_packages(wheel: zipfile.ZipFile) -> None:
     in_tree = {
         path.relative_to((ROOT / package).parent).as_posix()
         for package in PACKAGES
@@ -61,6 +61,8 @@ def test_the_wheel_has_the_two_commands(wheel: zipfile.ZipFile) -> None:
         "[console_scripts]",
         *("tieline", "=", "tieline_client.cli:main"),
         *("tieline-server", "=", "tieline_server.__main__:main"),
+        "[tieline.commands]",
+        *("bench", "=", "tieline_bench.cli:app"),
     ]
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Coroutine
 from enum import StrEnum
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,7 +14,7 @@ import typer
 from tieline.errors import TielineError
 from tieline_client.agent import Agent, Run, Tool, Turn
 from tieline_client.aio import Connection, connect_session
-from tieline_client.cli import INTERRUPTED, USAGE, bench, interruptible
+from tieline_client.cli import INTERRUPTED, USAGE, interruptible
 from tieline_client.cli.show import Printer, printable
 from tieline_client.cli.workspace import Workspace, ask_on_terminal
 from tieline_client.errors import UnsupportedUrl
@@ -31,7 +31,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(bench.app)
+for _group in entry_points(group="tieline.commands"):
+    # A package of its own brings these, such as the benchmarks: the client knows none of them.
+    app.add_typer(_group.load())
 
 
 class Shape(StrEnum):
