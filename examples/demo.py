@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 INSTRUCTIONS = "You help a developer to look around in a repository. Be brief."
 TASK = "Look at the files, read README.md and tell me what Tieline is."
-DOORS = ("grpc", "http")
+TRANSPORTS = ("grpc", "http")
 INTERRUPTED = 130
 
 Folder = Literal["docs", "examples", "protos", "tests"]
@@ -170,13 +170,13 @@ async def server() -> AsyncIterator[dict[str, str]]:
     assert process.stdout is not None
     try:
         bound: dict[str, str] = {}
-        while len(bound) < len(DOORS):
+        while len(bound) < len(TRANSPORTS):
             line = (await process.stdout.readline()).decode()
             if not line:
                 raise SystemExit("the server did not start")
-            door, said, address = line.partition(" listening on ")
+            transport, said, address = line.partition(" listening on ")
             if said:
-                bound[door] = address.strip()
+                bound[transport] = address.strip()
         yield bound
     finally:
         if process.returncode is None:

@@ -61,7 +61,7 @@ class Move(Enum):
     """The turn with its full history and no previous response."""
     RESUME = "resume"
     """The rest of the response, from the last number on."""
-    OTHER_DOOR = "other door"
+    OTHER_TRANSPORT = "other transport"
     """The turn over HTTP, which takes larger requests."""
     UNKNOWN = "unknown"
     """Raise that nobody knows whether it ran."""
@@ -82,7 +82,7 @@ class Means(Struct, frozen=True, kw_only=True):
     """Whether the server keeps the response for a while."""
     whole: bool
     """Whether a full history can be sent, and was not sent yet."""
-    other_door: bool
+    other_transport: bool
     """Whether there is HTTP beside this transport."""
 
 
@@ -93,7 +93,7 @@ MOVES: Final[dict[Fault, tuple[Move, ...]]] = {
     Fault.BUSY: (Move.AGAIN, Move.RAISE),
     Fault.LEAVING: (Move.ELSEWHERE, Move.RAISE),
     Fault.FORGOTTEN: (Move.WHOLE, Move.RAISE),
-    Fault.TOO_LARGE: (Move.OTHER_DOOR, Move.RAISE),
+    Fault.TOO_LARGE: (Move.OTHER_TRANSPORT, Move.RAISE),
     Fault.FINAL: (Move.RAISE,),
 }
 
@@ -105,7 +105,7 @@ NEEDS: Final[dict[tuple[Fault, Move], Callable[[Means], bool]]] = {
     (Fault.BUSY, Move.AGAIN): lambda means: means.attempts,
     (Fault.LEAVING, Move.ELSEWHERE): lambda means: means.attempts,
     (Fault.FORGOTTEN, Move.WHOLE): lambda means: means.whole,
-    (Fault.TOO_LARGE, Move.OTHER_DOOR): lambda means: means.other_door,
+    (Fault.TOO_LARGE, Move.OTHER_TRANSPORT): lambda means: means.other_transport,
 }
 """What a move needs; one that is not here needs nothing."""
 

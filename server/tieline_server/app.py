@@ -135,7 +135,7 @@ async def _drain(
 async def opened(
     config: Config, log: FilteringBoundLogger, post: Post
 ) -> AsyncIterator[tuple[Services, Numbers]]:
-    """What lines need and what ``/metrics`` says, opened in order and closed in reverse.
+    """What connections need and what ``/metrics`` says, opened in order and closed in reverse.
 
     Raises :class:`TielineError`.
     """
@@ -149,7 +149,7 @@ async def opened(
         keys = Keys(
             config.api_keys,
             clock=time.monotonic,
-            warn=lambda line: log.warning(telemetry.KEYS_KEPT, reason=line),
+            warn=lambda reason: log.warning(telemetry.KEYS_KEPT, reason=reason),
         )
         refusals = Refusals(
             clock=time.monotonic, count=observer.key_refused, say=observer.say_refused
@@ -259,10 +259,12 @@ def limits_of(config: Config) -> Limits:
 
 def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
     """This process as the others ask it."""
-    lines, budget = services.running.connections, services.budget
+    connections, budget = services.running.connections, services.budget
 
     def metrics() -> bytes:
-        return numbers.text(lines=len(lines), history_bytes=budget.size, evicted=budget.evicted)
+        return numbers.text(
+            lines=len(connections), history_bytes=budget.size, evicted=budget.evicted
+        )
 
     return LocalHome(services, metrics=post.recorded(metrics))
 

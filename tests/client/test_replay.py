@@ -19,7 +19,7 @@ from tieline_client.errors import (
 )
 
 NOTHING = Means(
-    attempts=True, keyed=False, unsafe=False, resumable=False, whole=False, other_door=False
+    attempts=True, keyed=False, unsafe=False, resumable=False, whole=False, other_transport=False
 )
 CUT = IncompleteStream("lost", text="", response_id="r", sequence_number=1)
 
@@ -105,7 +105,7 @@ def test_the_reason_of_a_lines_end_is_no_refusal_of_what_was_sent(code: str, wha
         (Fault.CUT, {"resumable": True}, Move.RESUME),
         (Fault.FORGOTTEN, {}, Move.RAISE),
         (Fault.FORGOTTEN, {"whole": True, "attempts": False}, Move.WHOLE),
-        (Fault.TOO_LARGE, {"other_door": True}, Move.OTHER_DOOR),
+        (Fault.TOO_LARGE, {"other_transport": True}, Move.OTHER_TRANSPORT),
         (Fault.TOO_LARGE, {}, Move.RAISE),
     ],
 )

@@ -32,7 +32,7 @@ READING_BUFFER: Final = 1024 * 1024
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class TransportServer(NamedTuple):
+class Wire(NamedTuple):
     """A way to stream."""
 
     connect: Callable[[str], Connection]
@@ -79,10 +79,10 @@ def _grpc_event(message: bytes) -> events.Event:
     return proto.decode_event(line_pb2.ConnectResponse.FromString(message).events[0])
 
 
-DOORS: Final = {
-    "websocket": TransportServer(WebSocketConnection, _websocket_request, _websocket_event),
-    "sse": TransportServer(SseConnection, _sse_request, _sse_event),
-    "grpc": TransportServer(GrpcConnection, _grpc_request, _grpc_event, grpc=True),
+WIRES: Final = {
+    "websocket": Wire(WebSocketConnection, _websocket_request, _websocket_event),
+    "sse": Wire(SseConnection, _sse_request, _sse_event),
+    "grpc": Wire(GrpcConnection, _grpc_request, _grpc_event, grpc=True),
 }
 
 
@@ -97,9 +97,7 @@ def _same_socket(line: Connection) -> socket.socket:
     return socket.socket(fileno=os.dup(line.fileno()))
 
 
-def read_turns(
-    door: TransportServer, line: Connection, turns: int
-) -> dict[str | None, list[events.Event]]:
+def read_turns(wire: Wire, line: Connection, turns: int) -> dict[str | None, list[events.Event]]:
     """Reads until so many turns have ended; every event that came, by lane."""
     ended = 0
     while ended < turns:
@@ -107,7 +105,7 @@ def read_turns(
     assert line.recorded is not None
     lanes: defaultdict[str | None, list[events.Event]] = defaultdict(list)
     for piece in line.split(bytes(line.recorded)):
-        event = door.decode(piece)
+        event = wire.decode(piece)
         lanes[event.stream_id or None].append(event)
     return dict(lanes)
 

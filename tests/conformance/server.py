@@ -113,7 +113,7 @@ class Served(Struct):
     """What runs, and what a case looks at."""
 
     port: int
-    """Of the gRPC door."""
+    """Of the gRPC server."""
     http_ports: dict[str, int]
     """Profile -> the port of HTTP, SSE and WebSocket."""
     engine: WatchedEngine
@@ -180,10 +180,10 @@ async def serve(
     )
     grpc = GrpcServer(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))
     try:
-        async with AsyncExitStack() as doors:
-            # A server has one profile; here each has doors of its own to the same core.
+        async with AsyncExitStack() as servers:
+            # A server has one profile; here each has servers of its own to the same core.
             http_ports = {
-                name: await doors.enter_async_context(_http_door(services, profile))
+                name: await servers.enter_async_context(_http_server(services, profile))
                 for name, profile in PROFILES.items()
             }
             yield Served(
@@ -270,7 +270,7 @@ async def _itself(engine: Engine) -> AsyncIterator[str]:
     ledger, journal = MemoryLedger(), MemoryJournal(now=time.time)
     services = _services(engine, ledger, MemoryStore(book=ledger.book, journal=journal), journal)
     try:
-        async with _http_door(services, PROFILES["openai"]) as port:
+        async with _http_server(services, PROFILES["openai"]) as port:
             yield f"http://127.0.0.1:{port}/v1"
     finally:
         await services.running.close()
@@ -298,16 +298,16 @@ async def upstream_at(
 
 
 @asynccontextmanager
-async def _http_door(services: Services, profile: Profile) -> AsyncIterator[int]:
+async def _http_server(services: Services, profile: Profile) -> AsyncIterator[int]:
     services = structs.replace(services, profile=profile)
     bridge = WebSocketEndpoint(services, WebSocketConfig(merge=False))
     config = HttpConfig(address="127.0.0.1:0", merge=False, stop_grace=0.05)
-    door = HttpServer(services, config, bridge)
+    server = HttpServer(services, config, bridge)
     try:
-        yield _port(await door.start())
+        yield _port(await server.start())
     finally:
         await bridge.stop()
-        await door.stop()
+        await server.stop()
 
 
 def _port(bound: list[str]) -> int:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.conformance.raw_lines import DOORS, TERMINAL, TransportServer, drop
+from tests.conformance.raw_lines import TERMINAL, WIRES, Wire, drop
 from tests.support.counted_server import CountedServer, counting
 from tests.support.http_client import request_bytes
 from tests.support.process_state import until
@@ -92,35 +92,35 @@ def let_go(server: CountedServer, before: Held) -> None:
 # One short connection each: a turn, then it closes or is dropped.
 
 
-def _turn(door: TransportServer, server: CountedServer, says: str = "hi") -> Connection:
-    line = door.connect(server.address if door.grpc else server.http)
-    line.send(door.create(says))
+def _turn(wire: Wire, server: CountedServer, says: str = "hi") -> Connection:
+    line = wire.connect(server.address if wire.grpc else server.http)
+    line.send(wire.create(says))
     return line
 
 
-def _whole(door: TransportServer, server: CountedServer) -> Connection:
-    line = _turn(door, server)
+def _whole(wire: Wire, server: CountedServer) -> Connection:
+    line = _turn(wire, server)
     while not any(seen.kind in TERMINAL for seen in line.receive()):
         pass
     return line
 
 
-def _closed(door: TransportServer, server: CountedServer) -> None:
-    _whole(door, server).close()
+def _closed(wire: Wire, server: CountedServer) -> None:
+    _whole(wire, server).close()
 
 
-def _dropped(door: TransportServer, server: CountedServer) -> None:
-    drop(_whole(door, server))
+def _dropped(wire: Wire, server: CountedServer) -> None:
+    drop(_whole(wire, server))
 
 
-def _dropped_mid_turn(door: TransportServer, server: CountedServer) -> None:
-    line = _turn(door, server, "slowly")
+def _dropped_mid_turn(wire: Wire, server: CountedServer) -> None:
+    line = _turn(wire, server, "slowly")
     while not line.receive():
         pass
     drop(line)
 
 
-def _json(_door: TransportServer, server: CountedServer) -> None:
+def _json(_wire: Wire, server: CountedServer) -> None:
     with dial(server.http) as connection:
         connection.sendall(request_bytes("POST", PATH, TURN, headers={"Connection": "close"}))
         answer = b""
@@ -131,7 +131,7 @@ def _json(_door: TransportServer, server: CountedServer) -> None:
     assert b"Hello, world." in answer
 
 
-HOW: Final[dict[str, tuple[str, Callable[[TransportServer, CountedServer], None]]]] = {
+HOW: Final[dict[str, tuple[str, Callable[[Wire, CountedServer], None]]]] = {
     "grpc, closed": ("grpc", _closed),
     "grpc, dropped mid-turn": ("grpc", _dropped_mid_turn),
     "websocket, closed": ("websocket", _closed),
@@ -148,16 +148,16 @@ def test_short_connections_leave_nothing_and_as_many_again_add_no_memory(
     how: str, tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
     name, connect = HOW[how]
-    door = DOORS[name]
+    wire = WIRES[name]
     with serving(tmp_path) as server:
-        connect(door, server)
+        connect(wire, server)
         let_go(server, held(server)._replace(lines=0))
         server.state.rest()
         before = held(server)
         memory = [server.state.memory]
         for _ in range(2):
             for _ in range(repeats(10_000)):
-                connect(door, server)
+                connect(wire, server)
             let_go(server, before)
             server.state.rest()
             memory.append(server.state.memory)
@@ -211,7 +211,7 @@ def test_a_thousand_connections_opened_at_once_and_dropped_half_way_leave_nothin
     # The gRPC library's threads fill an arena each with what a thousand leave free.
     count = repeats(1000)
     with serving(tmp_path, arenas=1) as server:
-        address = server.address if DOORS[name].grpc else server.http
+        address = server.address if WIRES[name].grpc else server.http
         new_calls_are_served(server)
         let_go(server, held(server)._replace(lines=0))
         before = held(server)
@@ -231,5 +231,5 @@ def test_a_thousand_connections_opened_at_once_and_dropped_half_way_leave_nothin
 
 
 def new_calls_are_served(server: CountedServer) -> None:
-    for door in DOORS.values():
-        _closed(door, server)
+    for wire in WIRES.values():
+        _closed(wire, server)

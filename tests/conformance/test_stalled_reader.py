@@ -16,11 +16,11 @@ import grpc
 import pytest
 
 from tests.conformance.raw_lines import (
-    DOORS,
     READING_BUFFER,
     STALLED_BUFFER,
     TERMINAL,
-    TransportServer,
+    WIRES,
+    Wire,
     drop,
     folded,
     read_turns,
@@ -83,45 +83,43 @@ def serving_long(folder: Path, **settings: Any) -> Iterator[CountedServer]:
         yield server
 
 
-def stall(
-    server: CountedServer, door: TransportServer, messages: int, *, lanes: int = 1
-) -> Connection:
+def stall(server: CountedServer, wire: Wire, messages: int, *, lanes: int = 1) -> Connection:
     """A line with a long answer on each lane, none of which is read."""
-    line = door.open(server)
+    line = wire.open(server)
     set_receive_buffer(line, STALLED_BUFFER)
     for lane in range(lanes):
         name = {"stream_id": f"lane{lane}"} if lanes > 1 else {}
-        line.send(door.create(f"{messages} please", **name))
+        line.send(wire.create(f"{messages} please", **name))
     return line
 
 
-def read_on(door: TransportServer, line: Connection, messages: int, *, lanes: int = 1) -> None:
+def read_on(wire: Wire, line: Connection, messages: int, *, lanes: int = 1) -> None:
     """All of a stalled line comes after all, in order, and the line lives on."""
     set_receive_buffer(line, READING_BUFFER)
-    turns = read_turns(door, line, lanes)
+    turns = read_turns(wire, line, lanes)
     assert len(turns) == lanes
     for turn in turns.values():
         assert folded(turn) == text_of(messages)
-    one_more_turn(door, line)
+    one_more_turn(wire, line)
 
 
-def one_more_turn(door: TransportServer, line: Connection) -> None:
+def one_more_turn(wire: Wire, line: Connection) -> None:
     line.recorded = bytearray()
-    line.send(door.create("hi"))
-    (turn,) = read_turns(door, line, 1).values()
+    line.send(wire.create("hi"))
+    (turn,) = read_turns(wire, line, 1).values()
     assert folded(turn) == "Hello."
 
 
-def one_more_line(server: CountedServer, door: TransportServer) -> Connection:
-    line = door.open(server)
-    one_more_turn(door, line)
+def one_more_line(server: CountedServer, wire: Wire) -> Connection:
+    line = wire.open(server)
+    one_more_turn(wire, line)
     return line
 
 
 def others_are_undisturbed(server: CountedServer) -> None:
-    """On every door a turn of a line of its own is answered whole."""
-    for door in DOORS.values():
-        one_more_line(server, door).close()
+    """On every wire a turn of a line of its own is answered whole."""
+    for wire in WIRES.values():
+        one_more_line(server, wire).close()
 
 
 def are_stalled(server: CountedServer, lines: int, lanes: int) -> bool:
@@ -159,19 +157,19 @@ CASES: Final = [
 def test_a_stalled_line_costs_at_most_a_mebibyte_and_loses_nothing(
     name: str, lanes: int, merge: str, tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
-    door = DOORS[name]
+    wire = WIRES[name]
     messages = LONG if lanes == 1 else SOME
     with serving_long(tmp_path, merge=merge) as server:
         opened, each = cost(
             server,
-            lambda: stall(server, door, messages, lanes=lanes),
+            lambda: stall(server, wire, messages, lanes=lanes),
             repeats(100),
             lanes=lanes,
         )
         assert each <= MIB, f"{each} bytes a line"
         others_are_undisturbed(server)
         for line in (opened[0], opened[-1]):
-            read_on(door, line, messages, lanes=lanes)
+            read_on(wire, line, messages, lanes=lanes)
         for line in opened:
             line.close()
 
@@ -179,13 +177,13 @@ def test_a_stalled_line_costs_at_most_a_mebibyte_and_loses_nothing(
 def test_a_grpc_line_stalled_by_its_socket_costs_at_most_eight_mebibytes_and_loses_nothing(
     tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
-    door = DOORS["grpc"]
+    wire = WIRES["grpc"]
     with serving_long(tmp_path, merge="never") as server:
         # Few: who does not read for 80 s misses the keepalive pings, and is dropped for that.
-        opened, each = cost(server, lambda: stall(server, door, LONGER), repeats(10))
+        opened, each = cost(server, lambda: stall(server, wire, LONGER), repeats(10))
         assert each <= 8 * MIB, f"{each} bytes a line"
         others_are_undisturbed(server)
-        read_on(door, opened[0], LONGER)
+        read_on(wire, opened[0], LONGER)
         for line in opened:
             line.close()
 
@@ -274,13 +272,13 @@ async def test_a_stalled_grpc_call_of_one_turn_costs_at_most_eight_mebibytes_and
 def test_a_stalled_websocket_that_goes_on_sending_costs_no_more_and_is_answered(
     tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
-    door, creates = DOORS["websocket"], 300
-    request = door.create("hi")
+    wire, creates = WIRES["websocket"], 300
+    request = wire.create("hi")
 
     with serving_long(tmp_path) as server:
 
         def stall_and_send() -> Connection:
-            line = stall(server, door, LONG)
+            line = stall(server, wire, LONG)
             server.state.rest()
             for _ in range(creates):
                 line.send(request)
@@ -299,16 +297,16 @@ def test_a_stalled_websocket_that_goes_on_sending_costs_no_more_and_is_answered(
             line.close()
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", WIRES)
 def test_a_line_that_stays_stuck_ends_after_the_write_timeout(name: str, tmp_path: Path) -> None:
-    door = DOORS[name]
+    wire = WIRES[name]
     with serving_long(tmp_path, merge="never", write_timeout=0.5) as server:
-        for each in DOORS.values():
+        for each in WIRES.values():
             drop(one_more_line(server, each))
         until(lambda: server.open_lines() == 0)
         server.state.rest()
         before = server.tasks(), server.state.descriptors
-        opened = [stall(server, door, LONGER) for _ in range(4)]
+        opened = [stall(server, wire, LONGER) for _ in range(4)]
         until(lambda: server.count("tieline_server_responses_total") == 3 + len(opened))
         until(lambda: server.open_lines() == 0)
         others_are_undisturbed(server)

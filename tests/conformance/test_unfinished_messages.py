@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from msgspec import Struct
 
-from tests.conformance.raw_lines import DOORS, TERMINAL
+from tests.conformance.raw_lines import TERMINAL, WIRES
 from tests.support.counted_server import CountedServer, counting
 from tests.support.process_state import until
 from tests.support.unfinished import BEGINNINGS, Unfinished, UnfinishedCalls, created
@@ -107,7 +107,7 @@ def serves(server: CountedServer) -> None:
         ("sse", SseConnection),
     ):
         line = connect(server.address if name == "grpc" else server.http, api_key=OTHER)
-        line.send(DOORS[name].create("hi"))
+        line.send(WIRES[name].create("hi"))
         while not any(seen.kind in TERMINAL for seen in line.receive()):
             pass
         line.close()

@@ -235,7 +235,7 @@ class TestLife:
             (turn,) = server.lines("turn")
             assert (turn["outcome"], turn["transport"]) == ("completed", "grpc")
 
-    def test_the_flags_of_tls_and_keys_reach_the_door(self, tmp_path: Path) -> None:
+    def test_the_flags_of_tls_and_keys_reach_the_server(self, tmp_path: Path) -> None:
         authority = Authority(tmp_path, "authority")
         own, caller = authority.sign("server"), authority.sign("client")
         root = authority.pem.certificate
@@ -314,7 +314,7 @@ class TestLife:
             stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
             assert "response_created" in kinds(next(stream))
             server.signal(signal.SIGTERM)
-            # Its last word may be an event or a status; the door and the line both watch the time.
+            # Its last word may be an event or a status; server and connection both watch it.
             with contextlib.suppress(grpc.RpcError):
                 list(stream)
             assert server.wait() == 0

@@ -103,7 +103,7 @@ class TestForms:
             ["small", "1", "100", "60", "20", "5"],
         ]
 
-    def test_json_is_what_the_http_door_answers(self, command: Command) -> None:
+    def test_json_is_what_the_http_server_answers(self, command: Command) -> None:
         assert command.json("--by", "key")[0] == {
             "group": "ann",
             "responses": 2,

@@ -514,14 +514,14 @@ class Lockstep:
 
 
 def create_of(**members: Any) -> Create:
-    """A create as a door would hand it over; raises :class:`ApiError` as the codec does."""
+    """A create as a server would hand it over; raises :class:`ApiError` as the codec does."""
     request = decode_request(msgspec.json.encode({"type": "response.create", **members}))
     assert isinstance(request, Create)
     return request
 
 
 def append_of(*items: object, **members: Any) -> Append:
-    """An append as a door would hand it over."""
+    """An append as a server would hand it over."""
     body = {"type": "response.append", "input": list(items), **members}
     request = decode_request(msgspec.json.encode(body))
     assert isinstance(request, Append)

@@ -1,4 +1,4 @@
-"""A gRPC door on a real port, with the real runtime and an engine of the test's making."""
+"""A gRPC server on a real port, with the real runtime and an engine of the test's making."""
 
 import asyncio
 import os
@@ -30,9 +30,9 @@ from tieline_server.transports.grpc.config import GrpcConfig
 
 
 class Served(Struct):
-    """A running door and all that a test looks at."""
+    """A running server and all that a test looks at."""
 
-    door: GrpcServer
+    server: GrpcServer
     services: Services
     engine: TinyEngine
     records: list[TurnRecord]
@@ -68,7 +68,7 @@ async def serve(
     clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """A door with these settings of :class:`GrpcConfig`, stopped at the end.
+    """A server with these settings of :class:`GrpcConfig`, stopped at the end.
 
     ``clock`` is the one by which the key file is looked at again.
     """
@@ -101,13 +101,13 @@ async def serve(
         sealer=Keyring.random(os.urandom),
     )
     config = GrpcConfig(**{"addresses": ("127.0.0.1:0",), "stop_grace": 0.05, **settings})
-    door = GrpcServer(services, config)
-    bound = await door.start()
+    server = GrpcServer(services, config)
+    bound = await server.start()
     port = int(bound[0].rpartition(":")[2])
     try:
-        yield Served(door=door, services=services, engine=engine, records=records, port=port)
+        yield Served(server=server, services=services, engine=engine, records=records, port=port)
     finally:
-        await door.stop()
+        await server.stop()
         await services.running.close()
 
 

@@ -1,4 +1,4 @@
-"""An HTTP door on a real port, with the real runtime and an engine of the test's making."""
+"""An HTTP server on a real port, with the real runtime and an engine of the test's making."""
 
 import asyncio
 import os
@@ -27,9 +27,9 @@ from tieline_server.transports.http import HttpConfig, HttpServer, Upgrade
 
 
 class Served(Struct):
-    """A running door and all that a test looks at."""
+    """A running server and all that a test looks at."""
 
-    door: HttpServer
+    server: HttpServer
     services: Services
     engine: TinyEngine
     records: list[TurnRecord]
@@ -69,7 +69,7 @@ async def serve(
     metrics: Callable[[], Awaitable[bytes]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """A door with these settings of :class:`HttpConfig`, stopped at the end."""
+    """A server with these settings of :class:`HttpConfig`, stopped at the end."""
     signal = Signal()
     engine = TinyEngine(answer, signal)
     records: list[TurnRecord] = []
@@ -100,12 +100,12 @@ async def serve(
         }
     )
     upgraded = None if upgrade is None else upgrade(services)
-    door = HttpServer(services, config, upgraded, metrics=metrics)
-    bound = await door.start()
+    server = HttpServer(services, config, upgraded, metrics=metrics)
+    bound = await server.start()
     port = int(bound[0].rpartition(":")[2])
     try:
         yield Served(
-            door=door,
+            server=server,
             services=services,
             engine=engine,
             records=records,
@@ -113,7 +113,7 @@ async def serve(
             port=port,
         )
     finally:
-        await door.stop()
+        await server.stop()
         await services.running.close()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not [task for task in left if "RequestHandler" in repr(task)], "a request lives on"

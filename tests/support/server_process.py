@@ -13,8 +13,8 @@ from typing import IO, Any
 TIMEOUT = 120.0
 """Seconds after which a process that should have ended is given up."""
 
-DOORS = ("grpc", "http")
-"""The doors of a server, in the order in which it says where they listen."""
+TRANSPORTS = ("grpc", "http")
+"""The transports of a server, in the order in which it says where they listen."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -47,13 +47,13 @@ class ServerProcess:
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self.process = process
         self._log = log
-        self.address, self.http = map(self._announced, DOORS)
-        """HOST:PORT of the gRPC door, and of HTTP and WebSocket."""
+        self.address, self.http = map(self._announced, TRANSPORTS)
+        """HOST:PORT of the gRPC server, and of HTTP and WebSocket."""
 
-    def _announced(self, door: str) -> str:
+    def _announced(self, transport: str) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if not line.startswith(f"{door} listening on "):
+        if not line.startswith(f"{transport} listening on "):
             self.process.wait(TIMEOUT)
             raise AssertionError(f"the server did not start: {line}{self.log()}")
         return line.split()[-1]

@@ -430,7 +430,7 @@ class SessionStream:
             unsafe=self._policy.replay_unsafe,
             resumable=self._resumable,
             whole=plan is not None and not plan.whole,
-            other_door=not over_http and self._links.beside is not None and self._can_move,
+            other_transport=not over_http and self._links.beside is not None and self._can_move,
         )
 
     @property
@@ -469,7 +469,7 @@ class SessionStream:
             return self._attach if self._kind is _Kind.ATTACH else self._create
         # Another body: another key, unless it is the caller's.
         self._request = replace(self._request, idempotency_key=self._given_key)
-        if move is Move.OTHER_DOOR:
+        if move is Move.OTHER_TRANSPORT:
             assert self._plan is not None
             size = len(bytes(self._plan.input))
             self._links.too_large = min(size, self._links.too_large or size)

@@ -51,7 +51,7 @@ class TransportName(StrEnum):
     HTTP = "http"
 
 
-_DOORS: Final[dict[TransportName, tuple[str, dict[str, str]]]] = {
+_SCHEMES: Final[dict[TransportName, tuple[str, dict[str, str]]]] = {
     TransportName.GRPC: ("grpc://127.0.0.1:50051", {"grpc": "grpc", "grpcs": "grpcs"}),
     TransportName.WEBSOCKET: (
         "ws://127.0.0.1:8080",
@@ -71,7 +71,7 @@ Url = Annotated[
     typer.Option(
         envvar="TIELINE_URL",
         help="grpc://, grpcs://, ws://, wss://, http:// or https://, then HOST:PORT.",
-        show_default=_DOORS[TransportName.GRPC][0],
+        show_default=_SCHEMES[TransportName.GRPC][0],
     ),
 ]
 Over = Annotated[
@@ -238,8 +238,8 @@ def _finish(printer: Printer, run: Run, *, timing: bool) -> None:
 def _url(url: str | None, transport: TransportName | None) -> str:
     """Where to connect; raises :class:`UnsupportedUrl` when the two contradict each other."""
     if transport is None:
-        return url or _DOORS[TransportName.GRPC][0]
-    default, schemes = _DOORS[transport]
+        return url or _SCHEMES[TransportName.GRPC][0]
+    default, schemes = _SCHEMES[transport]
     if not url:
         return default
     scheme, _, rest = url.partition("://")

@@ -44,7 +44,7 @@ def endpoint(url: str, *, api_key: str | None, tls: Tls | None, options: Options
 
 
 def beside(url: str) -> str | None:
-    """The URL at which the same server speaks HTTP, where the scheme is that of another door."""
+    """The URL at which the same server speaks HTTP; None where the scheme is HTTP already."""
     scheme, _, rest = url.partition("://")
     entry = TRANSPORTS.get(scheme)
     return f"{entry.fallback}://{rest}" if entry and entry.fallback else None

@@ -1,7 +1,8 @@
 """Drives the core with asyncio: requests in, effects carried out, events out.
 
-One :class:`ConnectionDriver` for each connection (or each unary request). A door feeds it and sends
-what ``take`` yields; every task that a connection starts is owned here and ended by ``close``.
+One :class:`ConnectionDriver` for each connection (or each unary request). A transport feeds it and
+sends what ``take`` yields; every task that a connection starts is owned here and ended by
+``close``.
 """
 
 import asyncio
@@ -107,7 +108,7 @@ class ConnectionDriver:
         """The connection's counters."""
         return self.connection.work
 
-    # What a door calls.
+    # What a transport calls.
 
     def receive(self, request: Request, *, size: int) -> None:
         """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""

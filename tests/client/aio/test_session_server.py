@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-def door(server: ServerProcess, kind: str) -> str:
+def address_of(server: ServerProcess, kind: str) -> str:
     return server.address if kind == "grpc" else server.http
 
 
@@ -54,7 +54,7 @@ class Cut:
     """A session whose line can be cut."""
 
     def __init__(self, server: ServerProcess, kind: str, policy: Policy = PATIENT) -> None:
-        self.relay = Relay(door(server, kind))
+        self.relay = Relay(address_of(server, kind))
         self.kind = kind
         self.policy = policy
 
@@ -171,7 +171,7 @@ async def test_tl_07_a_rollout_goes_on_over_a_cut_line_and_its_tool_runs_once(
 async def test_a_line_resumes_what_another_line_began(server: ServerProcess, kind: str) -> None:
     """The earlier reader is told; what is beyond the end is the end; the unknown is refused."""
 
-    url = f"{kind}://{door(server, kind)}"
+    url = f"{kind}://{address_of(server, kind)}"
     async with connect(url) as first, connect(url) as second:
         stream = await first.create(input="go", resumable=True, store=False)
         async for event in stream:
@@ -201,7 +201,7 @@ async def test_a_create_sent_again_by_hand_under_its_key_is_answered_on_any_line
 ) -> None:
     """On the first line's own, on another lane while it runs, and on a line made later."""
 
-    url = f"{kind}://{door(server, kind)}"
+    url = f"{kind}://{address_of(server, kind)}"
     asked: dict[str, Any] = {"input": "go", "idempotency_key": kind}
     async with connect(url) as line:
         first = await line.create(**asked)
@@ -232,7 +232,7 @@ async def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, k
 
 async def test_the_extensions_that_a_session_rests_on_are_offered(server: ServerProcess) -> None:
     for kind in LINES:
-        async with connect_session(f"{kind}://{door(server, kind)}") as session:
+        async with connect_session(f"{kind}://{address_of(server, kind)}") as session:
             offered = await (await session.ready()).extensions()
             assert {"idempotency_key", "resume"} <= offered
 
@@ -248,7 +248,7 @@ def test_rc_01_four_turns_over_lines_that_live_a_second(
     with serving("--script", script, "--max-age", "1") as server:
 
         async def main() -> list[str]:
-            url = f"{kind}://{door(server, kind)}"
+            url = f"{kind}://{address_of(server, kind)}"
             async with connect_session(url, policy=PATIENT) as session:
                 conversation = session.conversation(store=store)
                 return [

@@ -187,7 +187,7 @@ def test_an_answer_that_was_cut_says_so(tieline: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "door", "says"),
+    ("scheme", "transport", "says"),
     [
         ("ws", "grpc", "it speaks HTTP/2 there, as gRPC does: use grpc://"),
         ("http", "grpc", "it speaks HTTP/2 there, as gRPC does: use grpc://"),
@@ -197,9 +197,9 @@ def test_an_answer_that_was_cut_says_so(tieline: Command) -> None:
     ],
 )
 def test_op_06_a_port_of_another_kind_is_one_line_with_the_likely_cause(
-    tieline: Command, server: ServerProcess, scheme: str, door: str, says: str
+    tieline: Command, server: ServerProcess, scheme: str, transport: str, says: str
 ) -> None:
-    address = server.address if door == "grpc" else server.http
+    address = server.address if transport == "grpc" else server.http
     assert tieline("ask", "hello", "--url", f"{scheme}://{address}") == 1
     assert tieline.err == f"tieline: cannot connect to {address}: {says}\n"
     assert tieline.out == ""

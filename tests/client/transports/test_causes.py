@@ -68,8 +68,8 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
 
 
-def at(scheme: str, server: ServerProcess, *, door: str) -> str:
-    address = server.address if door == "grpc" else server.http
+def at(scheme: str, server: ServerProcess, *, transport: str) -> str:
+    address = server.address if transport == "grpc" else server.http
     return f"{scheme}://localhost:{address.rpartition(':')[2]}"
 
 
@@ -95,7 +95,7 @@ SILENT: Final = "it closed the connection and said nothing, perhaps because it {
 
 
 @pytest.mark.parametrize(
-    ("scheme", "door", "says"),
+    ("scheme", "transport", "says"),
     [
         ("http", "grpc", HTTP_2),
         ("ws", "grpc", HTTP_2),
@@ -108,14 +108,14 @@ SILENT: Final = "it closed the connection and said nothing, perhaps because it {
     ],
 )
 def test_op_06_a_plain_port_of_another_kind(
-    plain: ServerProcess, authority: Authority, scheme: str, door: str, says: str
+    plain: ServerProcess, authority: Authority, scheme: str, transport: str, says: str
 ) -> None:
     tls = authority.path if scheme in ("https", "wss", "grpcs") else None
-    assert why(at(scheme, plain, door=door), tls) == says
+    assert why(at(scheme, plain, transport=transport), tls) == says
 
 
 @pytest.mark.parametrize(
-    ("scheme", "door", "says"),
+    ("scheme", "transport", "says"),
     [
         ("http", "http", SILENT.format("wants TLS", "https")),
         ("ws", "http", SILENT.format("wants TLS", "wss")),
@@ -128,10 +128,10 @@ def test_op_06_a_plain_port_of_another_kind(
     ],
 )
 def test_op_06_a_port_with_tls_of_another_kind(
-    secure: ServerProcess, authority: Authority, scheme: str, door: str, says: str
+    secure: ServerProcess, authority: Authority, scheme: str, transport: str, says: str
 ) -> None:
     tls = authority.path if scheme in ("https", "wss", "grpcs") else None
-    assert why(at(scheme, secure, door=door), tls) == says
+    assert why(at(scheme, secure, transport=transport), tls) == says
 
 
 SECURE: Final = (("https", "http"), ("wss", "http"), ("grpcs", "grpc"))
@@ -143,11 +143,14 @@ def test_op_06_a_certificate_that_is_not_right(
     stranger = Authority(tmp_path)
     expired, named = authority.flags("expired", "localhost", days=-1), authority.flags("x", "x.org")
     with serving(*expired) as old, serving(*named) as other:
-        for scheme, door in SECURE:
-            untrusted = why(at(scheme, secure, door=door), stranger.path)
+        for scheme, transport in SECURE:
+            untrusted = why(at(scheme, secure, transport=transport), stranger.path)
             assert untrusted.startswith("its certificate is of an authority that is not trusted")
-            assert why(at(scheme, old, door=door), authority.path) == "its certificate has expired"
-            elsewhere = why(at(scheme, other, door=door), authority.path)
+            assert (
+                why(at(scheme, old, transport=transport), authority.path)
+                == "its certificate has expired"
+            )
+            elsewhere = why(at(scheme, other, transport=transport), authority.path)
             assert elsewhere == "its certificate is for another name than localhost"
 
 

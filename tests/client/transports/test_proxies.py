@@ -55,8 +55,8 @@ def secure(authority: Authority) -> Iterator[ServerProcess]:
 
 
 def url_of(server: ServerProcess, scheme: str) -> str:
-    door = server.address if scheme.startswith("grpc") else server.http
-    return f"{scheme}://localhost:{door.rpartition(':')[2]}"
+    address = server.address if scheme.startswith("grpc") else server.http
+    return f"{scheme}://localhost:{address.rpartition(':')[2]}"
 
 
 async def say(url: str, tls: Tls | None = None) -> str:

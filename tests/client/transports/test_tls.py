@@ -60,8 +60,8 @@ except ConnectionLost as error:
 
 def ask(server: ServerProcess, scheme: str, *ca: str, **variables: str) -> str:
     """What is answered to a process with these variables, or why nothing is."""
-    door = server.address if scheme == "grpcs" else server.http
-    url = f"{scheme}://localhost:{door.rpartition(':')[2]}"
+    address = server.address if scheme == "grpcs" else server.http
+    url = f"{scheme}://localhost:{address.rpartition(':')[2]}"
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     done = subprocess.run(
         [sys.executable, "-c", ASK, url, *ca],

@@ -48,8 +48,8 @@ def server() -> Iterator[ServerProcess]:
 
 
 def url_of(server: ServerProcess, scheme: str) -> str:
-    door = server.address if scheme.startswith("grpc") else server.http
-    return f"{scheme}://{door}"
+    address = server.address if scheme.startswith("grpc") else server.http
+    return f"{scheme}://{address}"
 
 
 @pytest.mark.parametrize("scheme", PLAIN)

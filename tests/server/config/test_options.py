@@ -137,7 +137,7 @@ def test_op_04_a_flag_that_is_wrong_is_blamed_though_the_file_says_it_too(tmp_pa
     assert refusal(config=str(path), heartbeat="soon").startswith("--heartbeat: ")
 
 
-def test_both_doors_need_addresses_of_their_own() -> None:
+def test_both_servers_need_addresses_of_their_own() -> None:
     said = refusal(grpc="127.0.0.1:8080")
     assert said == "--grpc and --http are both 127.0.0.1:8080: each needs its own"
     assert Config.load({"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}).loopback

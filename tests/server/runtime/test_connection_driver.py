@@ -658,7 +658,7 @@ class TestEnds:
         assert [record.outcome for record, _ in stage.records] == ["completed"]
 
     async def test_a_wait_that_is_cancelled_leaves_the_line_usable(self) -> None:
-        """The door's heartbeat interrupts its wait."""
+        """The server's heartbeat interrupts its wait."""
 
         stage = Stage(hello)
         waiting = asyncio.create_task(stage.line.wait())

@@ -1,4 +1,4 @@
-"""How many calls a door takes, and its goodbye to them."""
+"""How many calls a server takes, and its goodbye to them."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ async def test_a_call_past_the_bound_is_resource_exhausted_and_says_when_to_retr
                 await responses(channel).CreateResponse(asking())
             await line.half_close()
             await line.rest()
-        await served.door.live.empty()
+        await served.server.live.empty()
         assert (await responses(channel).CreateResponse(asking())).response.id
 
 
@@ -39,13 +39,13 @@ async def test_a_peer_that_vanished_gives_its_place_back() -> None:
         for _ in range(3):
             async with served.line() as line:
                 await line.turn(create("x"))
-            await served.door.live.empty()
+            await served.server.live.empty()
 
 
 async def test_a_drain_tells_idle_lines_and_ends_them_at_once() -> None:
     async with serve() as served, served.line() as line:
         await line.turn(create("x"))
-        await served.door.drain(30.0)
+        await served.server.drain(30.0)
         (event,) = await line.rest()
         assert kind(event) == "session_going_away"
         assert event.session_going_away.seconds == 30.0
@@ -57,7 +57,7 @@ async def test_a_drain_lets_the_running_turn_end_and_refuses_the_next() -> None:
     async with serve(gated(gate)) as served, served.line() as line:
         await line.send(create("x"))
         await line.until("response_in_progress")
-        draining = asyncio.create_task(served.door.drain(30.0))
+        draining = asyncio.create_task(served.server.drain(30.0))
         await line.until("session_going_away")
         await line.send(create("y"))
         (refusal,) = await line.until("error")
@@ -78,7 +78,7 @@ async def test_a_drain_lets_a_unary_call_end() -> None:
     async with serve(gated(gate)) as served, served.channel() as channel:
         call = responses(channel).CreateResponse(asking())
         await served.until(lambda: served.engine.started == 1)
-        draining = asyncio.create_task(served.door.drain(30.0))
+        draining = asyncio.create_task(served.server.drain(30.0))
         await asyncio.sleep(0)
         gate.set()
         assert (await call).response.status == "completed"
@@ -89,7 +89,7 @@ async def test_a_drain_gives_a_held_turn_its_time() -> None:
     async with serve(tool_call) as served, served.line() as line:
         await line.send(create("look", append=True))
         held = (await line.until("response_done"))[-1].response_done.response
-        draining = asyncio.create_task(served.door.drain(30.0))
+        draining = asyncio.create_task(served.server.drain(30.0))
         await line.until("session_going_away")
         call_id = held.output[-1].function_call.call_id
         answer = requests_pb2.ResponseAppend(input_items=output(call_id, "a cat"))
@@ -108,7 +108,7 @@ async def test_what_runs_past_the_drains_time_ends_with_what_it_has() -> None:
         await line.until("response_in_progress")
         unary = responses(channel).CreateResponse(asking())
         await served.until(lambda: served.engine.started == 2)
-        await served.door.drain(0.2)
+        await served.server.drain(0.2)
         events = await line.rest()
         assert kind(events[0]) == "session_going_away"
         last = events[-1].response_incomplete.response
@@ -124,6 +124,6 @@ async def test_a_drain_does_not_wait_for_a_client_that_takes_nothing() -> None:
         await line.send(create("x"))
         await line.until("response_in_progress")
         started = time.monotonic()
-        await served.door.drain(0.2)
+        await served.server.drain(0.2)
         assert time.monotonic() - started < 5.0
         assert served.engine.ended == 1

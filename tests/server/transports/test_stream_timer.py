@@ -8,22 +8,22 @@ from tieline_server.transports.stream import PACE, WriterTimer
 
 def test_the_timer_leaves_a_cancellation_of_the_call_alone() -> None:
     async def writer(made: "asyncio.Future[WriterTimer]", heartbeat: float) -> bool:
-        pulse = WriterTimer(heartbeat=heartbeat, write_timeout=heartbeat)
-        made.set_result(pulse)
+        timer = WriterTimer(heartbeat=heartbeat, write_timeout=heartbeat)
+        made.set_result(timer)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return pulse.fired()
+            return timer.fired()
         finally:
-            pulse.stop()
+            timer.stop()
         return False
 
     async def main(also_cancelled: bool) -> None:
         made: asyncio.Future[WriterTimer] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(writer(made, 60.0 if also_cancelled else 0.01))
-        pulse = await made
+        timer = await made
         if also_cancelled:
-            pulse.interrupt()
+            timer.interrupt()
             task.cancel()
         assert await task is not also_cancelled
 
@@ -39,14 +39,14 @@ async def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_o
     async def looks(*unsent: int) -> int:
         """How often is looked at a write of a megabyte of which so much is left each time."""
         left = list(unsent)
-        pulse = WriterTimer(heartbeat=60.0, write_timeout=0.01, unsent=lambda: left.pop(0))
-        pulse.begin(1024 * 1024)
+        timer = WriterTimer(heartbeat=60.0, write_timeout=0.01, unsent=lambda: left.pop(0))
+        timer.begin(1024 * 1024)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            assert pulse.fired()
+            assert timer.fired()
         finally:
-            pulse.stop()
+            timer.stop()
         return len(unsent) - len(left)
 
     some = 1024 * 1024 - PACE
@@ -54,8 +54,8 @@ async def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_o
     assert await looks(some + 1, 0) == 1
 
 
-async def test_a_stopped_pulse_interrupts_nobody() -> None:
-    pulse = WriterTimer(heartbeat=60.0, write_timeout=60.0)
-    pulse.stop()
-    pulse.interrupt()
+async def test_a_stopped_timer_interrupts_nobody() -> None:
+    timer = WriterTimer(heartbeat=60.0, write_timeout=60.0)
+    timer.stop()
+    timer.interrupt()
     await asyncio.sleep(0)

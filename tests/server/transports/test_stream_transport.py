@@ -21,9 +21,9 @@ class Written:
         self.near = near.transport
         self.reader = reader
         unsent = self.near.get_write_buffer_size
-        self.pulse = WriterTimer(heartbeat=60.0, write_timeout=write_timeout, unsent=unsent)
+        self.timer = WriterTimer(heartbeat=60.0, write_timeout=write_timeout, unsent=unsent)
         self.near.set_write_buffer_limits(high=BEHIND)
-        self.writer = TransportWriter(self.near, self.pulse, behind=BEHIND, drain=near.drain)
+        self.writer = TransportWriter(self.near, self.timer, behind=BEHIND, drain=near.drain)
 
     def fill(self) -> int:
         """Writes until the peer is behind; how many bytes that took."""
@@ -45,7 +45,7 @@ async def connected(*, write_timeout: float = 60.0) -> AsyncIterator[Written]:
     try:
         yield written
     finally:
-        written.pulse.stop()
+        written.timer.stop()
         for each in (near, far):
             each.transport.abort()
         server.close()
@@ -55,17 +55,17 @@ async def connected(*, write_timeout: float = 60.0) -> AsyncIterator[Written]:
 async def test_a_peer_that_keeps_up_leaves_no_write_in_flight() -> None:
     async with connected() as line:
         assert line.writer.put(b"one")
-        assert not line.pulse.writing
+        assert not line.timer.writing
         assert await line.reader.readexactly(3) == b"one"
 
 
 async def test_a_peer_that_is_behind_is_waited_for_and_loses_nothing() -> None:
     async with connected() as line:
         size = line.fill()
-        assert line.pulse.writing
+        assert line.timer.writing
         read = asyncio.ensure_future(line.reader.readexactly(size))
         await line.writer.drain()
-        assert not line.pulse.writing
+        assert not line.timer.writing
         assert await read == b"x" * size
 
 
@@ -83,8 +83,8 @@ async def test_a_peer_that_takes_a_large_write_slowly_is_seen_to_move() -> None:
         assert left > PACE
         while left - line.near.get_write_buffer_size() < PACE:
             await line.reader.read(1024)
-        assert line.pulse._moves()
-        assert not line.pulse._moves()
+        assert line.timer._moves()
+        assert not line.timer._moves()
 
 
 async def test_who_is_cancelled_while_it_waits_is_not_stuck() -> None:
@@ -103,6 +103,6 @@ async def test_a_peer_that_is_gone_is_told(known: bool) -> None:
     async with connected() as line:
         line.near.abort()
         gone = line.near if known else None
-        writer = TransportWriter(gone, line.pulse, behind=BEHIND, drain=lambda: asyncio.sleep(0))
+        writer = TransportWriter(gone, line.timer, behind=BEHIND, drain=lambda: asyncio.sleep(0))
         with pytest.raises(ConnectionResetError):
             writer.put(b"x")

@@ -36,7 +36,7 @@ _INSTEAD: Final = {
     "background": " On a stream the client stays connected: send it as a POST, CreateResponse or"
     " StreamResponse."
 }
-"""Where what this door refuses is taken."""
+"""Where what this server refuses is taken."""
 
 
 class Profile(Struct, frozen=True, kw_only=True):

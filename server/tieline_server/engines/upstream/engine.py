@@ -242,7 +242,7 @@ class UpstreamEngine:
     def _affinity(self, prompt: Prompt) -> str:
         """What goes to the same replica: what the client says belongs together, else the chain.
 
-        A chain stays where its first turn was asked, whichever line and lane it goes on on: over
+        A chain stays where its first turn was asked, whichever connection and lane it goes on on: over
         HTTP that is another one at each turn. Forks stay together, as they share their prefix.
         """
         if len(self._replicas.all) == 1:

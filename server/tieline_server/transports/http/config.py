@@ -1,4 +1,4 @@
-"""Settings of the HTTP door, and its TLS."""
+"""Settings of the HTTP server, and its TLS."""
 
 import errno
 import ssl
@@ -12,7 +12,7 @@ from tieline_server.config import Config
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
-    """How the HTTP door listens and what it allows. Times are seconds, sizes bytes."""
+    """How the HTTP server listens and what it allows. Times are seconds, sizes bytes."""
 
     address: str = "127.0.0.1:8080"
     tls: ssl.SSLContext | None = None
@@ -41,7 +41,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Config, *, reuse_port: bool = False) -> Self:
-        """The part of the server's settings that concerns this door; reads the TLS files."""
+        """The settings that concern this transport; reads the TLS files."""
         tls = None
         if config.tls_cert is not None and config.tls_key is not None:
             tls = tls_context(config.tls_cert, config.tls_key, config.tls_client_ca)

@@ -41,7 +41,7 @@ from tieline_server.transports.live_calls import (
 from tieline_server.transports.stream import Stuck, traced
 
 TIMING: Final = frozenset({"timing"})
-"""What this door asks of a connection for itself."""
+"""What the server asks of a connection for itself."""
 
 STREAMED: Final = TIMING | {"warnings"}
 """What a reader of events may ask for."""

@@ -33,7 +33,7 @@ from tieline_server.transports.live_calls import FAREWELL, LiveCalls, caller_of,
 
 
 class Upgrade(Protocol):
-    """What answers a WebSocket handshake on ``/v1/responses``: another door on this port."""
+    """What answers a WebSocket handshake on ``/v1/responses``."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answers the handshake and serves the connection to its end.
@@ -52,7 +52,7 @@ BACKLOG: Final = 1024
 """Connections that the kernel keeps until they are accepted."""
 
 TRANSPORT: Final = "http"
-"""What refusals at this door are counted as."""
+"""What refused requests are counted as."""
 
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
@@ -136,7 +136,7 @@ class HttpServer:
         return [f"{config.address.rpartition(':')[0]}:{port}"]
 
     async def drain(self, seconds: float) -> None:
-        """``/healthz`` says 503, idle connections close, requests end; then the door stops."""
+        """``/healthz`` says 503, idle connections close, requests end; then the server stops."""
         self._draining = True
         if self._config.reuse_port:
             # Another process listens on the address: new connections are for that one.

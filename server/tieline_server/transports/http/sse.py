@@ -45,7 +45,7 @@ _HEADS: Final = {
 def frame(data: bytes) -> bytes:
     """One event as a frame; ``data`` is JSON that begins with its ``type``.
 
-    Connection breaks are legal between the tokens of a client's JSON that is echoed, and would end
+    Line breaks are legal between the tokens of a client's JSON that is echoed, and would end
     the frame; inside strings JSON has none.
 
     >>> frame(b'{"type":"error"}')
@@ -63,7 +63,7 @@ def comment(text: str) -> bytes:
 
 
 class EventStream:
-    """Gathers the events of a line into writes of whole events, and sends them.
+    """Gathers the events of a connection into writes of whole events, and sends them.
 
     Made and run by the coroutine that answers the request. ``first`` is the event that it took
     already; ``joined`` says whether a write may hold several events. ``heartbeat`` and
@@ -100,7 +100,7 @@ class EventStream:
         """Whether the head has left."""
 
     async def run(self) -> None:
-        """Writes until the line has closed, then ``[DONE]`` and the end of the body.
+        """Writes until the connection has closed, then ``[DONE]`` and the end of the body.
 
         Raises ``Stuck`` when a write takes longer than ``write_timeout`` seconds, and
         :class:`asyncio.CancelledError` when the peer is gone.
@@ -116,16 +116,16 @@ class EventStream:
             self._batches.close()
 
     async def _pump(self) -> None:
-        batches, line = self._batches, self._connection
+        batches, connection = self._batches, self._connection
         while True:
             data = batches.next()
-            if line.closed and batches.empty and (self._joined or data is None):
+            if connection.closed and batches.empty and (self._joined or data is None):
                 await self._write((data or b"") + self._end(), last=True)
                 return
             if data is None:
                 if not await self._silent():
                     continue
-                data = batches.next() or comment(line.phase())
+                data = batches.next() or comment(connection.phase())
             await self._write(data)
 
     async def _silent(self) -> bool:
@@ -193,7 +193,7 @@ class EventStream:
         return DONE if error is None else self._error(error) + DONE
 
     def _error(self, error: ApiError) -> bytes:
-        """Why the line ended before its response did."""
+        """Why the connection ended before its response did."""
         event = events.ErrorEvent(
             sequence_number=self._numbers,
             status=error.status,

@@ -152,7 +152,7 @@ NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class TcpConnections:
-    """The connections of one door: ``most`` of them, or of several processes' by ``places``.
+    """The connections of one server: ``most`` of them, or of several processes' by ``places``.
 
     ``new_id`` names requests that never become a call.
     """
@@ -168,7 +168,7 @@ class TcpConnections:
 
     @property
     def admitted(self) -> int:
-        """How many of this door are within the limit."""
+        """How many of this server are within the limit."""
         return sum(each.admitted for each in self.open)
 
     def refusal(self) -> ApiError:
@@ -211,10 +211,10 @@ class TcpConnection(RequestHandler):
         self.busy = False
         """Whether a handler answers a request; what it returns is written after that."""
         self.gate: Gate | None = None
-        """What an upgrade's messages go through: the door that upgrades sets it."""
+        """What an upgrade's messages go through: the server that upgrades sets it."""
 
     async def start(self) -> None:
-        """Answers requests, as a task that the door can wait for."""
+        """Answers requests, as a task that the server can wait for."""
         task = asyncio.current_task()
         assert task is not None, "aiohttp runs this as a task"
         self.connections.tasks.add(task)

@@ -34,7 +34,7 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The part of the server's settings that concerns this endpoint."""
+        """The settings that concern WebSocket."""
         return cls(
             merge=config.merge != "never",
             heartbeat=config.heartbeat,

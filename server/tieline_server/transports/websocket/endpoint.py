@@ -70,7 +70,7 @@ class WebSocketEndpoint:
     """Serves WebSockets to an aiohttp application; ``handle`` is the handler of the route.
 
     ``guard`` is called with each request first and raises :class:`ApiError` to refuse it.
-    ``calls`` is where another door counts its own, for a limit on both together; ``share`` bounds
+    ``calls`` is where another server counts its own, for a limit on both together; ``share`` bounds
     the connections of one owner.
     """
 

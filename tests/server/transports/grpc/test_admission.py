@@ -81,8 +81,8 @@ async def test_cn_21_a_first_message_is_due_in_time(method: str) -> None:
         assert error is not None
         assert error.code == "idle_timeout"
         assert "within 0.05 seconds" in error.message
-        await served.door.live.empty()
-        assert len(served.door.live) == 0
+        await served.server.live.empty()
+        assert len(served.server.live) == 0
         # A second message need not come in time.
         async with served.line() as line:
             await line.turn(create("x"))
@@ -101,7 +101,7 @@ async def test_cn_21_calls_of_one_owner_have_a_bound_and_others_are_served(
         served.channel() as channel,
     ):
         held = [begun(channel, f"{SERVICE}/{method}", key=key) for key in ("one", "two")]
-        while len(served.door.live) < 2:  # noqa: ASYNC110
+        while len(served.server.live) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for refused, said in (("one", "owner already has 2"), ("other", "")):
             held.append(begun(channel, f"{SERVICE}/{method}", key=refused))
@@ -111,14 +111,14 @@ async def test_cn_21_calls_of_one_owner_have_a_bound_and_others_are_served(
                 assert error is not None
                 assert (error.code, error.retry_after) == ("too_many_connections", 1.0)
                 assert said in error.message
-        while len(served.door.live) < 3:  # noqa: ASYNC110
+        while len(served.server.live) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         code, error = await ended(begun(channel, f"{SERVICE}/{method}", key="other"))
         assert error is not None
         assert "server already has 3 calls" in error.message
         for call in held:
             call.cancel()
-        while len(served.door.live):  # noqa: ASYNC110
+        while len(served.server.live):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -141,7 +141,7 @@ async def test_a_server_that_drains_still_tells_of_what_it_has() -> None:
         running = asyncio.ensure_future(stub.CreateResponse(asked))
         while not served.engine.started:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        draining = asyncio.create_task(served.door.live.drain(30.0))
+        draining = asyncio.create_task(served.server.live.drain(30.0))
         await asyncio.sleep(0)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.CreateResponse(asked)

@@ -62,7 +62,7 @@ def test_a_server_starts_with_the_largest_number_that_there_is(flag: str) -> Non
         assert [line["event"] for line in server.lines()] == ["started", "draining", "stopped"]
 
 
-def test_the_servers_settings_become_the_doors(tmp_path: Path) -> None:
+def test_the_servers_settings_become_the_servers(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     server = authority.sign("server")
     config = Config.load(
@@ -94,7 +94,7 @@ def test_the_servers_settings_become_the_doors(tmp_path: Path) -> None:
     )
 
 
-def test_without_tls_settings_the_door_is_in_the_clear() -> None:
+def test_without_tls_settings_the_server_is_in_the_clear() -> None:
     assert GrpcConfig.of(Config.load({"engine": "scripted"})).tls is None
 
 

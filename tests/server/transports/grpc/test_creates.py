@@ -181,7 +181,7 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
             if patience > 1:
                 line.call.cancel()
             await served.until(lambda: len(served.records) == 1)
-            await served.door.live.empty()
+            await served.server.live.empty()
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
                 await line.rest()
 

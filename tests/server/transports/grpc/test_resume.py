@@ -115,8 +115,8 @@ async def test_leaving_the_stream_of_a_background_response_does_not_end_it() -> 
 
 
 async def left(served: Served) -> None:
-    """Returns when the door has let the call go."""
-    await served.door.live.empty()
+    """Returns when the server has let the call go."""
+    await served.server.live.empty()
 
 
 async def test_a_line_and_what_is_not_stored_cannot_be_in_the_background() -> None:

@@ -1,4 +1,4 @@
-"""The gRPC door as a server: addresses, TLS, keys, health, reflection, its end."""
+"""The gRPC server as a server: addresses, TLS, keys, health, reflection, its end."""
 
 import asyncio
 import hashlib
@@ -38,38 +38,38 @@ async def test_port_0_binds_a_free_port_and_the_address_says_which() -> None:
 async def test_every_address_is_served() -> None:
     async with serve() as served:
         config = GrpcConfig(addresses=("127.0.0.1:0", "127.0.0.1:0"), stop_grace=0.05)
-        door = GrpcServer(served.services, config)
-        bound = await door.start()
+        server = GrpcServer(served.services, config)
+        bound = await server.start()
         assert len(set(bound)) == 2
         for address in bound:
             async with RawConnection(int(address.rpartition(":")[2])) as line:
                 await line.turn(create("x"))
-        await door.stop()
+        await server.stop()
 
 
 async def test_an_address_in_use_is_an_os_error_that_names_it() -> None:
     async with serve() as served:
         taken = f"127.0.0.1:{served.port}"
-        door = GrpcServer(served.services, GrpcConfig(addresses=(taken,)))
+        server = GrpcServer(served.services, GrpcConfig(addresses=(taken,)))
         with pytest.raises(OSError, match=taken):
-            await door.start()
-        await door.stop()
+            await server.start()
+        await server.stop()
 
 
 async def test_stop_is_idempotent_and_needs_no_start() -> None:
     async with serve() as served:
-        await served.door.stop()
-        await served.door.stop()
+        await served.server.stop()
+        await served.server.stop()
         await GrpcServer(served.services, GrpcConfig()).stop()
 
 
 async def test_stop_ends_lines_that_are_open() -> None:
     async with serve() as served, served.line() as line:
         await line.turn(create("x"))
-        await served.door.stop()
+        await served.server.stop()
         code, _ = await line.status()
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert not served.door.creates.readers
+        assert not served.server.creates.readers
 
 
 async def test_tls_serves_a_client_that_trusts_the_authority(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_health_watch_stays_open_and_sees_the_drain_begin() -> None:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=RESPONSES))
         assert (await watch.read()).status == SERVING
-        draining = asyncio.create_task(served.door.drain(30.0))
+        draining = asyncio.create_task(served.server.drain(30.0))
         assert (await watch.read()).status == NOT_SERVING
         await draining
 

@@ -228,8 +228,8 @@ async def test_the_lines_of_vanished_peers_are_forgotten() -> None:
             async with served.line() as line:
                 await line.send(create("x"))
                 await line.until("response_in_progress")
-        await served.door.live.empty()
-        await asyncio.gather(*served.door.creates.readers)
+        await served.server.live.empty()
+        await asyncio.gather(*served.server.creates.readers)
         assert served.engine.ended == 20
 
 

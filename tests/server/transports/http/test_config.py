@@ -1,4 +1,4 @@
-"""The door's settings, and TLS files that cannot be used."""
+"""The server's settings, and TLS files that cannot be used."""
 
 import ssl
 from pathlib import Path

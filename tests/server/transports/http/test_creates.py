@@ -111,7 +111,7 @@ async def test_many_requests_go_over_one_connection() -> None:
             reply = await client.reply()
             assert reply.status == 200
         assert len(served.records) == 50
-        assert len(served.door.connections.open) == 1
+        assert len(served.server.connections.open) == 1
 
 
 ODD = {"tempratur": 1, "ünknown": 2, "tools": [{"type": "web_search"}]}

@@ -165,7 +165,7 @@ async def test_an_old_client_that_asks_whether_to_send_a_body_is_not_answered_in
         whole = request_bytes("POST", PATH, CREATE, headers={"Expect": "100-continue"})
         head, _, body = whole.replace(b"HTTP/1.1", b"HTTP/1.0").partition(b"\r\n\r\n")
         client.send(head + b"\r\n\r\n" + body[:-1])
-        await until(lambda: any(each.busy for each in served.door.connections.open))
+        await until(lambda: any(each.busy for each in served.server.connections.open))
         client.send(body[-1:])
         assert (await client.head()).status == 200
 

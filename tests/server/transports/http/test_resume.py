@@ -115,9 +115,9 @@ async def test_a_reader_that_takes_nothing_is_cut_and_the_response_goes_on() -> 
         async with served.connection(receive_buffer=4096) as stuck:
             stuck.request("GET", f"{PATH}/{made}?stream=true")
             assert (await stuck.head()).status == 200
-            assert len(served.door.live) == 1
+            assert len(served.server.live) == 1
             async with asyncio.timeout(PATIENCE):
-                await served.door.live.empty()
+                await served.server.live.empty()
         whole = await events_of(served, f"{PATH}/{made}?stream=true")
         assert whole[-1]["type"] == "response.completed"
 

@@ -1,4 +1,4 @@
-"""The door: its paths, its answers, and how it says goodbye."""
+"""The server: its paths, its answers, and how it says goodbye."""
 
 import asyncio
 import ssl
@@ -147,7 +147,7 @@ async def test_a_fault_of_ours_is_a_500_that_says_nothing(caplog: pytest.LogCapt
 
 
 async def test_lb_05_websockets_count_among_the_connections_and_resets_free_their_places() -> None:
-    """LB-05: the storm on one port, through both doors as the server mounts them."""
+    """LB-05: the storm on one port, through both servers as the server mounts them."""
 
     def upgrade(services: Services) -> WebSocketEndpoint:
         return WebSocketEndpoint(services, WebSocketConfig(max_connections=4, merge=False))
@@ -172,8 +172,8 @@ async def test_lb_05_websockets_count_among_the_connections_and_resets_free_thei
 
 
 async def gone(served: Served, count: int) -> None:
-    """Until the door counts so many connections."""
-    await until(lambda: served.door.connections.admitted == count)
+    """Until the server counts so many connections."""
+    await until(lambda: served.server.connections.admitted == count)
 
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
@@ -208,7 +208,7 @@ async def test_a_drain_closes_idle_connections_and_lets_requests_end() -> None:
         await idle.ask("GET", "/healthz")
         busy.request("POST", PATH, CREATE)
         await served.until(lambda: served.engine.started == 1)
-        drained = asyncio.create_task(served.door.drain(30.0))
+        drained = asyncio.create_task(served.server.drain(30.0))
         assert await idle.eof() == b""
         async with served.connection() as late:
             reply = await late.ask("GET", "/healthz")
@@ -234,7 +234,7 @@ async def test_a_stream_that_does_not_end_in_time_is_cut_with_what_it_has() -> N
         client.request("POST", PATH, {**CREATE, "stream": True})
         await client.head()
         await served.until(lambda: served.engine.started == 1)
-        await served.door.drain(0.05)
+        await served.server.drain(0.05)
         last = (await client.events())[-1]
         assert last["type"] == "response.incomplete"
         assert last["response"]["status"] == "incomplete"
@@ -246,15 +246,15 @@ async def test_stop_ends_what_runs_and_can_be_called_again() -> None:
     async with serve(gated(asyncio.Event())) as served, served.connection() as client:
         client.request("POST", PATH, CREATE)
         await served.until(lambda: served.engine.started == 1)
-        await served.door.stop()
-        await served.door.stop()
+        await served.server.stop()
+        await served.server.stop()
         assert served.engine.cancelled == 1
         assert served.records[0].outcome == "disconnected"
 
 
 async def test_a_handshake_goes_to_the_endpoint_which_is_drained_too() -> None:
     async with serve(upgrade=Echo) as served, served.connection() as client:
-        echo = served.door._upgrade_to
+        echo = served.server._upgrade_to
         assert isinstance(echo, Echo)
         client.request("GET", PATH, headers=UPGRADE)
         assert (await client.head()).status == 101
@@ -262,7 +262,7 @@ async def test_a_handshake_goes_to_the_endpoint_which_is_drained_too() -> None:
         async with served.connection() as other:
             other.request("GET", PATH, headers={**UPGRADE, "Origin": "https://evil.example"})
             assert (await other.reply()).status == 403
-        drained = asyncio.create_task(served.door.drain(7.0))
+        drained = asyncio.create_task(served.server.drain(7.0))
         assert (await client.reader.readexactly(2))[0] == 0x88
         client.send(b"\x88\x80\x00\x00\x00\x00")
         await drained
@@ -302,5 +302,5 @@ async def test_many_short_connections_leave_nothing_behind(
                 elif how == "reset":
                     client.reset()
         async with asyncio.timeout(5.0):
-            await until(lambda: not served.door.connections.admitted)
-        assert not served.door.connections.open
+            await until(lambda: not served.server.connections.admitted)
+        assert not served.server.connections.open

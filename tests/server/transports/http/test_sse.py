@@ -252,7 +252,7 @@ async def test_a_reader_that_stops_stops_the_engine_and_loses_nothing() -> None:
         client.request("POST", PATH, STREAM)
         await client.head()
         await served.until(lambda: served.engine.started == 1)
-        connection = next(iter(served.door.connections.open))
+        connection = next(iter(served.server.connections.open))
         transport = connection.transport
         assert transport is not None
         await until(lambda: connection.writing_paused)
@@ -287,7 +287,7 @@ def test_a_reader_that_stopped_leaves_nothing_for_the_garbage_collector(patience
         ):
             client.request("POST", PATH, STREAM)
             await client.head()
-            await until(lambda: all(each.writing_paused for each in served.door.connections.open))
+            await until(lambda: all(each.writing_paused for each in served.server.connections.open))
             if patience > 1:
                 client.reset()
             await served.until(lambda: len(served.records) == 1)

@@ -34,7 +34,7 @@ def endpoint(services: Services) -> WebSocketEndpoint:
 
 @asynccontextmanager
 async def upgraded(served: Served) -> AsyncIterator[RawSocket]:
-    """A WebSocket through this door."""
+    """A WebSocket through this server."""
     async with RawSocket(served.port) as client:
         yield client
 
@@ -99,8 +99,8 @@ async def test_lb_05_a_connection_past_the_limit_is_refused_until_another_ends()
 
 
 async def gone(served: Served, count: int) -> None:
-    """Until the door counts so many connections."""
-    await until(lambda: served.door.connections.admitted == count)
+    """Until the server counts so many connections."""
+    await until(lambda: served.server.connections.admitted == count)
 
 
 async def test_connections_far_past_the_limit_are_reset_and_all_give_their_places_back() -> None:
@@ -113,14 +113,14 @@ async def test_connections_far_past_the_limit_are_reset_and_all_give_their_place
                 with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                     await last.head()
         async with asyncio.timeout(5.0):
-            await until(lambda: not served.door.connections.open)
-        assert served.door.connections.admitted == 0
+            await until(lambda: not served.server.connections.open)
+        assert served.server.connections.admitted == 0
 
 
 async def test_a_connection_buffers_little_for_a_reader_that_stops() -> None:
     async with serve() as served, served.connection() as client:
         assert (await client.ask("GET", "/healthz")).status == 200
-        (connection,) = served.door.connections.open
+        (connection,) = served.server.connections.open
         transport = connection.transport
         assert transport is not None
         assert transport.get_write_buffer_limits()[1] == UNSENT_BYTES
@@ -133,8 +133,8 @@ async def test_a_task_answers_each_connection_and_ends_with_it() -> None:
     async with serve() as served:
         async with served.connection() as client:
             assert (await client.ask("GET", "/healthz")).status == 200
-            assert len(served.door.connections.tasks) == 1
-        await until(lambda: not served.door.connections.tasks)
+            assert len(served.server.connections.tasks) == 1
+        await until(lambda: not served.server.connections.tasks)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ async def test_after_long_work_on_what_came_a_connection_is_not_read_for_a_while
 
 async def test_a_connection_that_waits_for_its_reader_is_not_read_on_by_the_clock() -> None:
     async with serve(upgrade=endpoint) as served, upgraded(served) as client:
-        (one,) = served.door.connections.open
+        (one,) = served.server.connections.open
         one.pause_reading()
         one._read_on()
         assert one.transport is not None
@@ -263,10 +263,10 @@ async def test_a_reader_that_takes_nothing_of_its_answer_loses_its_connection() 
     ):
         client.request("POST", PATH, CREATE)
         await served.until(lambda: len(served.records) == 1)
-        (answering,) = served.door.connections.tasks
+        (answering,) = served.server.connections.tasks
         await asyncio.wait({answering}, timeout=PATIENCE)
-        assert not served.door.connections.open
-        assert served.door.connections.admitted == 0
+        assert not served.server.connections.open
+        assert served.server.connections.admitted == 0
         served.engine.answer = hello
         async with served.connection() as other:
             assert (await other.ask("POST", PATH, CREATE)).status == 200

@@ -189,7 +189,7 @@ async def test_cn_21_few_requests_wait_behind_the_one_that_is_answered() -> None
     async with serve(gated(gate)) as served, served.connection() as client:
         client.send(request(LENGTH, body=BODY) * (3 * PIPELINED))
         await served.until(lambda: served.engine.started == 1)
-        (connection,) = served.door.connections.open
+        (connection,) = served.server.connections.open
         assert len(connection._messages) == PIPELINED
         gate.set()
         for _ in range(3 * PIPELINED):

@@ -294,7 +294,7 @@ async def test_lb_05_one_connection_too_many_is_refused_and_resets_free_their_pl
             await socket.__aexit__(None, None, None)
 
 
-async def test_a_limit_may_be_shared_with_another_door() -> None:
+async def test_a_limit_may_be_shared_with_another_server() -> None:
     async with serve(max_connections=1) as served:
         with served.endpoint.live.place("local"):
             with pytest.raises(Refused) as caught:
