@@ -203,7 +203,7 @@ def prepare(config: Config) -> None:
     telemetries = ("opentelemetry.metrics", "opentelemetry.trace")
     kinds = (guards.GUARDS[table.kind] for table in config.guards.values())
     for name in (store.module, *store.imports, *telemetries, *kinds):
-        with suppress(ModuleNotFoundError):  # Whoever serves says what is missing.
+        with suppress(ModuleNotFoundError):  # A server that needs it says that it is missing.
             import_module(name.partition(":")[0])
 
 

@@ -89,7 +89,7 @@ class Probing(Protocol):
         ...
 
     async def answers(self) -> bool:
-        """Whether a turn would find an answer; whoever turns have found away is asked anew."""
+        """Whether a turn would find an answer. A server that turns found away is asked anew."""
         ...
 
 

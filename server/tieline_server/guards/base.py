@@ -77,7 +77,7 @@ class Watch(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """A guard that needs nobody to say whether text may leave: it reads each token at once."""
+    """A guard that decides by itself whether text may leave: it reads each token at once."""
 
     def watch(self, *, escaped: bool) -> Watch:
         """Reads a part that begins; ``escaped`` is JSON text, in which characters have escapes."""

@@ -108,7 +108,7 @@ class GuardedEngine:
                 async with aclosing(self._through(first, steps, chosen, spent, asked)) as answer:
                     async for step in answer:
                         if step and type(step[-1]) is Finish:
-                            # The engine has ended before anybody hears so.
+                            # The engine has ended before the client hears so.
                             await answer.aclose()
                             await steps.aclose()
                             yield _timed(step, spent)
@@ -190,7 +190,7 @@ async def _check(guards: Iterable[tuple[Guard, Verdicts]], prompt: Prompt) -> No
 async def _first(steps: Steps, chosen: Chosen, prompt: Prompt, spent: Spent) -> Steps:
     """The first step of an engine, once it is known that it may be told.
 
-    What it took before that comes first, told to nobody: it is used, whatever the verdict is.
+    What it took before that comes first and is not told: it is used, whatever the verdict is.
     """
     if not chosen.asked:
         yield await next_of(steps) or ()

@@ -23,7 +23,7 @@ BINARY: Final = frozenset({"file_data", "data", "image_data"})
 IMAGES: Final = frozenset({"image_url"})
 
 NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-"""Members of a schema whose own members somebody has named."""
+"""Members of a schema whose own members have names that an author chose."""
 
 RUNS: Final = frozenset({"content", "output"})
 """Members whose parts a model reads without anything between them."""

@@ -98,7 +98,7 @@ class Sentences:
         self._step: asyncio.Task[Sequence[Delta] | None] | None = None
 
     async def run(self, steps: Steps) -> AsyncGenerator[list[Delta], None]:
-        """What may leave, in order; raises :class:`EngineError` where nobody can say."""
+        """What may leave, in order; raises :class:`EngineError` without a verdict."""
         try:
             while True:
                 self._advance()
@@ -123,7 +123,7 @@ class Sentences:
     async def _wait(self) -> None:
         """Until the engine has said something or the guard has."""
         tasks = [task for task in (self._step, self._verdict) if task is not None]
-        # While the engine is listened to, nobody waits for the guard alone.
+        # While the engine is listened to, no task waits for the guard alone.
         with nullcontext() if self._step is not None else self._spent.waiting():
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if (step := self._step) is not None and step.done():
@@ -225,7 +225,7 @@ class Sentences:
             self._out.append(self._finish)
 
     async def _end(self) -> None:
-        """Nobody listens any more."""
+        """The turn does not listen any more."""
         tasks: list[asyncio.Future[Any]] = [
             task for task in (self._step, self._verdict) if task is not None
         ]
@@ -233,7 +233,7 @@ class Sentences:
 
 
 async def ended(tasks: Sequence["asyncio.Future[Any]"]) -> None:
-    """Ends tasks that nobody waits for any more, whatever comes of them."""
+    """Ends tasks that the turn does not wait for any more, whatever their results."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -31,7 +31,7 @@ LANES: Final = 256
 """Lanes whose preface is kept."""
 
 RESERVE: Final = 512
-"""Tokens kept free for the answer where ``truncation`` may cut and nobody set a limit."""
+"""Tokens kept free for the answer where ``truncation`` may cut and the create has no limit."""
 
 
 class Preface(Struct, frozen=True, kw_only=True):

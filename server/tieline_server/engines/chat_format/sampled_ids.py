@@ -55,7 +55,7 @@ class Sampled:
     def add(self, ids: Sequence[int] | None, deltas: Iterable[Delta]) -> None:
         """``ids`` were sampled, and these are the deltas that they completed.
 
-        With None, for ids that nobody knows, the record ends.
+        With None, for ids that are not known, the record ends.
         """
         self._lost = self._lost or ids is None
         if ids is None or self._lost:

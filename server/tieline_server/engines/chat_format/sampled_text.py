@@ -362,7 +362,7 @@ class Held:
 class UntilReader:
     """One reader until some text comes, another one behind it.
 
-    The text itself goes to the second one where ``kept``, and to nobody otherwise.
+    The text itself goes to the second one where ``kept``, and nowhere otherwise.
     """
 
     def __init__(self, until: str, first: Reader, then: Reader, *, kept: bool) -> None:

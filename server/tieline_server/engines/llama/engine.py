@@ -110,7 +110,7 @@ class LlamaEngine:
         self._slots = Slots(slots)
         self._waiting: dict[Want, _Job] = {}
         self._seating = Lock()
-        """Held by whoever asks or frees a slot: the loop, and the threads that sample."""
+        """Held to ask for a slot and to free one: by the loop, and by the threads that sample."""
         self._rendering = ThreadPoolExecutor(RENDER_THREADS, "tieline-render")
         self._jobs: set[_Job] = set()
         self._closed = False
@@ -190,7 +190,7 @@ class LlamaEngine:
                 job.over()
 
     def _seat(self) -> list[_Seated]:
-        """Whoever is next gets a free slot, as long as there are both."""
+        """The next job gets a free slot, as long as there are both."""
         seated: list[_Seated] = []
         while (next_in_line := self._slots.seat()) is not None:
             want, seat = next_in_line
@@ -319,7 +319,7 @@ class _Job:
             for event in wakened:
                 self._loop.call_soon_threadsafe(event.set)
         except RuntimeError:
-            # The loop is closed: nobody waits any more.
+            # The loop is closed: no turn waits any more.
             self.cancelled = True
 
 

@@ -11,7 +11,7 @@ each slot may call it, and llama.cpp batches them. The settings here were measur
 * batches of 128 tokens: a prefill can be cancelled at each.
 
 The library also opens an HTTP port and cannot be told not to. It listens on 127.0.0.1 only and
-wants a key that nobody knows.
+wants a key that no client knows.
 """
 
 import os
@@ -48,7 +48,7 @@ class Text(Struct, frozen=True, gc=False):
     """The next text, and how many tokens have been sampled so far. Whole code points only.
 
     ``ids`` ends with the newest token; where a code point took several, the library does not tell
-    the others. None: nobody knows.
+    the others. None: it is not known.
     """
 
     text: str

@@ -1,6 +1,6 @@
 """How an answer is sampled: a create's settings as the runtime takes them.
 
-What the response echoes is what is done, but for one thing: where nobody sets how to sample,
+What the response echoes is what is done, but for one thing: where no setting says how to sample,
 unlikely tokens are left out. The API has no name for that, and a model this small needs it.
 """
 
@@ -11,7 +11,8 @@ from tieline_server.engines.chat_format.prompt import Ready
 from tieline_server.engines.llama.runtime import Completion
 
 LIKELY: Final = 0.2
-"""Where nobody sets how to sample: tokens less likely than this part of the likeliest are out."""
+"""Where no setting says how to sample, tokens less likely than this part of the likeliest
+are out."""
 
 
 def completion_of(ready: Ready, settings: Settings) -> Completion:

@@ -4,12 +4,12 @@ A slot keeps the KV cache of the last prompt and answer that it had. What a slot
 nothing to an answer that does not begin in the same way, so who goes where decides what has to be
 computed:
 
-1. Whoever has waited longest goes next: nobody is overtaken by one who would be cheaper. Only a
+1. The job that has waited longest goes next: a cheaper one does not overtake it. Only a
    lane whose last answer is about to leave its slot (a cancel) waits for that very slot.
 2. A lane goes back to its own slot, or, where that is better, to one that has nothing but its
    chain's past: a chain may come by another lane (each HTTP request has one of its own), and
    nothing is lost there.
-3. Otherwise a slot that nobody has used yet. A fork from further back starts anew there, and both
+3. Otherwise a slot that was not used yet. A fork from further back starts anew there, and both
    chains stay warm from then on.
 4. With every slot in use, the one that was used least recently is given away, unless another one
    would give more than is lost there: a long common beginning with a short tail behind it.
@@ -85,7 +85,7 @@ class Slots:
         return True
 
     def seat(self) -> tuple[Want, Seat] | None:
-        """The next in line and its slot; None while nobody waits or no slot is free."""
+        """The next job and its slot; None while no job waits or no slot is free."""
         free = [slot for slot in self._slots if slot.guest is None]
         if not free:
             return None

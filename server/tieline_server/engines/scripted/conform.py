@@ -106,7 +106,7 @@ class Conform:
             self._depth -= 1
 
     def covers(self, pattern: str, name: str) -> bool | None:
-        """Whether a pattern of ``patternProperties`` covers this name; None: nobody can say."""
+        """Whether a pattern of ``patternProperties`` covers this name; None: it cannot be told."""
         self.budget.spend(1 + (len(pattern) + len(name)) // MATCHED)
         if pattern not in self._matchers and len(self._matchers) < PATTERNS:
             self._matchers[pattern] = matcher(pattern)

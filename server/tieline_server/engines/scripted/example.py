@@ -237,7 +237,7 @@ class _Builder:
         return known[0] if len(known) == 1 else {"allOf": known}
 
     def _names(self, flat: dict[str, Any]) -> Iterator[str]:
-        """Names for members that nobody asked for by theirs."""
+        """Names for members that the schema does not name."""
         yield from flat.get("properties", {})
         for pattern in flat.get("patternProperties", {}):
             with contextlib.suppress(NoSample):

@@ -5,7 +5,7 @@ many, some part of one. So an answer is ended only for what is certain. That is 
 states while it goes on (usage in chunks, ids, log probabilities), and what its text cannot be
 less than: a token does not go on behind a space, nor is it longer than ``LONGEST``. So it is in
 the vocabularies of the models that are served; one that joins words would be held too short.
-Whoever keeps to the limit is never beyond it by that, and ends by itself as ever.
+An upstream that keeps to the limit is never beyond it by that, and ends by itself as ever.
 """
 
 import re

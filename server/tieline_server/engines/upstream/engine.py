@@ -242,8 +242,8 @@ class UpstreamEngine:
     def _affinity(self, prompt: Prompt) -> str:
         """What goes to the same replica: what the client says belongs together, else the chain.
 
-        A chain stays where its first turn was asked, whichever connection and lane it goes on on: over
-        HTTP that is another one at each turn. Forks stay together, as they share their prefix.
+        A chain stays where its first turn was asked, on whichever connection and lane it goes on:
+        over HTTP each turn has its own. Forks stay together, as they share their prefix.
         """
         if len(self._replicas.all) == 1:
             return ""
@@ -307,7 +307,7 @@ class UpstreamKind(EngineKind):
 
 
 class _Course:
-    """The tries of one turn: whom it asks next, and what it says when there is nobody left."""
+    """The tries of one turn: which replica it asks next, and what it says when none is left."""
 
     __slots__ = ("_failed", "_failure", "_last", "_next", "_replicas")
 

@@ -62,7 +62,7 @@ class Exchange:
         self._connection: Connection | None = None
         self._events = EventStream()
         self._limit = patience.first
-        """Seconds that the next bytes may take; what becomes of them is not the upstream's time."""
+        """Seconds that the next bytes may take, without the time that this side works on them."""
         self._until: float | None = None
         """When the next piece has to be there, whatever other bytes there are."""
         self.heard = False

@@ -1,7 +1,8 @@
 """What can go wrong with an upstream, and what a client hears of it.
 
 A client hears fixed words of ours and a code of our table. Only where the upstream says that the
-request itself is wrong is its own sentence passed on, clipped, since nobody else can say why.
+request itself is wrong is its own sentence passed on, clipped: it alone can
+say why.
 """
 
 import re
@@ -84,7 +85,7 @@ class Failure(Exception):
 
 
 def unreachable() -> Failure:
-    """Nobody answers there, or the connection broke before the answer began."""
+    """No server answers there, or the connection broke before the answer began."""
     error = EngineError("engine_unavailable", UNREACHABLE)
     return Failure(error, retryable=True, down=True)
 
@@ -105,7 +106,7 @@ def malformed() -> Failure:
 
 
 def broken_call() -> Failure:
-    """A tool call whose arguments nobody could parse."""
+    """A tool call whose arguments cannot be parsed."""
     return Failure(EngineError("server_error", BROKEN_CALL))
 
 

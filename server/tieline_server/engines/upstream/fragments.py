@@ -5,8 +5,9 @@ how far it reaches. So the messages of a turn are one copy of bytes, whatever th
 only new links are read. A fork starts a buffer of its own behind what it shares.
 
 Two rules of chat completions shape what is written. What the assistant said and the calls it
-made in one run are one message, so the last one stays open until somebody else speaks. Between
-calls and their outputs nothing may stand: what came there waits until the last output is in.
+made in one run are one message, so the last one stays open until an item of another role
+comes. Between calls and their outputs nothing may stand: what came there waits until the last
+output is in.
 Reasoning, and items that have no class in ``tieline.items``, are not shown to the model.
 """
 
@@ -221,7 +222,7 @@ class _Writer:
         self._waiting.add(call.call_id)
 
     def _speak(self, message: bytes) -> None:
-        """Somebody else speaks."""
+        """An item of another role comes."""
         if self._waiting:
             self._held.append(message)
             return

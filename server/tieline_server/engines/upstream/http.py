@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """The first byte of an answer."""
         if self._state != "head":
-            raise HttpError("an answer that nobody asked for")
+            raise HttpError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head, or of the trailer."""
@@ -366,7 +366,7 @@ class Pool:
                     ssl=self._tls if target.tls else None,
                 )
         except TimeoutError as error:
-            # Ours, or the system's (ETIMEDOUT): nobody was reached, whichever time was shorter.
+            # Ours, or the system's (ETIMEDOUT): no server was reached, whichever time was shorter.
             raise Unreachable(f"{target.host} took too long") from error
         if self._closed:
             connection.close()

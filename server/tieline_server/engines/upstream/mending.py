@@ -154,7 +154,7 @@ def _sound(value: Any) -> Any:
 
 
 def written(arguments: object) -> object:
-    """Arguments as text, where somebody sends the object itself."""
+    """Arguments as text, where an upstream sends the object itself."""
     return _encode(_sound(arguments)).decode() if isinstance(arguments, dict) else arguments
 
 

@@ -165,7 +165,7 @@ class Prober:
     async def post(
         self, path: str, body: bytes, *, root: bool = False, seconds: float = SAMPLING
     ) -> tuple[int | None, bytes]:
-        """Status and body of an answer; the status is None where nobody answers.
+        """Status and body of an answer; the status is None where no server answers.
 
         ``root``: beside the API, not in it.
         """
@@ -249,7 +249,7 @@ async def _request(
     headers: Mapping[str, str] | None = None,
     seconds: float = TIMEOUT,
 ) -> tuple[int | None, bytes]:
-    """Status and body; the status is None where nobody answers."""
+    """Status and body; the status is None where no server answers."""
     try:
         async with (
             asyncio.timeout(seconds),

@@ -468,7 +468,7 @@ def _response_in(raw: Raw) -> _Response:
 
 
 def _checked(raw: Raw) -> Raw:
-    """What goes on as it came: nobody has looked into it yet. Raises :class:`Failure`."""
+    """Checks what goes on as it came, and was not looked into yet. Raises :class:`Failure`."""
     try:
         check(bytes(raw), outer=_OUTER)
     except ApiError:

@@ -1,6 +1,6 @@
 """``truncation: auto``: which links of a chain are sent where not all of them fit.
 
-Whole links go, from the oldest on. What is sent begins where somebody speaks to the model, so
+Whole links go, from the oldest on. What is sent begins where a message to the model is, so
 that no tool's output stands there without its call. Once something has to go, a quarter more
 goes than has to: the turns after it then find the same beginning, which the upstream has cached.
 """
@@ -18,7 +18,7 @@ BYTES_PER_TOKEN: Final = 4
 """What the estimate of a prompt's size goes by."""
 
 RESERVE: Final = 512
-"""Tokens kept free for the answer where nobody set a limit."""
+"""Tokens kept free for the answer where the create has no limit."""
 
 SHORTER: Final = 0.7
 """What is asked for of a prompt that an upstream found too long, again and again."""
@@ -104,7 +104,7 @@ def _newest_start(tip: ChainNode) -> ChainNode | None:
 
 
 def _may_start(link: ChainNode) -> bool:
-    """Whether somebody but the model speaks first in it, and no call waits before it."""
+    """Whether an item that the model did not write is first in it, and no call waits before it."""
     before = link.base
     if not link.shown or (before is not None and before.open_calls):
         return False

@@ -128,7 +128,7 @@ class CreateCalls:
 
     def _extensions(self, call: Call, create: Create) -> frozenset[str]:
         if create.background:
-            # Its times are nobody's: they are counted until its end.
+            # Its times are known at its end alone.
             return frozenset()
         if not create.stream:
             return TIMING

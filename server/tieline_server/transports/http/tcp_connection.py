@@ -306,7 +306,7 @@ class TcpConnection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP is answered in our shape, and what it was is nobody's business."""
+        """What is no HTTP is answered in our shape, without a word of what it was."""
         if exc is not None:
             forget_frames(exc)
         if request.writer.output_size > 0:

@@ -88,7 +88,7 @@ class IncomingMessages:
             self._timer = None
 
     def close(self) -> None:
-        """The connection is over: nothing of it is kept, and no one is told."""
+        """The connection is over: nothing of it is kept, and no callback is called."""
         self.rest()
         self.reject = self.give_up = _ignore
         self.transport = None

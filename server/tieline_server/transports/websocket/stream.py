@@ -360,7 +360,7 @@ class RequestReader:
         except ApiError as error:
             self._reject(data, error)
         except Exception:
-            # One message at fault must not leave a connection that nobody reads.
+            # One message at fault must not leave a connection without its reader.
             _log.exception("a client event was not taken")
             self._reject(data, server_error())
         self._connection.work.decode = self._decoder.work
