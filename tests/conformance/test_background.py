@@ -26,7 +26,7 @@ SCRIPT: Json = {
 async def over(served: Served) -> None:
     """Returns when the only response has ended."""
     await served.signal.until(lambda: served.engine.samplings == 1)
-    kept = served.services.running.kept
+    kept = served.services.running.logs
     (only,) = kept._by_id.values()
     await ended(only)
 
@@ -102,7 +102,7 @@ async def test_sr_07_what_is_wrong_with_it_is_said_at_once_and_nothing_is_left(
             await peer.begin(**{"input": "count", **members})
         assert (refused.value.status, refused.value.code) == (status, code)
         assert not served.rows
-        assert not len(served.services.running.kept)
+        assert not len(served.services.running.logs)
 
 
 @pytest.mark.needs("line")
@@ -125,6 +125,6 @@ async def test_sr_02_what_was_kept_of_it_goes_with_its_window(wire: Wire) -> Non
         begun = await peer.begin(input="count")
         await over(served)
         services = served.services
-        assert services.running.kept.size > 0
-        services.running.kept.forget("local", begun["id"])
-        assert (len(services.running.kept), services.running.kept.size) == (0, 0)
+        assert services.running.logs.size > 0
+        services.running.logs.forget("local", begun["id"])
+        assert (len(services.running.logs), services.running.logs.size) == (0, 0)

@@ -210,7 +210,7 @@ async def test_rc_09_the_events_are_read_again_by_the_responses_id(wire: Wire) -
 
 def _made(served: Served) -> int:
     """The number in the id of the only response that is kept."""
-    (kept,) = served.services.running.kept._by_id
+    (kept,) = served.services.running.logs._by_id
     return int(kept.removeprefix("resp_"))
 
 

@@ -55,7 +55,7 @@ class Talk:
             asyncio.run(answer.read(self.engine, given))
         except EngineError as error:
             answer.lines.append(f"error {error.status} {error.code}: {error.message}")
-        self.tip = link(answer.items, given.tip, output=True)
+        self.tip = link(answer.items, given.chain, output=True)
         self.calls = [item["call_id"] for item in answer.items if "call_id" in item]
         return answer.lines
 

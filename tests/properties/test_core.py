@@ -272,7 +272,7 @@ def _lane_input(line: Lockstep, what: LaneInput) -> None:
     create = TurnMachine(line.line, create_of(input="hi"), principal=LOCAL, recall=lane.recall)
     if what == "next" and not lane.queue:
         lane.queue.append(create)  # By its meaning: something is queued.
-    if what == "hold" and lane.current is not None and lane.current.tip is None:
+    if what == "hold" and lane.current is not None and lane.current.node is None:
         return  # By its meaning: the turn has sampled.
     arguments: dict[LaneInput, tuple[Any, ...]] = {
         "create": (create,),
@@ -463,12 +463,12 @@ class AnyConnection(RuleBasedStateMachine):
 
     def _outputs(self, turn: Turn | None) -> list[dict[str, Any]]:
         """Whatever answers the open calls of a turn."""
-        if turn is None or turn.tip is None:
+        if turn is None or turn.node is None:
             return []
         kinds = {"function_call": "function_call_output"}
         return [
             {**output(call_id), "type": kinds.get(call.type, "custom_tool_call_output")}
-            for call_id, call in turn.tip.open_calls.items()
+            for call_id, call in turn.node.open_calls.items()
         ]
 
     def _held(self) -> list[Turn]:
@@ -637,8 +637,8 @@ class AnyConnection(RuleBasedStateMachine):
         turn = self.line.turns[starting[which % len(starting)]]
         self.line.line.folded(turn, Fold(items=ITEMS))
         self.line.settle()
-        assert turn.tip is not None
-        assert turn.tip.context() == ITEMS
+        assert turn.node is not None
+        assert turn.node.context() == ITEMS
 
     # What always holds.
 
@@ -689,7 +689,7 @@ class AnyConnection(RuleBasedStateMachine):
             self._compare_chain(self.line.turns[response_id])
         memory = self.line.line.memory
         latest = filter(None, map(memory.latest, {None, *LANES_OF}))
-        held = {link for tip in latest for link in tip.segment.path()}
+        held = {link for tip in latest for link in tip.node.path()}
         assert memory.size == sum(link.size for link in held), "what has ended holds nothing"
         self.line.line.let_go()
         assert memory.size == 0
@@ -711,7 +711,7 @@ class AnyConnection(RuleBasedStateMachine):
     def _compare_chain(self, turn: Turn) -> None:
         """Each prompt was the parent's chain, the input, then what was said, in true order."""
         expected, _ = self._grown(turn)
-        asked = [words(each.prompt.tip) for each in self.line.asked if each.turn == turn.own_id]
+        asked = [words(each.prompt.chain) for each in self.line.asked if each.turn == turn.own_id]
         assert asked == expected[: len(asked)]
         for context in expected:
             texts = [each for each in context if "text-" in each]

@@ -162,7 +162,7 @@ class World:
             merge=self.dice.random() < 0.5,
             budget=self.budget,
             queued=self.queued,
-            kept=self.logs,
+            logs=self.logs,
         )
         self.steps[step.line.id] = step
         step._at()
@@ -291,9 +291,9 @@ class World:
             assert turn is not None
             step.line.relayed(reader, log.after(effect.after))
             tip = None
-            if effect.moves and turn.status in GOES_ON and turn.tip is not None:
+            if effect.moves and turn.status in GOES_ON and turn.node is not None:
                 tip = ChainHead(
-                    turn.id, turn.tip, owner=turn.principal.owner, settings=turn.settings
+                    turn.id, turn.node, owner=turn.principal.owner, settings=turn.settings
                 )
             step.line.followed(reader, tip)
         self.settle()
@@ -334,7 +334,7 @@ class World:
         }
         lane = dice.choice(LANES)
         tip = step.line.memory.latest(lane)
-        if tip is not None and dice.random() < 0.5 and not tip.segment.open_calls:
+        if tip is not None and dice.random() < 0.5 and not tip.node.open_calls:
             members["previous_response_id"] = tip.response_id
         if lane is not None:
             members["stream_id"] = lane
@@ -363,8 +363,8 @@ class World:
         if step is None or not held:
             return
         turn = self.dice.choice(held)
-        assert turn.tip is not None
-        members: dict[str, Any] = {"input": [output(each) for each in turn.tip.open_calls]}
+        assert turn.node is not None
+        members: dict[str, Any] = {"input": [output(each) for each in turn.node.open_calls]}
         if turn.lane is not None:
             members["stream_id"] = turn.lane
         self.send(step, "response.append", **members)

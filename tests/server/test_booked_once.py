@@ -228,7 +228,7 @@ async def test_a_held_turn_that_is_superseded_has_its_row_before_the_next_one() 
 async def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
     async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=3)]
-        if len(list(prompt.tip.items_of_chain())) == 1:
+        if len(list(prompt.chain.items_of_chain())) == 1:
             yield [TextDelta("long")]
             await steered.wait()
             yield [CallStart(kind="function_call", name="look"), CallDelta("{}")]

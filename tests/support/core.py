@@ -145,7 +145,7 @@ class Audit:
 def links_of(saved: Saved) -> list[ChainNode]:
     """A response's own links, the first one first."""
     own: list[ChainNode] = []
-    link: ChainNode | None = saved.tip.segment
+    link: ChainNode | None = saved.head.node
     while link is not None and link is not saved.input_from:
         own.append(link)
         link = link.parent
@@ -156,12 +156,12 @@ def waiting_bytes(connection: Connection, *outlived: Turn) -> int:
     """Bytes of all requests and steers that wait on a connection, and of turns that left it."""
     turns = [*connection._lanes.turns(), *outlived]
     for turn in turns:
-        extra = steering.size(turn.extra) if turn.tip is None and not turn.ended else 0
-        assert turn.standing._waits in (extra, extra + turn.size + WAITING)
+        extra = steering.size(turn.extra) if turn.node is None and not turn.ended else 0
+        assert turn.holdings._waits in (extra, extra + turn.size + WAITING)
     parked = [each for lane in connection._lanes for each, _ in lane.parked]
     pending = [each.items for each in connection._succession._waiting.values()]
     return (
-        sum(turn.standing._waits + turn.steers.size for turn in turns)
+        sum(turn.holdings._waits + turn.steers.size for turn in turns)
         + sum(size_of(each) for each in parked if not isinstance(each, Cancel))
         + sum(map(steering.size, pending))
     )
@@ -351,7 +351,7 @@ class Lockstep:
         found = {
             item.id: item
             for each in every
-            for item in each.tip.segment.items_of_chain()
+            for item in each.head.node.items_of_chain()
             if item.id in load.item_ids and item.id is not None
         }
         self._at()
@@ -467,7 +467,7 @@ class Lockstep:
 
     def context(self, response_id: str) -> list[str]:
         """The chain that the engine was last asked to continue, in short."""
-        return words(self.prompt(response_id).tip)
+        return words(self.prompt(response_id).chain)
 
     def record(self, response_id: str) -> TurnRecord:
         """The one record of a response."""

@@ -79,7 +79,7 @@ def prompt(
     return Prompt(
         response_id=response_id,
         model=model,
-        tip=tip or link(content, after),
+        chain=tip or link(content, after),
         settings=settings,
         session="line/",
         owner="local",

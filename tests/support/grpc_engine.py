@@ -62,7 +62,7 @@ class TinyEngine:
 
 def user_text(prompt: Prompt) -> str:
     """The text of the newest item, which must be a message."""
-    view = prompt.tip.items[-1].view
+    view = prompt.chain.items[-1].view
     assert isinstance(view, Message)
     return text_of(view.content)
 
@@ -113,7 +113,7 @@ async def endless(prompt: Prompt) -> AsyncGenerator[Step, None]:
 async def tool_call(prompt: Prompt) -> AsyncGenerator[Step, None]:
     """A call of the tool ``look`` until its output is there, then text."""
     yield [Accepted(input_tokens=INPUT_TOKENS)]
-    last = prompt.tip.items[-1]
+    last = prompt.chain.items[-1]
     if last.answers is not None:
         yield [TextDelta("seen")]
     else:

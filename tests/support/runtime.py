@@ -80,7 +80,7 @@ class Speaker:
 
     async def count(self, prompt: Prompt) -> int:
         """A token for each byte of the context."""
-        return sum(len(item.raw) for item in prompt.tip.items_of_chain())
+        return sum(len(item.raw) for item in prompt.chain.items_of_chain())
 
     async def close(self) -> None:
         """Nothing to free."""
@@ -216,7 +216,7 @@ class Stage(Peer):
 
     def kept(self, response_id: str) -> ReplayLog:
         """What is kept of a response, of which something is."""
-        kept = self.services.running.kept.find(LOCAL.owner, response_id)
+        kept = self.services.running.logs.find(LOCAL.owner, response_id)
         assert kept is not None
         return kept
 
@@ -281,7 +281,7 @@ async def mute(prompt: Prompt) -> AsyncGenerator[Step, None]:
 async def looker(prompt: Prompt) -> AsyncGenerator[Step, None]:
     """A call until its output is there, then text."""
     yield [Accepted(input_tokens=3)]
-    if prompt.tip.items[-1].answers is None:
+    if prompt.chain.items[-1].answers is None:
         yield [CallStart(kind="function_call", name="look"), CallDelta("{}"), Finish()]
     else:
         yield [TextDelta("seen"), Finish()]

@@ -27,7 +27,7 @@ def saved(
     response_id: str, *, owner: str = "ann", after: Saved | None = None, text: str = "hello"
 ) -> Saved:
     """A stored response with one message in and one out, continuing ``after``."""
-    parent = after.tip.segment if after else None
+    parent = after.head.node if after else None
     turn = parent.turn + 1 if parent else 1
     question = ChainNode(parent, tuple(decode_input(b'"hi"')), turn=turn)
     output = answer(text, f"msg_{response_id}")
@@ -43,7 +43,7 @@ def saved(
         output=[Raw(output.raw)],
         previous_response_id=after.response.id if after else None,
     )
-    return Saved(response=response, tip=tip, owner=owner, input_from=parent)
+    return Saved(response=response, head=tip, owner=owner, input_from=parent)
 
 
 LONG: Final = "x" * 50_000
@@ -58,7 +58,7 @@ def unstored(after: Saved | None = None, *, text: str = "secret") -> Saved:
 def kept(record: Saved) -> list[Keep]:
     """What the core hands over while a response runs: its input, then its output."""
     own: list[ChainNode] = []
-    link: ChainNode | None = record.tip.segment
+    link: ChainNode | None = record.head.node
     while link is not None and link is not record.input_from:
         own.append(link)
         link = link.parent
@@ -96,7 +96,7 @@ async def put(store: ResponseStore, record: Saved) -> None:
 def texts(record: Saved | None) -> list[bytes]:
     """The JSON of every item of a record's chain, in order."""
     assert record is not None
-    return [item.raw for item in record.tip.segment.items_of_chain()]
+    return [item.raw for item in record.head.node.items_of_chain()]
 
 
 class StoreContract:
@@ -193,11 +193,11 @@ class StoreContract:
         async with self.opened() as store:
             # A client that keeps its own history sends an answer back as input.
             first = saved("resp_1")
-            link = ChainNode(None, tuple(first.tip.segment.items), turn=1)
+            link = ChainNode(None, tuple(first.head.node.items), turn=1)
             tip = ChainHead("resp_2", link, owner="ann", settings=None)
             response = Response(id="resp_2", status="completed")
             await put(store, first)
-            await put(store, Saved(response=response, tip=tip, owner="ann", input_from=None))
+            await put(store, Saved(response=response, head=tip, owner="ann", input_from=None))
             assert await store.delete("ann", "resp_2")
             assert await store.item("ann", "msg_resp_1") is not None
             assert await store.delete("ann", "resp_1")
@@ -283,7 +283,7 @@ class StoreContract:
             found = await store.get("ann", "resp_5")
             assert texts(found) == expected
             assert found is not None
-            assert found.tip.segment.turn == 6
+            assert found.head.node.turn == 6
 
     async def test_what_continues_a_response_that_was_deleted_meanwhile_is_whole(self) -> None:
         async with self.opened() as store:
@@ -322,7 +322,7 @@ class StoreContract:
                 link = ChainNode(None, (decode(raw),), turn=1)
                 tip = ChainHead(f"resp_{number}", link, owner="ann", settings=None)
                 response = Response(id=tip.response_id, status="completed")
-                await put(store, Saved(response=response, tip=tip, owner="ann", input_from=None))
+                await put(store, Saved(response=response, head=tip, owner="ann", input_from=None))
                 found = await store.item("ann", odd)
                 assert found is not None
                 assert found.raw == raw
@@ -331,7 +331,7 @@ class StoreContract:
         async def scenario(store: ResponseStore) -> None:
             tip = ChainHead("resp_1", ChainNode(None, (), turn=1), owner="ann", settings=None)
             response = Response(id="resp_1", status="completed")
-            record = Saved(response=response, tip=tip, owner="ann", input_from=None)
+            record = Saved(response=response, head=tip, owner="ann", input_from=None)
             await put(store, record)
             found = await store.get("ann", "resp_1")
             assert texts(found) == []
@@ -348,7 +348,7 @@ class StoreContract:
 
         async with self.opened() as store:
             first = saved("resp_1")
-            folded = ChainNode(first.tip.segment, (opened(item),), turn=2)
+            folded = ChainNode(first.head.node, (opened(item),), turn=2)
             said = answer("on", "msg_resp_2")
             tip = ChainHead(
                 "resp_2", ChainNode(folded, (said,), turn=2), owner="ann", settings=None
@@ -356,11 +356,11 @@ class StoreContract:
             output = [Raw(item.raw), Raw(said.raw)]
             response = Response(id="resp_2", status="completed", output=output)
             await put(store, first)
-            record = Saved(response=response, tip=tip, owner="ann", input_from=first.tip.segment)
+            record = Saved(response=response, head=tip, owner="ann", input_from=first.head.node)
             await put(store, record)
             found = await store.get("ann", "resp_2")
             assert texts(found) == texts(record), "what is kept is sealed"
             assert found is not None
-            found.tip.segment.reveal(opened)
-            context = [each.raw for each in found.tip.segment.context()]
+            found.head.node.reveal(opened)
+            context = [each.raw for each in found.head.node.context()]
             assert context == [left.items[0].raw, said.raw]

@@ -49,7 +49,7 @@ async def fold(engine: Engine, prompt: Prompt, *, mode: str, listen: Listen) -> 
     tokens = await engine.count(prompt)
     if tokens <= threshold:
         return None
-    context = prompt.tip.context()
+    context = prompt.chain.context()
     if mode == SUMMARY:
         lean = plan_within(context, tokens=tokens, threshold=threshold, tail=False)
         if lean is None:
@@ -95,7 +95,7 @@ async def summarise(
     )
     asked = replace(
         prompt,
-        tip=prompt.tip.aside(ask),
+        chain=prompt.chain.aside(ask),
         settings=settings,
         session=f"{prompt.session}/compaction",
         max_output_tokens=most,

@@ -34,7 +34,7 @@ class Accepted(Struct, frozen=True, kw_only=True, gc=False):
     input_tokens: int = 0
     cached_tokens: int = 0
     held: bool = False
-    """Nobody is to hear of it yet; it counts for a turn that ends before that."""
+    """The client is not to hear of it yet; it counts for a turn that ends before that."""
 
 
 class TextDelta(Struct, frozen=True, gc=False):

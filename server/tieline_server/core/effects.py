@@ -24,7 +24,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     response_id: str
     model: str
     """The engine's own name of it."""
-    tip: ChainNode
+    chain: ChainNode
     """The effective input: the chain that ends here."""
     settings: Settings
     session: str
@@ -129,9 +129,9 @@ class Stop(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """Items that have joined the chain of a response which will be stored; nobody waits.
+    """Items that have joined the chain of a response which will be stored; no turn waits for that.
 
-    They are the next ones of the response's own links, whose first follows ``after``.
+    They are the next ones of the response's own nodes, whose first follows ``after``.
     """
 
     response_id: str
@@ -161,13 +161,13 @@ class Save(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """A turn ended: write it down. Exactly one for each response id.
 
-    With ``booked`` the ledger has it already, from the response's ``Save``. ``kept`` are its
-    events, where they were kept.
+    With ``booked`` the ledger has it already, from the response's ``Save``. ``log`` has its
+    events, where they are kept.
     """
 
     record: TurnRecord
     booked: bool = False
-    kept: ReplayLog | None = None
+    log: ReplayLog | None = None
 
 
 class Close(Struct, frozen=True):

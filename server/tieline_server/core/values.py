@@ -49,7 +49,7 @@ class Work(Struct):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """The call by which somebody asks, as a log names it; what it says decides nothing."""
+    """The call of a client, as a log names it; what it says decides nothing."""
 
     request_id: str
     client_request_id: str | None = None
@@ -110,7 +110,7 @@ class Times(Struct, frozen=True, kw_only=True):
     ended_at: float
     first_token_at: float | None
     phases: Callable[[], dict[str, int]]
-    """Microseconds by phase (wire.md 3.4.4), worked out where somebody asks."""
+    """Microseconds by phase (wire.md 3.4.4), worked out when they are read."""
 
 
 # A call with more than 15 keywords packs them into a dictionary, which costs four times as much.

@@ -57,14 +57,14 @@ class Verdicts:
         if param is not None:
             return param
         while True:
-            pending, last = self._pending(prompt.tip)
+            pending, last = self._pending(prompt.chain)
             if isinstance(last, asyncio.Future):
                 # Another turn has the same links read; what comes of it is seen there.
                 await asyncio.wait((last,))
             elif last is Verdict.FLAGGED or not await self._read(pending):
                 return "input"
             else:
-                prompt.tip.memo[self._key] = Verdict.SAMPLED
+                prompt.chain.memo[self._key] = Verdict.SAMPLED
                 return None
 
     def _pending(

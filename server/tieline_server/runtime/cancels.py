@@ -23,7 +23,7 @@ async def heed_cancels(services: Services) -> None:
             for wanted in await services.journal.asked_cancels():
                 services.running.cancel(wanted.owner, wanted.response_id)
         except ApiError:
-            await asyncio.sleep(PAUSE)  # Whoever found out what is away has said so.
+            await asyncio.sleep(PAUSE)  # The part that found out what is away has logged it.
         except Exception:
             logger.exception("journal.asked_cancels failed")
             await asyncio.sleep(PAUSE)

@@ -29,10 +29,10 @@ async def compact(
     input that was read.
     """
     check(create)
-    usage, tip = await prepare(services, principal, create, unanswered=True)
-    assert isinstance(tip.settings, Settings)
-    job = _Job(services, principal, transport, tip.settings, usage)
-    return await job.run(tip.segment.context())
+    usage, head = await prepare(services, principal, create, unanswered=True)
+    assert isinstance(head.settings, Settings)
+    job = _Job(services, principal, transport, head.settings, usage)
+    return await job.run(head.node.context())
 
 
 class _Job:
@@ -88,21 +88,21 @@ class _Job:
         prompt = Prompt(
             response_id=self._id,
             model=resolved.served,
-            tip=ChainNode(None, told, turn=1),
+            chain=ChainNode(None, told, turn=1),
             settings=self._settings,
             session=self._id,
             owner=self._principal.owner,
             max_output_tokens=None,
             work=Work(),
         )
-        tally, finish = UsageCounter(), None
+        counter, finish = UsageCounter(), None
         engine = self._services.engines[resolved.engine]
         try:
             text, finish = await summarise(
-                engine, prompt, most=most, listen=partial(compaction.count, tally)
+                engine, prompt, most=most, listen=partial(compaction.count, counter)
             )
         finally:
-            self._usage = tally.usage(finish or Finish())
+            self._usage = counter.usage(finish or Finish())
         return text
 
     def _book(self, outcome: Outcome, error: ApiError | None) -> None:

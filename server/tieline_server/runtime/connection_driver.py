@@ -97,7 +97,7 @@ class ConnectionDriver:
             profile=profile or services.profile,
             budget=services.budget,
             queued=services.queued,
-            kept=services.running.kept,
+            logs=services.running.logs,
             recall=recall,
         )
         self._outgoing = self.connection.outgoing
@@ -277,8 +277,8 @@ class ConnectionDriver:
     async def close(self) -> None:
         """Ends every task of the connection. Idempotent.
 
-        Whoever closes may be cancelled meanwhile, as the peer goes: what is being saved is saved
-        and booked all the same, and what the connection holds is let go.
+        The task that closes may be cancelled meanwhile, as the peer goes: what is being saved is
+        saved and booked all the same, and what the connection holds is let go.
         """
         self.drop()
         self._services.running.connections.discard(self)
@@ -291,7 +291,7 @@ class ConnectionDriver:
             except asyncio.CancelledError:
                 cancelled = True
         if self._services.running.leave(self):
-            self._services.running.kept.inherit(self.connection.memory, self._services.budget)
+            self._services.running.logs.inherit(self.connection.memory, self._services.budget)
             self.connection.let_go()
             self._outgoing.wake = _asleep
         if cancelled:
@@ -311,7 +311,7 @@ class ConnectionDriver:
         """What came in since is one turn's: this was the time that it took to check."""
         turn = self.connection.turns.get(own_id)
         if turn is not None:
-            turn.marks.add("validate", round(seconds * 1e6))
+            turn.timestamps.add("validate", round(seconds * 1e6))
 
     # A turn that has ended since it asked is on no lane any more, and needs no job.
 
@@ -380,7 +380,7 @@ class ConnectionDriver:
                 connection.reject(error, event_id=asked.event_id, stream_id=asked.stream_id)
 
     def _on_outlive(self, effect: Outlive) -> None:
-        """The turn goes on on a connection of its own, which nobody reads."""
+        """The turn goes on on a connection of its own, which has no reader."""
         turn = self.connection.turns.pop(effect.turn)
         shelter = ConnectionDriver(
             self._services,
@@ -409,12 +409,12 @@ class ConnectionDriver:
     def _on_record(self, effect: Record) -> None:
         if self.transport == INTERNAL:
             return
-        services, record, kept = self._services, effect.record, effect.kept
-        if kept is not None:
+        services, record, log = self._services, effect.record, effect.log
+        if log is not None:
             if services.running.tidying is None:
                 services.running.tidy(services.clock)
-            if kept.recorder is not None:
-                kept.recorder.stop(stored=effect.booked)
+            if log.recorder is not None:
+                log.recorder.stop(stored=effect.booked)
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
             services.book(record, self.transport)
@@ -531,7 +531,7 @@ class ConnectionDriver:
 
 
 def _asleep() -> None:
-    """Nobody sends any more."""
+    """There is no connection any more to send on."""
 
 
 _CARRY: Final[Mapping[type[Effect], Callable[[ConnectionDriver, Any], None]]] = {

@@ -72,14 +72,14 @@ class LocalHome:
 
     async def look(self, owner: str, response_id: str) -> Response | None:
         """A response that runs here, or did a short while ago."""
-        kept = self._services.running.kept.find(owner, response_id)
-        return None if kept is None else kept.look()
+        log = self._services.running.logs.find(owner, response_id)
+        return None if log is None else log.look()
 
     async def follow(
         self, owner: str, response_id: str, *, after: int | None
     ) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a response that is kept here."""
-        if self._services.running.kept.find(owner, response_id) is None:
+        if self._services.running.logs.find(owner, response_id) is None:
             raise not_found(response_id)
         async with aclosing(events_of(self._services, owner, response_id, after)) as batches:
             async for batch in batches:
@@ -88,7 +88,7 @@ class LocalHome:
     async def resume(self, resume: Resume, principal: Principal, *, transport: str) -> Link:
         """Moves a turn that is kept here to a connection of its own, for a lane elsewhere."""
         named = resume.response_id or ""
-        if self._services.running.kept.find(principal.owner, named) is None:
+        if self._services.running.logs.find(principal.owner, named) is None:
             raise not_found(named)
         link = LocalLink(self._services, principal, transport=transport, links=self._links)
         link.send(resume, principal)

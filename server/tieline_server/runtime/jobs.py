@@ -90,9 +90,9 @@ async def save(services: Services, turn: Turn, effect: Save, *, transport: str) 
     """Has a response stored, with its row of the ledger."""
     error: ApiError | None = None
     try:
-        kept = services.running.kept.find(effect.record.owner, turn.id)
-        if kept is not None and kept.recorder is not None:
-            await kept.recorder.settle()
+        log = services.running.logs.find(effect.record.owner, turn.id)
+        if log is not None and log.recorder is not None:
+            await log.recorder.settle()
         booking = booking_of(
             effect.booking,
             transport,
@@ -119,7 +119,7 @@ async def sample(services: Services, turn: Turn, effect: Sample) -> None:
     """Samples a turn, to its end or until it is stopped."""
     try:
         if turn.stores and not turn.running:
-            # Of what is sampled now the end could not be kept.
+            # Of what is sampled now the end could not be log.
             services.check_storage()
         await _pump(services, turn, services.engines[effect.engine], effect.prompt)
     except ApiError as error:
@@ -132,7 +132,7 @@ async def sample(services: Services, turn: Turn, effect: Sample) -> None:
 async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> None:
     settings = prompt.settings
     # A warm-up is sampled too: its engine prepares what it can, and says nothing (wire.md 3.2.10).
-    # Of one that is nobody's only the count is wanted, and a history is folded where it is used.
+    # Of one of the server's own only the count is wanted, and a history is folded where it is used.
     internal = driver_of(services, turn).transport == INTERNAL
     if not settings.generate and (internal or settings.compaction is not None):
         counted = Accepted(input_tokens=await engine.count(prompt))
@@ -157,14 +157,14 @@ async def _pump(services: Services, turn: Turn, engine: Engine, prompt: Prompt) 
 
 async def _fold(services: Services, turn: Turn, engine: Engine, prompt: Prompt) -> Prompt:
     """The prompt, with its history folded away where that has become too long."""
-    listen = partial(compaction.count, turn.tally)
+    listen = partial(compaction.count, turn.usage_counter)
     fold = await summaries.fold(engine, prompt, mode=services.compaction, listen=listen)
     if fold is None:
         return prompt
     with driver_of(services, turn).reporting() as connection:
         connection.folded(turn, fold)
-    assert turn.tip is not None
-    return msgspec.structs.replace(prompt, tip=turn.tip)
+    assert turn.node is not None
+    return msgspec.structs.replace(prompt, chain=turn.node)
 
 
 async def space(services: Services, turn: Turn, most: int) -> None:
@@ -179,6 +179,6 @@ def _fail(services: Services, turn: Turn, error: ApiError) -> None:
         # Otherwise it was stopped, or its turn samples anew after its outputs came.
         if isinstance(error, EngineError):
             for name, microseconds in (error.phases or {}).items():
-                turn.marks.add(name, microseconds)
+                turn.timestamps.add(name, microseconds)
         with driver.reporting() as connection:
             connection.engine_failed(turn, error)

@@ -1,4 +1,4 @@
-"""Creates that run as a warm-up of nobody's: to count them, or for the chain that they make."""
+"""Creates that run as warm-ups of the server: to count them, or for the chain that they make."""
 
 import msgspec
 from msgspec import UNSET
@@ -47,9 +47,9 @@ async def prepare(
                 status = None if event.status is UNSET else event.status
                 raise ApiError.of(code, detail.message, param=detail.param, status=status)
             if isinstance(event, events.ResponseCompleted):
-                tip = runtime.connection.memory.latest(None)
-                assert tip is not None
-                return event.response.usage or Usage(), tip
+                head = runtime.connection.memory.latest(None)
+                assert head is not None
+                return event.response.usage or Usage(), head
             if event is None and runtime.closed:
                 raise ApiError.of("server_error", SERVER_ERROR)
     finally:

@@ -1,4 +1,4 @@
-"""Events of a response for whoever asks: from memory, from a neighbour, from the store."""
+"""Events of a response for its readers: from memory, from a neighbour, from the store."""
 
 import asyncio
 import logging
@@ -46,10 +46,10 @@ def not_found(response_id: str) -> ApiError:
 
 
 def not_resumable(response_id: str) -> ApiError:
-    """A response of the owner's whose events are not kept, or not any more."""
+    """A response of the owner's whose events are not log, or not any more."""
     return ApiError.of(
         "not_resumable",
-        f"The events of response '{response_id[:128]}' are not kept. They are for responses created"
+        f"The events of response '{response_id[:128]}' are not log. They are for responses created"
         " with 'resumable', 'idempotency_key' or 'background', within the bounds of the server.",
         param="response_id",
     )
@@ -87,12 +87,12 @@ def _lose(services: Services, reader: Turn, error: ApiError) -> None:
 
 def _take_over(services: Services, reader: Turn, effect: Follow) -> bool:
     """Moves a turn that runs in this process; False where none does."""
-    kept = services.running.kept.find(reader.principal.owner, effect.response_id)
-    if kept is None or kept.turn is None:
+    log = services.running.logs.find(reader.principal.owner, effect.response_id)
+    if log is None or log.turn is None:
         return False
-    if not kept.whole:
+    if not log.whole:
         raise not_resumable(effect.response_id)
-    source = services.running.drivers[kept.turn.connection_id]
+    source = services.running.drivers[log.turn.connection_id]
     target = driver_of(services, reader)
     with source.reporting() as connection:
         turn = connection.give(effect.response_id)
@@ -154,16 +154,16 @@ async def _read(services: Services, reader: Turn, effect: Follow) -> None:
         async for batch in batches:
             driver_of(services, reader).connection.relayed(reader, batch)
             await space(services, reader, services.limits.outbox)
-    kept = services.running.kept.find(owner, effect.response_id) if effect.moves else None
-    tip = None if kept is None else kept.tip
-    if tip is None and effect.moves:
+    log = services.running.logs.find(owner, effect.response_id) if effect.moves else None
+    head = None if log is None else log.head
+    if head is None and effect.moves:
         saved = await services.store.get(owner, effect.response_id)
         if saved is not None and saved.response.status in CONTINUABLE:
-            tip = saved.tip
+            head = saved.head
     with driver_of(services, reader).reporting() as connection:
-        connection.followed(reader, tip)
-        if kept is not None:
-            services.running.kept.moved(kept, connection.memory)
+        connection.followed(reader, head)
+        if log is not None:
+            services.running.logs.moved(log, connection.memory)
 
 
 async def events_of(
@@ -174,17 +174,17 @@ async def events_of(
     Raises :class:`ApiError`: ``response_not_found``, ``not_resumable``.
     """
     after = None if after is None else min(after, LAST)
-    kept = services.running.kept.find(owner, response_id)
-    if kept is not None:
-        async with aclosing(read_log(kept, after)) as batches:
+    log = services.running.logs.find(owner, response_id)
+    if log is not None:
+        async with aclosing(read_log(log, after)) as batches:
             async for batch in batches:
                 yield relaned(batch, None)
                 after = batch[-1].sequence_number or 0
                 if batch[-1].TERMINAL:
                     return
         # Its events had to go: from here on they are in the store, if anywhere.
-        gone = services.running.kept.find(owner, response_id) is not kept
-        if kept.turn is not None or not (kept.stored or gone):
+        gone = services.running.logs.find(owner, response_id) is not log
+        if log.turn is not None or not (log.stored or gone):
             raise not_resumable(response_id)
     home = services.homes.home_of(response_id)
     lost = not_found(response_id)
@@ -265,13 +265,11 @@ def _terminal(saved: Saved, seen: int) -> Event:
 
 def forget(services: Services, owner: str, response_id: str) -> None:
     """A response was deleted: this process knows it no more, and its key is free."""
-    kept = services.running.kept.find(owner, response_id)
+    log = services.running.logs.find(owner, response_id)
     services.running.forget(owner, response_id)
-    if kept is not None and kept.key is not None and kept.turn is None:
-        digest = key_digest(owner, kept.key)
-        claim = Claim(
-            owner=owner, key=digest, body=b"", response_id=response_id, stored=kept.stored
-        )
+    if log is not None and log.key is not None and log.turn is None:
+        digest = key_digest(owner, log.key)
+        claim = Claim(owner=owner, key=digest, body=b"", response_id=response_id, stored=log.stored)
         services.journal.expire(claim, at=None)
 
 
@@ -300,8 +298,8 @@ async def cancel(
     response = await services.running.end(owner, response_id)
     if response is not None:
         return response
-    kept = services.running.kept.find(owner, response_id)
-    response = None if kept is None else kept.look()
+    log = services.running.logs.find(owner, response_id)
+    response = None if log is None else log.look()
     if response is None:
         response = await _cancel_at_home(services, owner, response_id)
     if response is not None:

@@ -50,13 +50,13 @@ class Recorder:
         log.recorder = self
         log.listen(self._more)
 
-    async def _begin(self, standing: RunningResponse) -> bool:
+    async def _begin(self, running: RunningResponse) -> bool:
         try:
-            await self._journal.begin(standing)
+            await self._journal.begin(running)
         except ApiError:
-            return False  # Whoever found out what is away has said so.
+            return False  # The part that found out what is away has logged it.
         except Exception:
-            logger.exception("journal.begin failed", extra={"response_id": standing.response.id})
+            logger.exception("journal.begin failed", extra={"response_id": running.response.id})
             return False
         return True
 
@@ -117,7 +117,7 @@ class Recorder:
         self._log.unlisten(self._more)
 
 
-async def lasts(kept: ReplayLog) -> bool:
+async def lasts(log: ReplayLog) -> bool:
     """Returns once it is durable that a turn runs which will be stored: whether it is."""
-    # Whoever waits may be cancelled; what is being written is written.
-    return kept.recorder is None or await asyncio.shield(kept.recorder.begun)
+    # The task that waits may be cancelled; what is being written is written.
+    return log.recorder is None or await asyncio.shield(log.recorder.begun)

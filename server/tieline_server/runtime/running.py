@@ -16,18 +16,18 @@ ERRANDS: Final = 1.0
 
 
 class Running:
-    """The live connections, those without a peer among them, and the turns that are kept.
+    """The live connections, those without a peer among them, and the turns that are log.
 
     A turn that outlives its connection goes on on a connection of its own, a shelter; it is owned
     here.
     """
 
-    def __init__(self, kept: ReplayLogs | None = None) -> None:
+    def __init__(self, logs: ReplayLogs | None = None) -> None:
         self.connections: set[Driver] = set()
         """Those that have not begun to close."""
         self.drivers: dict[str, Driver] = {}
         """Connection id -> its driver, while jobs may report to it."""
-        self.kept = ReplayLogs() if kept is None else kept
+        self.logs = ReplayLogs() if logs is None else logs
         self.tidying: asyncio.TimerHandle | None = None
         """Set while something is left of turns that have ended."""
         self._errands: set[asyncio.Task[Any]] = set()
@@ -56,33 +56,33 @@ class Running:
 
     async def end(self, owner: str, response_id: str) -> Response | None:
         """Cancels as ``cancel`` does; one whose end can be read by its id has ended on return."""
-        kept = self.kept.find(owner, response_id)
+        log = self.logs.find(owner, response_id)
         response = self.cancel(owner, response_id)
-        if response is None or kept is None:
+        if response is None or log is None:
             return response
         try:
             async with asyncio.timeout(PATIENCE):
-                await ended(kept)
+                await ended(log)
         except TimeoutError:
             return response
-        return kept.look() or response
+        return log.look() or response
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted: no connection of this process continues it any more."""
-        self.kept.forget(owner, response_id)
+        self.logs.forget(owner, response_id)
         for connection in list(self.connections):
             connection.forget(owner, response_id)
 
     def tidy(self, clock: Callable[[], float]) -> None:
         """Sees to it that what is left of turns that have ended goes when it is time."""
-        at = self.kept.next_deadline()
+        at = self.logs.next_deadline()
         if self.tidying is None and at is not None:
             delay = max(0.0, at - clock())
             self.tidying = asyncio.get_running_loop().call_later(delay, self._tidy, clock)
 
     def _tidy(self, clock: Callable[[], float]) -> None:
         self.tidying = None
-        self.kept.expire(clock())
+        self.logs.expire(clock())
         self.tidy(clock)
 
     def shelter(self, connection: Driver) -> None:
@@ -122,7 +122,7 @@ class Running:
             task.cancel()
         if left:
             await asyncio.wait(left)
-        self.kept.clear()
+        self.logs.clear()
         if self.tidying is not None:
             self.tidying.cancel()
             self.tidying = None
@@ -134,13 +134,13 @@ async def _run_out(connection: Driver) -> None:
     await connection.close()
 
 
-async def ended(kept: ReplayLog) -> None:
+async def ended(log: ReplayLog) -> None:
     """Returns once a turn has ended."""
     told = asyncio.Event()
-    kept.listen(told.set)
+    log.listen(told.set)
     try:
-        while kept.turn is not None:
+        while log.turn is not None:
             told.clear()
             await told.wait()
     finally:
-        kept.unlisten(told.set)
+        log.unlisten(told.set)

@@ -60,7 +60,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """The neighbours in which turns run as well."""
     profile: Profile = OPENAI
     compaction: str = "keep-tail"
-    """What becomes of history that is folded away: the setting of the same name."""
+    """How history is folded away: the setting of the same name."""
     readiness: Readiness = field(default_factory=Readiness)
     check_storage: Callable[[], None] = lambda: None
     """Raises :class:`ApiError` while what would be stored could not be."""

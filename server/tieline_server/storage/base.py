@@ -278,7 +278,7 @@ class Outages(Protocol):
 def own_items(saved: Saved) -> list[Item]:
     """The items of a response itself, in order: its input and output, not what it inherited."""
     own: list[ChainNode] = []
-    node: ChainNode | None = saved.tip.segment
+    node: ChainNode | None = saved.head.node
     while node is not None and node is not saved.input_from:
         own.append(node)
         node = node.parent

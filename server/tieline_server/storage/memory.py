@@ -254,7 +254,7 @@ class MemoryStore:
         self._journal.stored(*key)
         self._records[key] = record
         self._used[key] = self._clock()
-        self._chains.hold(record.tip.segment)
+        self._chains.hold(record.head.node)
         self._settings += _settings_size(record)
         for item in own_items(record):
             if item.id is not None:
@@ -315,7 +315,7 @@ class MemoryStore:
         if record is None:
             return False
         del self._used[key]
-        self._chains.release(record.tip.segment)
+        self._chains.release(record.head.node)
         self._settings -= _settings_size(record)
         for item in own_items(record):
             self._drop_item(record, item.id)

@@ -286,7 +286,7 @@ async def _first(live: LiveConnection) -> events.Event:
 
 async def _lasting(services: Services, owner: str, response: Response) -> None:
     response_id = response.id or ""
-    kept = services.running.kept.find(owner, response_id)
+    kept = services.running.logs.find(owner, response_id)
     if kept is not None and not await lasts(kept):
         services.running.cancel(owner, response_id)
         raise server_error()

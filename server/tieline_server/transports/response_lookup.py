@@ -40,7 +40,7 @@ E = TypeVar("E")
 
 async def find(services: Services, owner: str, response_id: str) -> Response:
     """A response of the owner as it stands; raises :class:`ApiError` 404."""
-    kept = services.running.kept.find(owner, response_id)
+    kept = services.running.logs.find(owner, response_id)
     response = None if kept is None else kept.look()
     if response is None:
         response = await _at_home(services, owner, response_id)
@@ -55,7 +55,7 @@ async def find(services: Services, owner: str, response_id: str) -> Response:
 
 async def find_whole(services: Services, owner: str, response_id: str) -> Saved:
     """The same with its chain; raises :class:`ApiError` 404, or 409 while that is elsewhere."""
-    kept = services.running.kept.find(owner, response_id)
+    kept = services.running.logs.find(owner, response_id)
     saved = None if kept is None else kept.find()
     saved = saved or await services.store.get(owner, response_id)
     if saved is not None:

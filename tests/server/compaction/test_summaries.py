@@ -43,7 +43,7 @@ class Teller:
 
     async def __call__(self, prompt: Prompt) -> AsyncGenerator[Step, None]:
         yield [Accepted(input_tokens=7)]
-        if word(prompt.tip.items[-1]) != f"user: {INSTRUCTION}":
+        if word(prompt.chain.items[-1]) != f"user: {INSTRUCTION}":
             yield [TextDelta("hello"), Finish()]
             return
         yield [TextDelta(self.text, 4)]
@@ -65,7 +65,7 @@ async def staged(answer: Any = None, *, mode: str = "summary") -> AsyncIterator[
 
 
 def shown(prompt: Prompt) -> list[str]:
-    return [word(item)[:20] for item in prompt.tip.context()]
+    return [word(item)[:20] for item in prompt.chain.context()]
 
 
 async def test_the_model_is_asked_once_and_samples_from_what_is_left() -> None:
@@ -73,8 +73,8 @@ async def test_the_model_is_asked_once_and_samples_from_what_is_left() -> None:
         stage.create(HISTORY, context_management=AT_1000)
         end = await stage.until(events.ResponseCompleted)
         asked, sampled = stage.engine.prompts
-        assert asked.tip.parent is not None, "what the engine has cached of the chain is used"
-        folded = sum(len(item.raw) for item in asked.tip.context()[:2])
+        assert asked.chain.parent is not None, "what the engine has cached of the chain is used"
+        folded = sum(len(item.raw) for item in asked.chain.context()[:2])
         assert asked.max_output_tokens == folded // 8 < 250
         assert shown(sampled) == ["assistant: Summary o", "user: go on"]
         assert [msgspec.json.decode(raw)["type"] for raw in end.response.output] == [

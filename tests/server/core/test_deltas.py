@@ -70,11 +70,11 @@ RUN: list[Delta] = [
 
 
 def counted() -> UsageCounter:
-    tally = UsageCounter()
-    tally.accept(Accepted(input_tokens=10, cached_tokens=4))
-    tally.count(RUN)
-    tally.count([TextDelta("b")])
-    return tally
+    counter = UsageCounter()
+    counter.accept(Accepted(input_tokens=10, cached_tokens=4))
+    counter.count(RUN)
+    counter.count([TextDelta("b")])
+    return counter
 
 
 def test_a_cut_sampling_used_what_its_deltas_add_up_to() -> None:

@@ -42,7 +42,7 @@ def found(*tools: Any) -> dict[str, Any]:
 def names(*tools: Any, chain: Any = "hello") -> list[str]:
     """What can be called with these settings behind this input."""
     asked = prompt(chain, tools=list(tools))
-    offered = callable_tools(asked.settings, brought_tools(asked.tip))
+    offered = callable_tools(asked.settings, brought_tools(asked.chain))
     return [".".join(filter(None, (tool.namespace, tool.name))) for tool in offered]
 
 

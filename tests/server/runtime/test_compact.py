@@ -100,7 +100,7 @@ def test_the_compacted_input_is_input_for_a_new_chain() -> None:
         carried = [msgspec.json.decode(item.raw) for item in made.output]
         stage.create([*carried, user("three")])
         await stage.until(events.ResponseCompleted)
-        shown: tuple[Item, ...] = stage.engine.prompts[0].tip.context()
+        shown: tuple[Item, ...] = stage.engine.prompts[0].chain.context()
         assert [word(item) for item in shown] == [
             "user: one", "assistant: 1", "user: two", "user: three",
         ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_a_models_summary_takes_the_place_of_its_own_words() -> None:
         ]  # fmt: skip
         assert (made.usage.input_tokens, made.usage.output_tokens) == (30, 5)
         (prompt,) = stage.engine.prompts
-        assert [word(item) for item in prompt.tip.context()[:-1]] == [
+        assert [word(item) for item in prompt.chain.context()[:-1]] == [
             "user: one", "assistant: 1", "user: two",
         ]  # fmt: skip
         assert prompt.settings.tool_choice.mode == "none"

@@ -103,7 +103,7 @@ class TestTurns:
         stage.line = stage.open()
         stage.create("again", previous_response_id=completed.response.id)
         await stage.until(events.ResponseCompleted)
-        tip = stage.engine.prompts[-1].tip
+        tip = stage.engine.prompts[-1].chain
         assert len(list(tip.items_of_chain())) == 3
         await stage.line.close()
 
@@ -117,7 +117,7 @@ class TestTurns:
         assert (await stage.until(events.ErrorEvent)).error.code == "item_not_found"
         stage.create([known, user("two")])
         await stage.until(events.ResponseCompleted)
-        assert words(stage.engine.prompts[-1].tip) == ["user: one", "user: two"]
+        assert words(stage.engine.prompts[-1].chain) == ["user: one", "user: two"]
         await stage.line.close()
 
     async def test_the_work_of_a_line_is_counted_in_one_place(self) -> None:
@@ -209,7 +209,7 @@ class TestStops:
         release = asyncio.Event()
 
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
-            first = prompt.tip.items[-1].answers is None
+            first = prompt.chain.items[-1].answers is None
             try:
                 async with aclosing(looker(prompt)) as steps:
                     async for step in steps:

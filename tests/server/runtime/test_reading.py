@@ -119,7 +119,7 @@ class TestResumes:
         assert {event.stream_id for event in peer.seen} == {"b"}
         peer.create(previous_response_id=response_id, stream_id="b")
         await peer.until(events.ResponseCompleted)
-        assert words(stage.engine.prompts[-1].tip) == [
+        assert words(stage.engine.prompts[-1].chain) == [
             "user: hi",
             "assistant: Hello, world.",
             "user: hi",
@@ -301,7 +301,7 @@ class TestReaders:
         stage = Stage(hello, journal=Over(now=time.time))
         stage.create(store=True, resumable=True, stream_id="a")
         last = await stage.until(events.ResponseCompleted)
-        stage.services.running.kept.clear()
+        stage.services.running.logs.clear()
         for after in (None, 0, 3, len(stage.seen) - 1, 10_000):
             read = await read_all(stage, last.response.id, after)
             begin = 0 if after is None else after + 1
@@ -320,7 +320,7 @@ async def read_all(
     async with aclosing(events_of(stage.services, "local", response_id, after)) as batches:
         async for batch in batches:
             read += batch
-            kept = stage.services.running.kept.find("local", response_id)
+            kept = stage.services.running.logs.find("local", response_id)
             if drop_behind is not None and kept is not None:
                 kept.drop()
     return read
@@ -403,7 +403,7 @@ async def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_tol
     stage.services.running.cancel(LOCAL.owner, made.id)
     await stage.until(events.ResponseIncomplete)
     # What was written down of it ends before its end.
-    stage.services.running.kept.forget(LOCAL.owner, made.id)
+    stage.services.running.logs.forget(LOCAL.owner, made.id)
     with pytest.raises(ApiError) as caught:
         await read(stage, made.id)
     assert caught.value.code == "not_resumable"

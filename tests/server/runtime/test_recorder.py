@@ -83,8 +83,8 @@ async def close(stage: Stage) -> None:
     """Ends the line and the process."""
     await stage.line.close()
     await stage.services.running.close()
-    assert len(stage.services.running.kept) == 0
-    assert stage.services.running.kept.size == 0
+    assert len(stage.services.running.logs) == 0
+    assert stage.services.running.logs.size == 0
 
 
 class TestJournals:
@@ -229,7 +229,7 @@ class TestJournals:
             await peer.line.close()
             del peer
             await loop_turns()
-            assert len(stage.services.running.kept) == 1
+            assert len(stage.services.running.logs) == 1
         await close(stage)
 
     async def test_what_will_never_be_stored_leaves_nothing_in_the_journal(self) -> None:

@@ -108,7 +108,7 @@ class TestShelters:
         kept = stage.kept(response_id)
         assert kept.ended
         await stage.services.running.close()
-        assert stage.services.running.kept.size == 0
+        assert stage.services.running.logs.size == 0
 
     async def test_what_nobody_resumes_in_time_is_cancelled_and_booked(self) -> None:
         stage = Stage(mute, limits=Limits(resume_window=0.01))
@@ -156,8 +156,8 @@ class TestShelters:
         assert [record.outcome for record, _ in stage.records] == ["incomplete"] * 3
         assert stage.engine.stopped == 3
         assert stage.services.budget.size == 0
-        assert stage.services.running.kept.size == 0
-        assert len(stage.services.running.kept) == 0
+        assert stage.services.running.logs.size == 0
+        assert len(stage.services.running.logs) == 0
 
 
 @pytest.mark.parametrize("resumable", [False, True])

@@ -130,7 +130,7 @@ def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
     records = chain(20)
     store = MemoryStore(book=lambda booking: None)
     put_all(store, *records[:-1])
-    records[15].tip.segment.parent = Tripwire()  # type: ignore[assignment]
+    records[15].head.node.parent = Tripwire()  # type: ignore[assignment]
     put_all(store, records[-1])
     assert len(store) == 20
 

@@ -131,7 +131,7 @@ async def test_a_neighbour_says_how_its_response_stands_and_ends_it() -> None:
         with pytest.raises(ApiError) as gone:
             await ask(services, OWNER, made)
         assert gone.value.code == "response_not_found"
-    assert len(stage.services.running.kept) == 0
+    assert len(stage.services.running.logs) == 0
     await close(stage)
 
 
@@ -189,7 +189,7 @@ async def test_deleting_reaches_what_a_neighbour_remembers() -> None:
     stage.create(resumable=True, store=True)
     made = (await stage.until(events.ResponseCompleted)).response
     await deleted(services, OWNER, made.id)
-    assert stage.services.running.kept.find(OWNER, made.id) is None
+    assert stage.services.running.logs.find(OWNER, made.id) is None
     stage.create(previous_response_id=made.id)
     error = (await stage.until(events.ErrorEvent)).error
     assert error.code == "previous_response_not_found"

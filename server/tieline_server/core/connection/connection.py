@@ -67,7 +67,7 @@ class Connection:
         profile: Profile = OPENAI,
         budget: Budget | None = None,
         queued: Share | None = None,
-        kept: ReplayLogs | None = None,
+        logs: ReplayLogs | None = None,
         recall: SettingsCache | None = None,
     ) -> None:
         self.limits = limits
@@ -75,7 +75,7 @@ class Connection:
         self.catalog = catalog
         self.new_id = new_id
         self.sealer = sealer
-        self.kept = ReplayLogs() if kept is None else kept
+        self.logs = ReplayLogs() if logs is None else logs
         self.id = new_id(ids.CONNECTION)
         self.state: ConnectionState = "open"
         self.heard = False
@@ -129,7 +129,7 @@ class Connection:
     def loaded(self, turn: Turn, saved: Saved | None, found: Mapping[str, Item]) -> None:
         """The store answered a ``Load``. A failed response cannot be continued."""
         usable = saved is not None and saved.response.status != "failed"
-        turn.handle("loaded", saved.tip if saved and usable else None, found)
+        turn.handle("loaded", saved.head if saved and usable else None, found)
         self._follow(turn)
 
     def deltas(self, turn: Turn, step: Sequence[Delta]) -> None:
@@ -179,9 +179,9 @@ class Connection:
         """The response that a turn follows said these things, in order."""
         turn.handle("relay", taken)
 
-    def followed(self, turn: Turn, tip: ChainHead | None) -> None:
-        """It has been read to its end; with ``tip`` it is this lane's latest now."""
-        turn.handle("read", tip)
+    def followed(self, turn: Turn, head: ChainHead | None) -> None:
+        """It has been read to its end; with ``head`` it is this lane's latest now."""
+        turn.handle("read", head)
         self._follow(turn)
 
     def lost(self, turn: Turn, error: ApiError) -> None:
@@ -205,7 +205,7 @@ class Connection:
         self._join(turn, reader.lane)
 
     def shelter(self, turn: Turn, seconds: float | None) -> None:
-        """This connection is for a turn that has outlived its own: nobody reads it here.
+        """This connection is for a turn that has outlived its own: it has no reader here.
 
         It ends with the turn, which is cancelled when ``seconds`` have passed; None: never.
         """
@@ -319,9 +319,9 @@ class Connection:
         turn = TurnMachine(self, create, principal=principal, recall=lane.recall)
         named = create.previous_response_id
         if named is not None:
-            tip = self.memory.find(named)
-            if tip is not None and tip.owner == principal.owner:
-                turn.pinned = tip
+            head = self.memory.find(named)
+            if head is not None and head.owner == principal.owner:
+                turn.pinned = head
             self._succession.join(turn, named)
         lane.handle("create", turn)
         self._follow_lane(lane)
@@ -522,7 +522,7 @@ class Connection:
             self._follow_lane(lane)
 
     def _follow(self, turn: Turn) -> None:
-        """Brings the turn's lane, and turns that wait for a place, in line with its new state."""
+        """Brings its lane, and the turns that wait for a place, up to date with its state."""
         lane = self._lanes.find(turn.lane)
         if lane is not None:
             self._follow_lane(lane)
@@ -545,7 +545,7 @@ class Connection:
         self._fill_places()
 
     def _unanswered(self, turn: Turn) -> None:
-        """Nobody is left here to answer its calls."""
+        """No client is left here to answer its calls."""
         if turn.outlives:
             self._outlive(turn)
         else:

@@ -87,19 +87,19 @@ class Lane:
     def admit_answer(self, named: str) -> None:
         """Refuses an append to a response that is not the lane's, or is no longer held.
 
-        Such an append has crossed the end of its turn. A new response would start what nobody
+        Such an append has crossed the end of its turn. A new response would start what no client
         waits for, or what was just cancelled.
         """
-        turn, tip = self.current, self._host.memory.latest(self.name)
+        turn, head = self.current, self._host.memory.latest(self.name)
         on_lane: str | None = None
         settings: Settings | None = None
-        link: ChainNode | None = None
+        node: ChainNode | None = None
         if turn is not None:
             on_lane = turn.id
             if turn.state == "saving":
-                settings, link = turn.settings, turn.tip
-        elif tip is not None:
-            on_lane, settings, link = tip.response_id, tip.settings, tip.segment
+                settings, node = turn.settings, turn.node
+        elif head is not None:
+            on_lane, settings, node = head.response_id, head.settings, head.node
         if named != on_lane:
             raise ApiError.of(
                 "response_not_found",
@@ -115,7 +115,7 @@ class Lane:
                 param="response_id",
             )
         answerable = settings is not None and settings.append
-        if answerable and link is not None and link.open_calls:
+        if answerable and node is not None and node.open_calls:
             raise ApiError.of(
                 "response_already_completed",
                 f"Response '{named}' ended before its calls were answered.",
@@ -131,7 +131,7 @@ class Lane:
             host.waiting.remove(turn)
         if turn.placed:
             host.admission.leave()
-        turn.standing.let_go()
+        turn.holdings.let_go()
 
     def join(self, turn: Turn) -> None:
         """A turn of another connection runs on here; it never knows."""
@@ -139,7 +139,7 @@ class Lane:
         turn.lane = self.name
         turn.recall = self.recall
         turn.work_before = host.work.copy()
-        turn.standing.move_to(host)
+        turn.holdings.move_to(host)
         turn.outbox.move_to(host.outgoing, self.name)
         if turn.placed:
             host.admission.enter()
@@ -164,7 +164,7 @@ class Lane:
     def enqueue(self, turn: Turn) -> None:
         """The create takes its place in the queue. What may wait there is counted."""
         if self.may_wait(turn.request):
-            turn.standing.wait(turn.size)
+            turn.holdings.wait(turn.size)
         self.queue.append(turn)
 
     def begin(self) -> None:
@@ -266,7 +266,7 @@ class Lanes:
         self._admission.lane(request.stream_id)
         lane = self.get(request.stream_id)
         if lane.state != "held" or isinstance(request, Create):
-            # An answer to a held turn waits behind nobody.
+            # An answer to a held turn waits behind no other request.
             self._admission.queue(lane.waiting)
             if lane.current is not None:
                 self._admission.queue_bytes(self._waiting_bytes(), request)
@@ -363,4 +363,4 @@ def _phase(turn: Turn | None) -> str:
         return "held"
     if turn.state in _UNBEGUN:
         return "queued"
-    return "prefill" if turn.marks.first_token_at is None else "thinking"
+    return "prefill" if turn.timestamps.first_token_at is None else "thinking"

@@ -1,4 +1,4 @@
-"""What becomes of steers when their response has ended (wire.md 2.3).
+"""Steers whose response has ended (wire.md 2.3).
 
 They go on in a successor, or with the create that answers the open calls.
 """
@@ -69,13 +69,13 @@ class PendingSteers:
         waiting = sum(size(each.items) for each in self._waiting.values())
         # A turn that has a chain has what it took in it.
         return waiting + sum(
-            each.steers.size + (size(each.extra) if each.tip is None else 0) for each in turns
+            each.steers.size + (size(each.extra) if each.node is None else 0) for each in turns
         )
 
     def restore(self, turn: Turn) -> None:
         """A turn ended: where it came to nothing, the steers that it had taken wait again."""
         named = turn.request.previous_response_id
-        unused = turn.status == "refused" or turn.tip is None
+        unused = turn.status == "refused" or turn.node is None
         if unused and turn.extra and named:
             self._keep(named, turn.principal.owner, turn.extra)
 
@@ -87,7 +87,7 @@ class PendingSteers:
         items = tuple(turn.steers.take())
         if queue is None or not items:
             return
-        if turn.tip is None or not turn.tip.open_calls:
+        if turn.node is None or not turn.node.open_calls:
             queue.appendleft(self._successor(turn, items))
             return
         waits = (each for each in queue if each.request.previous_response_id == turn.id)
@@ -107,7 +107,7 @@ class PendingSteers:
     def _successor(self, turn: Turn, items: tuple[Item, ...]) -> Turn:
         """The response that a steer starts by itself, with the settings of the one before."""
         assert turn.settings is not None
-        assert turn.tip is not None
+        assert turn.node is not None
         create = Create(
             stream_id=turn.lane,
             previous_response_id=turn.id,
@@ -117,7 +117,7 @@ class PendingSteers:
         successor = TurnMachine(self._host, create, principal=turn.principal, recall=turn.recall)
         successor.settings = turn.settings.following()
         owner = turn.principal.owner
-        successor.pinned = ChainHead(turn.id, turn.tip, owner=owner, settings=turn.settings)
+        successor.pinned = ChainHead(turn.id, turn.node, owner=owner, settings=turn.settings)
         _add(successor, items)
         successor.succeeds = turn.id
         return successor
@@ -127,4 +127,4 @@ def _add(turn: Turn, items: tuple[Item, ...]) -> None:
     """Further input of a turn; it counts as waiting until the turn's chain has it."""
     turn.extra = items
     if items:
-        turn.standing.count(size(items))
+        turn.holdings.count(size(items))

@@ -54,7 +54,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     unanswered: bool = False
     """Whether calls may stay open in what is not sampled (a window that is being compacted)."""
     background: bool = False
-    """Whether a response may run with nobody connected: on connections, never (wire.md 7.9)."""
+    """Whether a response may run without a client: on connections, never (wire.md 7.9)."""
     extensions: bool = True
     """Whether events and members of ours exist at all."""
     cancel_foreground: bool = True

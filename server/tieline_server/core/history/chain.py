@@ -1,14 +1,14 @@
-"""What a connection remembers between turns: chains of immutable segments.
+"""What a connection remembers between turns: chains of nodes that do not change.
 
-A response remembers the tip of a chain. The next turn puts new segments after that tip; nothing
+A response remembers the last node of a chain. The next turn puts new nodes behind it; nothing
 before it is copied, parsed or checked again, so a turn costs what is new in it. Forks share
-their parents. Whatever is computed for a segment (token ids, encoded fragments, facts that rules
+their parents. What is computed for a node (token ids, encoded fragments, facts that rules
 ask for) hangs on it, once.
 
 Two questions must not cost a walk of the chain: "is this item id in it?" and "which calls wait
-for an output?". Ids live in a :class:`Branch`, one dictionary for all segments of an unforked
+for an output?". Ids live in a :class:`Branch`, one dictionary for all nodes of an unforked
 run, and a fork starts a new branch on top of the old one. Open calls are a small frozen mapping
-on each segment.
+on each node.
 
 An engine reads a chain as it is *shown*: sealed items in the open, and from the last compaction
 on that stands for all before it (core.sealed). Ids, owners and stores know the whole chain.
@@ -35,7 +35,7 @@ Key = str | tuple[str]
 
 
 class Branch:
-    """The ids of an unforked run of segments; ``base`` is where it left its parent branch."""
+    """The ids of an unforked run of nodes; ``base`` is where it left its parent branch."""
 
     __slots__ = ("base", "head", "ids", "parent")
 
@@ -43,9 +43,9 @@ class Branch:
         self.parent = parent
         self.base = base
         self.head = base
-        """Depth of the newest segment of this branch."""
+        """Depth of the newest node of this branch."""
         self.ids: dict[Key, tuple[int, Item]] = {}
-        """Item id, or call id of a tool output, -> (depth of its segment, the item)."""
+        """Item id, or call id of a tool output, -> (depth of its node, the item)."""
 
     def find(self, key: Key, depth: int) -> Item | None:
         """The item known as ``key`` at or above ``depth``, looking through the parents."""
@@ -60,12 +60,12 @@ class Branch:
 
 
 class ChainNode:
-    """One immutable link of history.
+    """One immutable node of history.
 
-    ``parent`` is None for the first link. ``items`` are in order, as clients and stores have
+    ``parent`` is None for the first node. ``items`` are in order, as clients and stores have
     them; ``shown`` is how engines read them. ``depth`` counts from 1. ``turn`` is the number of
     the turn in its chain that wrote it, from 1: the one that wrote ``parent``, if none is given.
-    ``size`` is the bytes of JSON of this link's items, what is open of them included.
+    ``size`` is the bytes of JSON of this node's items, what is open of them included.
     """
 
     __slots__ = (
@@ -92,16 +92,16 @@ class ChainNode:
         self.turn: int = turn
         self.depth: int = 1 if parent is None else parent.depth + 1
         self.memo: dict[object, Any] = {}
-        """What has been computed for this link: one entry for each renderer, guard, rule set."""
+        """What has been computed for this node: one entry for each renderer, guard, rule set."""
         self.branch: Branch = _branch_after(parent)
         self.branch.head = self.depth
         self.open_calls: Mapping[str, Item]
-        """call_id -> the call, for calls that wait for their output after this link."""
+        """call_id -> the call, for calls that wait for their output after this node."""
         self.shown: tuple[Item, ...] = items
         self.restarts = False
-        """Whether what is shown of this link stands for all links before it."""
+        """Whether what is shown of this node stands for all nodes before it."""
         self.closed: bool
-        """Whether items of this link or of one before it are still to be opened."""
+        """Whether items of this node or of one before it are still to be opened."""
         self._learn()
 
     def _learn(self) -> None:
@@ -155,33 +155,33 @@ class ChainNode:
 
     @property
     def base(self) -> "ChainNode | None":
-        """The link whose context this one goes on; None where nothing before it counts."""
+        """The node whose context this one goes on; None where nothing before it counts."""
         return None if self.restarts else self.parent
 
     def reveal(self, opened: Callable[[Item], Item]) -> None:
-        """Opens what a store gave back sealed, from the first link on, each item once.
+        """Opens what a store gave back sealed, from the first node on, each item once.
 
         ``opened(item)`` returns the item with what it stands for. A chain that was made on a
         connection is open from the start. Called before anything is derived.
         """
-        links: list[ChainNode] = []
-        link: ChainNode | None = self
-        while link is not None and link.closed:
-            links.append(link)
-            link = link.parent
-        for each in reversed(links):
+        nodes: list[ChainNode] = []
+        node: ChainNode | None = self
+        while node is not None and node.closed:
+            nodes.append(node)
+            node = node.parent
+        for each in reversed(nodes):
             each.items = tuple(map(opened, each.items))
             each._learn()
 
     def aside(self, *items: Item) -> "ChainNode":
-        """A link behind this one that is no part of the chain, for items without ids.
+        """A node behind this one that is no part of the chain, for items without ids.
 
-        What really follows goes on with this link's branch, as if nobody had asked.
+        What really follows goes on with this node's branch, as if the question had not been put.
         """
         branch, head = self.branch, self.branch.head
-        link = ChainNode(self, items)
+        node = ChainNode(self, items)
         branch.head = head
-        return link
+        return node
 
     def find(self, item_id: str) -> Item | None:
         """The item with this id in the chain that ends here, or None."""
@@ -192,42 +192,42 @@ class ChainNode:
         return self.branch.find(_answer(call_id), self.depth) is not None
 
     def path(self) -> Iterator["ChainNode"]:
-        """The chain from its first link to this one. Costs the whole chain: never per turn."""
-        links = []
-        link: ChainNode | None = self
-        while link is not None:
-            links.append(link)
-            link = link.parent
-        return reversed(links)
+        """The chain from its first node to this one. Costs the whole chain: never per turn."""
+        nodes = []
+        node: ChainNode | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return reversed(nodes)
 
     def items_of_chain(self) -> Iterator[Item]:
         """Every item of the chain in order. Costs the whole chain."""
-        return (item for link in self.path() for item in link.items)
+        return (item for node in self.path() for item in node.items)
 
     def context(self) -> tuple[Item, ...]:
         """What an engine is given: the items shown, in order. Costs the whole chain."""
-        links: list[ChainNode] = []
-        link: ChainNode | None = self
-        while link is not None:
-            links.append(link)
-            link = link.base
-        return tuple(item for link in reversed(links) for item in link.shown)
+        nodes: list[ChainNode] = []
+        node: ChainNode | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.base
+        return tuple(item for node in reversed(nodes) for item in node.shown)
 
     def derive(self, key: object, initial: T, step: Callable[[T, "ChainNode"], T]) -> T:
-        """A value of the whole chain, made from the parent's value and this link alone.
+        """A value of the whole chain, made from the parent's value and this node alone.
 
-        ``step(value_before, link)`` must be pure. Each link keeps its value under ``key``, so a
-        turn pays only for its new links. ``initial`` is the value before the first link, and
+        ``step(value_before, node)`` must be pure. Each node keeps its value under ``key``, so a
+        turn pays only for its new nodes. ``initial`` is the value before the first node, and
         before one that stands for all that came before it.
 
-        >>> tip.derive("bytes", 0, lambda total, link: total + link.size)  # doctest: +SKIP
+        >>> head.derive("bytes", 0, lambda total, node: total + node.size)  # doctest: +SKIP
         """
         pending: list[ChainNode] = []
-        link: ChainNode | None = self
-        while link is not None and key not in link.memo:
-            pending.append(link)
-            link = link.base
-        value: T = link.memo[key] if link is not None else initial
+        node: ChainNode | None = self
+        while node is not None and key not in node.memo:
+            pending.append(node)
+            node = node.base
+        value: T = node.memo[key] if node is not None else initial
         for each in reversed(pending):
             value = each.memo[key] = step(value, each)
         return value
@@ -254,7 +254,7 @@ class ChainHead(Struct, frozen=True, eq=False, gc=False):
     """
 
     response_id: str
-    segment: ChainNode
+    node: ChainNode
     owner: str
     settings: Settings | None
 
@@ -263,9 +263,9 @@ class Saved(Struct, frozen=True, kw_only=True):
     """A response as a store keeps it."""
 
     response: Response
-    tip: ChainHead
+    head: ChainHead
     owner: str
     input_from: ChainNode | None
-    """The link before the response's own input; None for the first of a chain."""
+    """The node before the response's own input; None for the first of a chain."""
     terminal: int | None = None
     """The number of its terminal event where its events are kept; None where they are not."""

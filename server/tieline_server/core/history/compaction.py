@@ -115,13 +115,13 @@ def without_open_calls(context: Sequence[Item]) -> tuple[Item, ...]:
     return tuple(item for at, item in enumerate(context) if at not in waiting)
 
 
-def count(tally: UsageCounter, step: Iterable[Delta]) -> None:
-    """Counts what an engine says of a summary, which is nobody's output."""
+def count(counter: UsageCounter, step: Iterable[Delta]) -> None:
+    """Counts what an engine says of a summary, which is no output of a response."""
     for delta in step:
         if type(delta) is Accepted:
-            tally.accept(delta)
+            counter.accept(delta)
         elif type(delta) is not Finish:
-            tally.count((delta,))
+            counter.count((delta,))
 
 
 def _fixed(context: Sequence[Item]) -> set[int]:

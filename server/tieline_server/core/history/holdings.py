@@ -16,7 +16,7 @@ from tieline_server.core.history.chain import ChainHead, ChainNode
 
 
 class Holdings:
-    """Chains that are held, each by its last link. A link that chains share counts once.
+    """Chains that are held, each by its last node. A node that chains share counts once.
 
     To hold or release a chain costs what no other held chain has of it.
     """
@@ -25,61 +25,61 @@ class Holdings:
 
     def __init__(self) -> None:
         self._holders: dict[ChainNode, int] = {}
-        """Link -> how many hold it as their last one, plus how many held links follow it."""
+        """Node -> how many hold it as their last one, plus how many held nodes follow it."""
         self._sizes: dict[ChainNode, int] = {}
         """What those count that are still to be opened: then they grow, and others never do."""
         self.size = 0
-        """Bytes of JSON of all held links' items, each as it was when it came."""
+        """Bytes of JSON of all held nodes' items, each as it was when it came."""
 
-    def hold(self, tip: ChainNode) -> None:
+    def hold(self, node: ChainNode) -> None:
         """One more holds the chain that ends here."""
         holders = self._holders
-        link: ChainNode | None = tip
-        while link is not None:
-            count = holders.get(link, 0)
-            holders[link] = count + 1
+        each: ChainNode | None = node
+        while each is not None:
+            count = holders.get(each, 0)
+            holders[each] = count + 1
             if count:
                 return
-            self._add(link)
-            link = link.parent
+            self._add(each)
+            each = each.parent
 
-    def grow(self, tip: ChainNode) -> None:
-        """One who held the chain before this new link holds the chain that ends here instead."""
-        # What it no longer holds by itself is held by the link that follows.
-        self._holders[tip] = 1
-        self._add(tip)
+    def grow(self, node: ChainNode) -> None:
+        """One who held the chain before this new node holds the chain that ends here instead."""
+        # What it no longer holds by itself is held by the node that follows.
+        self._holders[node] = 1
+        self._add(node)
 
-    def release(self, tip: ChainNode) -> None:
+    def release(self, node: ChainNode) -> None:
         """One who held the chain that ends here does so no longer."""
         holders = self._holders
-        link: ChainNode | None = tip
-        while link is not None:
-            count = holders[link] - 1
+        each: ChainNode | None = node
+        while each is not None:
+            count = holders[each] - 1
             if count:
-                holders[link] = count
+                holders[each] = count
                 return
-            del holders[link]
-            self.size -= self._sizes.pop(link, link.size)
-            link = link.parent
+            del holders[each]
+            self.size -= self._sizes.pop(each, each.size)
+            each = each.parent
 
     @property
     def empty(self) -> bool:
         """Whether no chain is held."""
         return not self._holders
 
-    def holders(self, tip: ChainNode) -> int:
-        """How many hold this link as their last one, plus how many held links follow it."""
-        return self._holders[tip]
+    def holders(self, node: ChainNode) -> int:
+        """How many hold this node as their last one, plus how many held nodes follow it."""
+        return self._holders[node]
 
-    def alone(self, tip: ChainNode) -> bool:
-        """Whether one holds this link, and nothing that is held follows it."""
-        return self._holders[tip] == 1
+    def alone(self, node: ChainNode) -> bool:
+        """Whether one holds this node, and nothing that is held follows it."""
+        return self._holders[node] == 1
 
-    def _add(self, link: ChainNode) -> None:
-        size = link.size
+    def _add(self, node: ChainNode) -> None:
+        size = node.size
         self.size += size
-        if link.closed:
-            self._sizes[link] = size
+        if node.closed:
+            self._sizes[node] = size
 
 
 NO_BOUND: Final = 1 << 62
@@ -108,7 +108,7 @@ class Budget:
         self._order: OrderedDict[Place, str] = OrderedDict()
         """All of them, and whose they are."""
         self._resting: dict[ChainNode, int] = {}
-        """How many of them end in this link."""
+        """How many of them end in this node."""
         self.size = 0
         """Bytes held in all."""
         self.evicted = 0
@@ -119,46 +119,46 @@ class Budget:
         holdings = self._owners.get(owner)
         return 0 if holdings is None else holdings.size
 
-    def hold(self, owner: str, tip: ChainNode) -> None:
+    def hold(self, owner: str, node: ChainNode) -> None:
         """One more holds this chain of the owner's."""
         holdings = self._owners.get(owner)
         if holdings is None:
             holdings = self._owners[owner] = Holdings()
         before = holdings.size
-        holdings.hold(tip)
+        holdings.hold(node)
         self.size += holdings.size - before
 
-    def grow(self, owner: str, tip: ChainNode) -> None:
-        """One who held the chain before this new link holds this one instead."""
-        self._owners[owner].grow(tip)
-        self.size += tip.size
+    def grow(self, owner: str, node: ChainNode) -> None:
+        """One who held the chain before this new node holds this one instead."""
+        self._owners[owner].grow(node)
+        self.size += node.size
 
-    def release(self, owner: str, tip: ChainNode) -> None:
+    def release(self, owner: str, node: ChainNode) -> None:
         """One who held this chain does so no longer."""
         holdings = self._owners[owner]
         before = holdings.size
-        holdings.release(tip)
+        holdings.release(node)
         self.size += holdings.size - before
         if holdings.empty:
             del self._owners[owner]
 
-    def rest(self, place: Place, owner: str, tip: ChainNode) -> None:
+    def rest(self, place: Place, owner: str, node: ChainNode) -> None:
         """This chain is the latest of its lane now, and the most recently used of all."""
         idle = self._idle.get(owner)
         if idle is None:
             idle = self._idle[owner] = OrderedDict()
-        idle[place] = tip
-        self._resting[tip] = self._resting.get(tip, 0) + 1
+        idle[place] = node
+        self._resting[node] = self._resting.get(node, 0) + 1
         self._order[place] = owner
 
     def leave(self, place: Place) -> None:
         """The lane has no latest chain any more."""
         owner = self._order.pop(place)
         idle = self._idle[owner]
-        tip = idle.pop(place)
-        others = self._resting.pop(tip) - 1
+        head = idle.pop(place)
+        others = self._resting.pop(head) - 1
         if others:
-            self._resting[tip] = others
+            self._resting[head] = others
         if not idle:
             del self._idle[owner]
 
@@ -186,8 +186,8 @@ class Budget:
         What a turn continues, or a fork shares, would free nothing. One that several keep goes
         when the last of them lets it go.
         """
-        for place, tip in idle:
-            if self._owners[self._order[place]].holders(tip) == self._resting[tip]:
+        for place, head in idle:
+            if self._owners[self._order[place]].holders(head) == self._resting[head]:
                 self.evicted += 1
                 holder, lane = place
                 holder.forget_lane(lane)
@@ -202,7 +202,7 @@ NO_ROOM: Final = (
 
 
 class LatestResponses:
-    """The tips that a connection remembers: the latest of each lane.
+    """The heads that a connection remembers: the latest of each lane.
 
     What a queued fork has pinned is held by the fork itself, so it outlives its place here.
     ``most`` bounds the bytes of the connection's chains, ``budget`` those of all connections
@@ -236,58 +236,58 @@ class LatestResponses:
         """All lanes and their latest responses."""
         return list(self._latest.items())
 
-    def advance(self, lane: str | None, tip: ChainHead, *, held: bool = False) -> None:
-        """``tip`` is now the lane's latest; the one before it is forgotten.
+    def advance(self, lane: str | None, head: ChainHead, *, held: bool = False) -> None:
+        """``head`` is now the lane's latest; the one before it is forgotten.
 
         ``held`` says that its chain is held already, and that this hold passes to the lane.
         A response is the latest of one lane: it leaves another one of the connection.
         """
         if not held:
-            self.hold(tip.owner, tip.segment)
+            self.hold(head.owner, head.node)
         self.forget_lane(lane)
-        if tip.response_id in self._by_id:
-            self._forget_tip(self._by_id[tip.response_id])
-        self._latest[lane] = tip
-        self._by_id[tip.response_id] = tip
-        self._budget.rest((self, lane), tip.owner, tip.segment)
+        if head.response_id in self._by_id:
+            self._forget_head(self._by_id[head.response_id])
+        self._latest[lane] = head
+        self._by_id[head.response_id] = head
+        self._budget.rest((self, lane), head.owner, head.node)
 
     def pass_on(self, lane: str | None, heir: Holder, place: str) -> ChainHead:
         """The lane's latest response is the heir's from now on, who has it at this place.
 
         The budget counts it there, as one whose lane it is.
         """
-        tip = self._latest.pop(lane)
-        del self._by_id[tip.response_id]
-        self._held.release(tip.segment)
+        head = self._latest.pop(lane)
+        del self._by_id[head.response_id]
+        self._held.release(head.node)
         self._budget.move((self, lane), (heir, place))
-        return tip
+        return head
 
     def evict(self, lane: str | None, response_id: str) -> None:
         """A continuation of ``response_id`` failed on ``lane``: drop it if it is that lane's.
 
         A failed fork on another lane leaves the parent alone (wire.md 4.4.2).
         """
-        tip = self._latest.get(lane)
-        if tip is not None and tip.response_id == response_id:
+        head = self._latest.get(lane)
+        if head is not None and head.response_id == response_id:
             self.forget_lane(lane)
 
     def forget_lane(self, lane: str | None) -> None:
         """The lane has no latest response any more."""
-        tip = self._latest.pop(lane, None)
-        if tip is not None:
-            del self._by_id[tip.response_id]
+        head = self._latest.pop(lane, None)
+        if head is not None:
+            del self._by_id[head.response_id]
             self._budget.leave((self, lane))
-            self.release(tip.owner, tip.segment)
+            self.release(head.owner, head.node)
 
     def forget(self, owner: str, response_id: str) -> None:
         """An owner's response was deleted: it can no longer be continued from this connection."""
-        tip = self._by_id.get(response_id)
-        if tip is not None and tip.owner == owner:
-            self._forget_tip(tip)
+        head = self._by_id.get(response_id)
+        if head is not None and head.owner == owner:
+            self._forget_head(head)
 
-    def _forget_tip(self, tip: ChainHead) -> None:
+    def _forget_head(self, head: ChainHead) -> None:
         for lane, each in list(self._latest.items()):
-            if each is tip:
+            if each is head:
                 self.forget_lane(lane)
 
     def clear(self) -> None:
@@ -295,20 +295,20 @@ class LatestResponses:
         for lane in list(self._latest):
             self.forget_lane(lane)
 
-    def hold(self, owner: str, tip: ChainNode) -> None:
+    def hold(self, owner: str, node: ChainNode) -> None:
         """A turn of the connection works on this chain."""
-        self._held.hold(tip)
-        self._budget.hold(owner, tip)
+        self._held.hold(node)
+        self._budget.hold(owner, node)
 
-    def grow(self, owner: str, tip: ChainNode) -> None:
+    def grow(self, owner: str, node: ChainNode) -> None:
         """A turn of the connection that worked on the chain before this node works on this one."""
-        self._held.grow(tip)
-        self._budget.grow(owner, tip)
+        self._held.grow(node)
+        self._budget.grow(owner, node)
 
-    def release(self, owner: str, tip: ChainNode) -> None:
+    def release(self, owner: str, node: ChainNode) -> None:
         """A turn of the connection has done with this chain."""
-        self._held.release(tip)
-        self._budget.release(owner, tip)
+        self._held.release(node)
+        self._budget.release(owner, node)
 
     def admit(self, owner: str, more: int = 0) -> None:
         """Sees to it that ``more`` bytes fit; raises :class:`ApiError` 429 where they cannot."""
@@ -319,8 +319,8 @@ class LatestResponses:
             raise ApiError.of("memory_limit_exceeded", NO_ROOM)
 
     def _evict_own(self) -> bool:
-        for lane, tip in self._latest.items():
-            if self._held.alone(tip.segment):
+        for lane, head in self._latest.items():
+            if self._held.alone(head.node):
                 self._budget.evicted += 1
                 self.forget_lane(lane)
                 return True

@@ -38,7 +38,7 @@ def check(new: Sequence[Item], before: ChainNode | None, *, unanswered: bool = F
     answered: set[str] = set()
     shown, restarts = sealed.shown(new)
     before = None if restarts else before
-    # A copy of the empty mapping that most links share would cost more than a new dictionary.
+    # A copy of the empty mapping that most nodes share would cost more than a new dictionary.
     pending = dict(before.open_calls) if before is not None and before.open_calls else {}
     for item in shown:
         _check_id(item, seen, before)
@@ -115,7 +115,7 @@ def dereference(
     """The input with references replaced by what they name.
 
     A reference to an item that the chain already holds adds nothing. Raises
-    :class:`ApiError` 400 ``item_not_found`` for one that nobody knows.
+    :class:`ApiError` 400 ``item_not_found`` for one that is neither in the chain nor stored.
     """
     result: list[Item] = []
     for item in new:

@@ -20,7 +20,7 @@ from tieline.items import SEALABLE, Compaction, Item, Message, Opened, Reasoning
 
 
 class Sealer(Protocol):
-    """Seals bytes for one owner. What another owner, or nobody, has sealed does not open."""
+    """Seals bytes for one owner. What another owner has sealed does not open."""
 
     def seal(self, owner: str, content: bytes) -> str:
         """The content as text that only this owner's requests can have opened."""

@@ -101,7 +101,7 @@ class Output:
         self.raws: list[Raw] = []
         """Their JSON, as a snapshot carries it."""
         self.kept: list[Item] = []
-        """Items that go into the chain with the next link."""
+        """Items that go into the chain with the next node."""
         self._short: set[str] = set()
         """Ids of those that can be read to their end and say ``incomplete``."""
         self.phase: str | None = None
@@ -175,7 +175,7 @@ class Output:
         self.kept = [each for each in self.kept if not each.opens or each.id not in self._short]
 
     def add(self, item: Item) -> None:
-        """An item that is whole from the start; its link in the chain is made elsewhere."""
+        """An item that is whole from the start; its node in the chain is made elsewhere."""
         index, raw = len(self.done), Raw(item.raw)
         self.done.append(item)
         self.raws.append(raw)

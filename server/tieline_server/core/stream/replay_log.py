@@ -206,7 +206,7 @@ class EventLog:
         return found or ([self.last] if self.last else [])
 
     def drop(self) -> None:
-        """Nobody will read it again."""
+        """Its response cannot be read again."""
         if self.whole:
             self.whole = False
             self.add = _ignore
@@ -241,7 +241,7 @@ class EventLog:
 
 
 def _ignore(_event: Event) -> None:
-    """What nobody keeps any more."""
+    """An event of a response that cannot be read again."""
 
 
 class Replayed(Protocol):
@@ -299,7 +299,7 @@ class ReplayLog(EventLog):
         self.goes_at: float | None = None
         """When what is left of it goes, on the driver's clock. Known once it has ended."""
         self.chain: ChainHead | weakref.ref[LatestResponses] | None = None
-        """Its chain since it has ended: what its last line remembers, until that is gone."""
+        """Its chain since it has ended: what its last connection remembers, until that is gone."""
         # Last: what it weighs may be too much already, and then it is dropped.
         super().__init__(logs, size)
 
@@ -314,13 +314,13 @@ class ReplayLog(EventLog):
         """The same with its chain; None where that is not known here."""
         response, turn = self.look(), self.turn
         if turn is None:
-            tip = self.tip
-            parent = None if tip is None else _before(tip.segment)
+            head = self.head
+            parent = None if head is None else _before(head.node)
         else:
-            tip, parent = turn.head(), turn.parent
-        if response is None or tip is None:
+            head, parent = turn.head(), turn.parent
+        if response is None or head is None:
             return None
-        return Saved(response=response, tip=tip, owner=self.owner, input_from=parent)
+        return Saved(response=response, head=head, owner=self.owner, input_from=parent)
 
     @property
     def stored(self) -> bool:
@@ -328,8 +328,8 @@ class ReplayLog(EventLog):
         return self.recorder is not None
 
     @property
-    def tip(self) -> ChainHead | None:
-        """Its chain, while its lane could be continued from it, or since the line has gone."""
+    def head(self) -> ChainHead | None:
+        """Its chain, while a lane could be continued from it, or since its connection went."""
         if isinstance(self.chain, ChainHead):
             return self.chain
         memory = None if self.chain is None else self.chain()
@@ -337,7 +337,7 @@ class ReplayLog(EventLog):
 
 
 class ReplayLogs(EventLogs):
-    """The kept turns of a process, by response. ``each`` and ``most`` bound their events."""
+    """The logs of a process, by response. ``each`` and ``most`` bound their events."""
 
     __slots__ = ("_budget", "_by_id", "_over")
 
@@ -347,7 +347,7 @@ class ReplayLogs(EventLogs):
         self._over: deque[ReplayLog] = deque()
         """Those that have ended, the first to go at the head: all stay equally long."""
         self._budget: Budget | None = None
-        """Counts the chains of those whose line is gone, each on a lane of its response's name."""
+        """Counts the chains of those whose connection is gone, on lanes named for responses."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -360,23 +360,23 @@ class ReplayLogs(EventLogs):
 
     def find(self, owner: str, response_id: str) -> ReplayLog | None:
         """An owner's turn, or None."""
-        kept = self._by_id.get(response_id)
-        return kept if kept is not None and kept.owner == owner else None
+        log = self._by_id.get(response_id)
+        return log if log is not None and log.owner == owner else None
 
     def over(
-        self, kept: ReplayLog, outcome: Outcome, *, memory: LatestResponses, goes_at: float
+        self, log: ReplayLog, outcome: Outcome, *, memory: LatestResponses, goes_at: float
     ) -> None:
         """A turn has ended: what is left of it stays until ``goes_at``, if there is a response.
 
-        ``memory`` is what its line remembers.
+        ``memory`` is what its connection remembers.
         """
-        kept.turn, kept.goes_at, kept.chain = None, goes_at, weakref.ref(memory)
-        if kept.listeners:
-            kept.tell()
+        log.turn, log.goes_at, log.chain = None, goes_at, weakref.ref(memory)
+        if log.listeners:
+            log.tell()
         if outcome in ("refused", "disconnected"):
-            self._let_go(kept)
+            self._let_go(log)
         else:
-            self._over.append(kept)
+            self._over.append(log)
 
     def next_deadline(self) -> float | None:
         """When ``expire`` is to be called, or None."""
@@ -387,27 +387,27 @@ class ReplayLogs(EventLogs):
         while (at := self.next_deadline()) is not None and at <= now:
             self._let_go(self._over.popleft())
 
-    def moved(self, kept: ReplayLog, memory: LatestResponses) -> None:
-        """Since it has ended it was resumed on another line, which may remember its chain."""
-        if memory.find(kept.response_id) is not None:
-            self._release(kept)
-            kept.chain = weakref.ref(memory)
+    def moved(self, log: ReplayLog, memory: LatestResponses) -> None:
+        """Since it has ended it was resumed on another connection, which may remember its chain."""
+        if memory.find(log.response_id) is not None:
+            self._release(log)
+            log.chain = weakref.ref(memory)
 
-    def inherit(self, line: LatestResponses, budget: Budget) -> None:
-        """A line goes: what it remembers of kept turns is counted here from now on."""
+    def inherit(self, latest: LatestResponses, budget: Budget) -> None:
+        """A connection goes: what it remembers of logged turns is counted here from now on."""
         self._budget = budget
-        for lane, tip in line.lanes():
-            kept = self._by_id.get(tip.response_id)
-            # For the chain of one that cannot be resumed any more nobody comes.
-            if kept is not None and kept.turn is None and kept.whole:
-                self._release(kept)
-                kept.chain = line.pass_on(lane, self, tip.response_id)
+        for lane, head in latest.lanes():
+            log = self._by_id.get(head.response_id)
+            # The chain of a response that cannot be resumed any more is not asked for.
+            if log is not None and log.turn is None and log.whole:
+                self._release(log)
+                log.chain = latest.pass_on(lane, self, head.response_id)
 
     def forget_lane(self, lane: str | None) -> None:
-        """A chain whose line is gone goes too: that of the response which the lane is named for."""
-        kept = self._by_id.get(lane or "")
-        if kept is not None:
-            self._release(kept)
+        """A chain whose connection is gone goes too: the lane is named for its response."""
+        log = self._by_id.get(lane or "")
+        if log is not None:
+            self._release(log)
 
     def dropped(self, log: EventLog, size: int) -> None:
         """A turn can be resumed no more."""
@@ -417,30 +417,30 @@ class ReplayLogs(EventLogs):
 
     def forget(self, owner: str, response_id: str) -> None:
         """A response was deleted."""
-        kept = self.find(owner, response_id)
-        if kept is not None and kept.turn is None:
-            self._let_go(kept)
+        log = self.find(owner, response_id)
+        if log is not None and log.turn is None:
+            self._let_go(log)
 
     def clear(self) -> None:
         """The process ends."""
-        for kept in list(self._by_id.values()):
-            self._let_go(kept)
+        for log in list(self._by_id.values()):
+            self._let_go(log)
         self._over.clear()
 
-    def _let_go(self, kept: ReplayLog) -> None:
-        kept.drop()
-        self._by_id.pop(kept.response_id, None)
+    def _let_go(self, log: ReplayLog) -> None:
+        log.drop()
+        self._by_id.pop(log.response_id, None)
 
-    def _release(self, kept: ReplayLog) -> None:
-        if isinstance(kept.chain, ChainHead) and self._budget is not None:
-            tip, kept.chain = kept.chain, None
-            self._budget.leave((self, kept.response_id))
-            self._budget.release(tip.owner, tip.segment)
+    def _release(self, log: ReplayLog) -> None:
+        if isinstance(log.chain, ChainHead) and self._budget is not None:
+            head, log.chain = log.chain, None
+            self._budget.leave((self, log.response_id))
+            self._budget.release(head.owner, head.node)
 
 
-def _before(link: ChainNode | None) -> ChainNode | None:
-    """The link before the response's own ones."""
-    number = link.turn if link is not None else 0
-    while link is not None and link.turn == number:
-        link = link.parent
-    return link
+def _before(node: ChainNode | None) -> ChainNode | None:
+    """The node before the response's own ones."""
+    number = node.turn if node is not None else 0
+    while node is not None and node.turn == number:
+        node = node.parent
+    return node

@@ -51,17 +51,17 @@ def conclude(turn: Turn, status: str, reason: str | None = None) -> None:
         turn.output.close(status)
     else:
         turn.output.cut()
-    turn.link()
+    turn.extend_chain()
     turn.status, turn.reason = status, reason
     turn.completed_at = turn.host.unix_time if status == "completed" else None
-    turn.marks.concluded(turn.host.now)
+    turn.timestamps.concluded(turn.host.now)
     head = turn.head()
     if not turn.stores or head is None:
         turn.handle("saved")
         return
     saved = Saved(
         response=turn.snapshot(status),
-        tip=head,
+        head=head,
         owner=turn.principal.owner,
         input_from=turn.parent,
         terminal=None if turn.log is None else turn.outbox.count,
@@ -72,22 +72,22 @@ def conclude(turn: Turn, status: str, reason: str | None = None) -> None:
 
 def finish(turn: Turn) -> None:
     """The store has it, or need not: the terminal event goes out."""
-    turn.marks.saved(turn.host.now)
+    turn.timestamps.saved(turn.host.now)
     if turn.status == "failed":
         _evict_parent(turn)
     elif (head := turn.head()) is not None:
-        turn.standing.rest(turn.lane, head)
-    turn.standing.leave()
+        turn.holdings.rest(turn.lane, head)
+    turn.holdings.leave()
     push_timing(turn)
     response = turn.snapshot(turn.status)
     box = turn.outbox
     # The own reader of a quiet one took response.done for the end.
     box.end(terminal_event(response, box.count, stream_id=box.stream_id), quiet=turn.quiet)
     record(turn, outcome_of(turn))
-    goes_on = turn.tip is not None and turn.status in ("completed", "incomplete")
+    goes_on = turn.node is not None and turn.status in ("completed", "incomplete")
     # Past a drain's deadline nothing begins.
     goes_on = goes_on and turn.reason != DRAINED
-    calls = turn.tip.open_calls if turn.tip is not None else NO_CALLS
+    calls = turn.node.open_calls if turn.node is not None else NO_CALLS
     turn.steers.conclude(goes_on=goes_on, open_calls=calls)
 
 
@@ -97,7 +97,7 @@ def refuse(turn: Turn, error: ApiError) -> None:
     turn.status = "refused"
     turn.push_error(error, turn.request.event_id)
     _evict_parent(turn)
-    turn.usage = turn.usage.plus(turn.tally.usage(None))
+    turn.usage = turn.usage.plus(turn.usage_counter.usage(None))
     turn.leave()
     forsake(turn)
     record(turn, "refused")
@@ -115,8 +115,8 @@ def _evict_parent(turn: Turn) -> None:
 
 def forsake(turn: Turn) -> None:
     """There will be no response: nothing of it stays, and its key is free."""
-    turn.standing.discard()
-    turn.standing.leave()
+    turn.holdings.discard()
+    turn.holdings.leave()
     turn.steers.drop()
     if turn.log is not None:
         turn.log.drop()
@@ -124,12 +124,12 @@ def forsake(turn: Turn) -> None:
 
 
 def record(turn: Turn, outcome: Outcome) -> None:
-    """Has it written down how the turn ended; events that were kept stay for a while."""
-    host, kept = turn.host, turn.log
-    if kept is not None:
+    """Has it written down how the turn ended; events that were log stay for a while."""
+    host, log = turn.host, turn.log
+    if log is not None:
         goes_at = host.now + host.limits.resume_window
-        host.kept.over(kept, outcome, memory=host.memory, goes_at=goes_at)
-    host.effects.append(Record(record_of(turn, outcome), booked=turn.booked, kept=kept))
+        host.logs.over(log, outcome, memory=host.memory, goes_at=goes_at)
+    host.effects.append(Record(record_of(turn, outcome), booked=turn.booked, log=log))
 
 
 def push_timing(turn: Turn) -> None:
@@ -137,7 +137,7 @@ def push_timing(turn: Turn) -> None:
     host = turn.host
     if "timing" in host.extensions:
         stream_id = UNSET if turn.lane is None else turn.lane
-        phases = turn.marks.phases(host.now)
+        phases = turn.timestamps.phases(host.now)
         timing = events.Timing(stream_id=stream_id, response_id=turn.id, phases=phases)
         host.outgoing.put(turn.lane, timing)
 
@@ -162,7 +162,7 @@ def record_of(turn: Turn, outcome: Outcome) -> TurnRecord:
         reason=turn.reason,
         error_code=turn.failure.code if turn.failure else None,
         usage=turn.usage,
-        times=turn.marks.times(host.now),
+        times=turn.timestamps.times(host.now),
         trace_context=turn.request.trace_context,
         work=host.work.since(turn.work_before),
         store=settings.store if settings else False,

@@ -51,14 +51,14 @@ def relaned(taken: Sequence[Event], lane: str | None) -> list[Event]:
     return [each if each.stream_id == name else replace(each, stream_id=name) for each in taken]
 
 
-def part(turn: Turn, tip: ChainHead | None = None) -> None:
-    """It has been read to its end, and is the lane's latest if it moved here; or nobody reads."""
-    if tip is not None:
-        turn.standing.rest(turn.lane, tip)
+def part(turn: Turn, head: ChainHead | None = None) -> None:
+    """It was read to its end, and is the lane's latest if it moved here; or no reader is left."""
+    if head is not None:
+        turn.holdings.rest(turn.lane, head)
         with suppress(ApiError):
             # What is remembered unused makes room for it, or it goes itself.
-            turn.host.memory.admit(tip.owner)
-    turn.standing.leave()
+            turn.host.memory.admit(head.owner)
+    turn.holdings.leave()
     turn.host.effects.append(Stop(turn.own_id))
 
 
@@ -69,7 +69,7 @@ def lose(turn: Turn, error: ApiError) -> None:
         error = ApiError.of("server_error", ABSENT)
     turn.push_error(error, turn.request.event_id)
     turn.failure = error.bare()
-    turn.standing.leave()
+    turn.holdings.leave()
     turn.host.effects.append(Stop(turn.own_id))
 
 
@@ -85,7 +85,7 @@ def again(turn: Turn) -> None:
     if turn.reading is not None:
         turn.id, turn.reading = turn.own_id, None
         if turn.request.timeout_ms is not None:
-            turn.expires_at = turn.marks.received + turn.request.timeout_ms / 1000
+            turn.expires_at = turn.timestamps.received + turn.request.timeout_ms / 1000
 
 
 def cut(turn: Turn, reason: str) -> None:

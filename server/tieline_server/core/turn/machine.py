@@ -63,7 +63,7 @@ class TurnMachine(Turn):
         """The engine said these things, in order."""
         if self.state == "sampling" and len(step) == 1 and self.output.grow(step[0]):
             # One token more: all that its row comes to.
-            self.tally.count(step)
+            self.usage_counter.count(step)
             return
         begin = 0
         for at in [at for at, kind in enumerate(map(type, step)) if kind in _MARKS]:
@@ -80,7 +80,7 @@ class TurnMachine(Turn):
             held = self._must_hold(delta)
             self.handle("hold" if held else "finish", delta)
         elif delta.held:  # type: ignore[union-attr]  # it is Accepted
-            self.tally.accept(delta)  # type: ignore[arg-type]
+            self.usage_counter.accept(delta)  # type: ignore[arg-type]
         else:
             self.handle("accept", delta)
 
@@ -92,7 +92,7 @@ class TurnMachine(Turn):
 
     def resolve(self) -> None:
         """First on its lane: its model, its settings, and whose its idempotency key is."""
-        self.marks.head(self.host.now)
+        self.timestamps.head(self.host.now)
         if self.reading is not None:
             self.handle("follow", self.reading)
             return
@@ -145,11 +145,11 @@ class TurnMachine(Turn):
         """Its input joins the chain; raises :class:`ApiError` for what may not follow there."""
         checked = resolve.follow(self, items, self.parent, found)
         number = self.parent.turn + 1 if self.parent else 1
-        self.tip = self.standing.move(ChainNode(self.parent, tuple(checked), turn=number))
+        self.node = self.holdings.move(ChainNode(self.parent, tuple(checked), turn=number))
         self.host.memory.admit(self.principal.owner)
-        self.marks.resolved(self.host.now)
+        self.timestamps.resolved(self.host.now)
         if self.stores:
-            self.standing.keep(self.tip.items, after=self.parent)
+            self.holdings.keep(self.node.items, after=self.parent)
 
     def claim(self, _gone: ApiError | None = None) -> None:
         """One create of each key makes a response; the others read that one."""
@@ -169,9 +169,9 @@ class TurnMachine(Turn):
         """That response said these things."""
         follow.relay(self, taken)
 
-    def part(self, tip: ChainHead | None = None) -> None:
-        """There is no more to read, or nobody to read it; ``tip`` is now the lane's."""
-        follow.part(self, tip)
+    def part(self, head: ChainHead | None = None) -> None:
+        """There is no more to read, or its connection is gone; ``head`` is now the lane's."""
+        follow.part(self, head)
 
     def lose(self, error: ApiError) -> None:
         """The other response cannot be read."""
@@ -197,7 +197,7 @@ class TurnMachine(Turn):
         assert self.resolved is not None
         host.admission.enter()
         self.placed = True
-        self.marks.asked(host.now)
+        self.timestamps.asked(host.now)
         self.wake_at = None if self.running else host.now + host.limits.announce_after
         prompt = resolve.prompt_of(self)
         host.effects.append(Sample(self.own_id, self.resolved.engine, prompt))
@@ -206,27 +206,27 @@ class TurnMachine(Turn):
         """The history was too long: a compaction item, the next of its output, stands for it."""
         self.announce()
         owner, host = self.principal.owner, self.host
-        spent = self.tally.usage(fold.finish)
+        spent = self.usage_counter.usage(fold.finish)
         self.usage = self.usage.plus(spent)
         self.aside += spent.output_tokens
-        self.tally = UsageCounter()
+        self.usage_counter = UsageCounter()
         item = sealed.history(
             Opened(items=fold.items, whole=True),
             lambda content: host.sealer.seal(owner, content),
             item_id=host.new_id(ids.COMPACTION),
         )
         self.output.add(item)
-        assert self.tip is not None
+        assert self.node is not None
         # What is not stored has no use for what is behind: the chain begins anew, so that a
         # connection which folds again and again does not grow.
-        before = self.tip if self.stores else None
-        self.tip = self.standing.move(ChainNode(before, (item,), turn=self.tip.turn))
+        before = self.node if self.stores else None
+        self.node = self.holdings.move(ChainNode(before, (item,), turn=self.node.turn))
         if self.stores:
-            self.standing.keep(self.tip.items, after=self.parent)
+            self.holdings.keep(self.node.items, after=self.parent)
 
     def run(self, accepted: Accepted) -> None:
         """The engine took the prompt."""
-        self.tally.accept(accepted)
+        self.usage_counter.accept(accepted)
         self.announce()
 
     def take(self, run: Sequence[Delta]) -> None:
@@ -242,12 +242,12 @@ class TurnMachine(Turn):
             self._feed((delta,))
 
     def _feed(self, run: Sequence[Delta]) -> None:
-        self.tally.count(run)
-        if self.marks.first_token_at is None:
-            self.marks.first_token(self.host.now)
+        self.usage_counter.count(run)
+        if self.timestamps.first_token_at is None:
+            self.timestamps.first_token(self.host.now)
         self.output.feed(run)
         if self.stores:
-            self.standing.keep_output(self.output.kept, after=self.parent)
+            self.holdings.keep_output(self.output.kept, after=self.parent)
 
     def finish(self, finish: Finish) -> None:
         """Sampling ended by itself."""
@@ -262,24 +262,24 @@ class TurnMachine(Turn):
         """Append shape: gives its place back and waits for the client's tool outputs."""
         self.end_sampling(finish)
         self.output.close("completed")
-        self.link()
+        self.extend_chain()
         self.held = True
-        self.marks.held(self.host.now)
+        self.timestamps.held(self.host.now)
         self.wake_at = self.host.now + self.host.limits.held_timeout
         push_timing(self)
         self.say(events.ResponseDone, self.snapshot("in_progress"))
 
     def extend(self, items: Sequence[Item]) -> None:
         """The client answered: the outputs join the context and sampling goes on."""
-        assert self.tip is not None
+        assert self.node is not None
         self.wake_at = None
         self.held = False
-        self.marks.resume(self.host.now)
-        self.tally = UsageCounter()
+        self.timestamps.resume(self.host.now)
+        self.usage_counter = UsageCounter()
         joined = (*items, *self.steers.take())
-        self.tip = self.standing.move(ChainNode(self.tip, joined))
+        self.node = self.holdings.move(ChainNode(self.node, joined))
         if self.stores:
-            self.standing.keep(joined, after=self.parent)
+            self.holdings.keep(joined, after=self.parent)
         self._go()
 
     def accept_steer(self, _steer: Steer, items: Sequence[Item]) -> None:
@@ -342,7 +342,7 @@ class TurnMachine(Turn):
         """A failed commit is a failed response (wire.md 5.8)."""
         self.status, self.reason, self.failure = "failed", None, error
         self.completed_at, self.booked = None, False
-        self.standing.discard()
+        self.holdings.discard()
         self.end()
 
     # Steps that actions share.

@@ -73,11 +73,11 @@ def _settings(turn: Turn, resolved: Resolved) -> Settings:
 
 
 def _follow_latest(turn: Turn) -> None:
-    tip = turn.host.memory.latest(turn.lane)
-    if tip is None or tip.owner != turn.principal.owner or tip.settings is None:
+    head = turn.host.memory.latest(turn.lane)
+    if head is None or head.owner != turn.principal.owner or head.settings is None:
         raise ApiError.of("nothing_to_append", "This lane has no response to append to.")
-    turn.pinned = tip
-    settings = tip.settings.following()
+    turn.pinned = head
+    settings = head.settings.following()
     turn.settings = settings.choosing(turn.request.tool_choice, turn.recall)
     turn.resolved = resolve(turn.host.catalog, turn.settings.model, turn.principal)
 
@@ -89,9 +89,9 @@ def parent_of(turn: Turn) -> ChainHead | None:
     """
     named = turn.request.previous_response_id
     if turn.pinned is None and named is not None:
-        tip = turn.host.memory.find(named)
-        if tip is not None and tip.owner == turn.principal.owner:
-            turn.pinned = tip
+        head = turn.host.memory.find(named)
+        if head is not None and head.owner == turn.principal.owner:
+            turn.pinned = head
     return turn.pinned
 
 
@@ -107,7 +107,7 @@ def parent_not_found(named: str) -> ApiError:
 def input_after(turn: Turn, parent: ChainHead | None) -> list[Item]:
     """The turn's input, now that it is known which response it follows; raises 400."""
     items = input_of(turn)
-    turn.parent = parent.segment if parent else None
+    turn.parent = parent.node if parent else None
     if turn.parent is not None:
         reveal(turn, turn.parent)
     return items
@@ -125,14 +125,14 @@ def answer_of(turn: Turn, append: Append) -> tuple[list[Item], Settings]:
 
     Raises :class:`ApiError` 400, or 429 where it does not fit.
     """
-    assert turn.tip is not None
+    assert turn.node is not None
     assert turn.settings is not None
     if append.input is UNSET:
         raise ApiError.of(
             "missing_required_parameter", "Missing required parameter: 'input'.", param="input"
         )
     settings = turn.settings.choosing(append.tool_choice, turn.recall)
-    items = follow(turn, read(turn, append.input), turn.tip, {}, settings=settings)
+    items = follow(turn, read(turn, append.input), turn.node, {}, settings=settings)
     turn.host.memory.admit(turn.principal.owner, sum(len(item.raw) for item in items))
     return items, settings
 
@@ -180,11 +180,11 @@ def prompt_of(turn: Turn) -> Prompt:
     """What the engine is asked to go on from, now that all is settled."""
     assert turn.resolved is not None
     assert turn.settings is not None
-    assert turn.tip is not None
+    assert turn.node is not None
     return Prompt(
         response_id=turn.id,
         model=turn.resolved.served,
-        tip=turn.tip,
+        chain=turn.node,
         settings=turn.settings,
         session=turn.host.session(turn.lane),
         owner=turn.principal.owner,

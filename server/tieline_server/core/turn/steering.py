@@ -138,7 +138,7 @@ class Steers:
             self._accepted.clear()
 
     def conclude(self, *, goes_on: bool, open_calls: Mapping[str, Item]) -> None:
-        """The response ended: tells what becomes of the steers that are still unused."""
+        """The response ended: tells the client which unused steers wait, and which are lost."""
         if not self._accepted:
             return
         box = self._outbox

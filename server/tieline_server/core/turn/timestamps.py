@@ -97,7 +97,7 @@ class Timestamps:
         self._saved = now
 
     def add(self, name: str, microseconds: int) -> None:
-        """Adds to a phase that somebody else measures."""
+        """Adds to a phase that the engine or the driver measures."""
         self._phases[name] = self._phases.get(name, 0) + microseconds
 
     def phases(self, now: float) -> dict[str, int]:

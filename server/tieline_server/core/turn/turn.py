@@ -48,7 +48,7 @@ class Host(Protocol):
     extensions: frozenset[str]
     id: str
     limits: Limits
-    kept: ReplayLogs
+    logs: ReplayLogs
     memory: LatestResponses
     now: float
     outgoing: Outgoing
@@ -75,13 +75,13 @@ class TurnHoldings:
     ``kept`` says whether items of it were handed to the store.
     """
 
-    __slots__ = ("_host", "_link", "_owner", "_response_id", "_waits", "_written", "kept")
+    __slots__ = ("_host", "_node", "_owner", "_response_id", "_waits", "_written", "kept")
 
     def __init__(self, host: Host, response_id: str, owner: str) -> None:
         self._host = host
         self._response_id = response_id
         self._owner = owner
-        self._link: ChainNode | None = None
+        self._node: ChainNode | None = None
         self._waits = 0
         self._written = 0
         self.kept = False
@@ -100,29 +100,29 @@ class TurnHoldings:
             self._host.queued.give_back(self._owner, self._waits)
             self._waits = 0
 
-    def move(self, link: ChainNode) -> ChainNode:
+    def move(self, node: ChainNode) -> ChainNode:
         """The chain ends here now: this is what counts among what the connection holds."""
         self._waited()
-        if link.parent is self._link is not None:
-            self._host.memory.grow(self._owner, link)
+        if node.parent is self._node is not None:
+            self._host.memory.grow(self._owner, node)
         else:
-            self._host.memory.hold(self._owner, link)
+            self._host.memory.hold(self._owner, node)
             self._release()
-        self._link = link
-        return link
+        self._node = node
+        return node
 
-    def rest(self, lane: str | None, tip: ChainHead) -> None:
+    def rest(self, lane: str | None, head: ChainHead) -> None:
         """The turn is over and this is its lane's latest: what it held, the lane holds now."""
-        held = self._link is tip.segment
-        self._host.memory.advance(lane, tip, held=held)
+        held = self._node is head.node
+        self._host.memory.advance(lane, head, held=held)
         if held:
-            self._link = None
+            self._node = None
 
     def leave(self) -> None:
         """The turn is over: what it holds is let go."""
         self._waited()
         self._release()
-        self._link = None
+        self._node = None
 
     def let_go(self) -> None:
         """The turn leaves its connection, which counts its chain no more."""
@@ -131,12 +131,12 @@ class TurnHoldings:
     def move_to(self, host: Host) -> None:
         """The turn has another connection, which counts its chain from here on."""
         self._host = host
-        if self._link is not None:
-            host.memory.hold(self._owner, self._link)
+        if self._node is not None:
+            host.memory.hold(self._owner, self._node)
 
     def _release(self) -> None:
-        if self._link is not None:
-            self._host.memory.release(self._owner, self._link)
+        if self._node is not None:
+            self._host.memory.release(self._owner, self._node)
 
     def keep(self, items: Sequence[Item], *, after: ChainNode | None) -> None:
         """What joins the chain may be written at once, so that little is left for the end."""
@@ -152,7 +152,7 @@ class TurnHoldings:
             self._written = len(kept)
 
     def linked(self) -> None:
-        """The output so far is a link of the chain; what comes next counts from zero."""
+        """The output so far is a node of the chain; what comes next counts from zero."""
         self._written = 0
 
     def discard(self) -> None:
@@ -171,15 +171,16 @@ class Reading(Struct, frozen=True):
 
 
 class Turn(ABC):
-    """One response. ``parent`` is the link that its input follows, once that is known."""
+    """One response. ``parent`` is the node that its input follows, once that is known."""
 
     # A queued turn is mostly its attributes: as a dictionary they take twice as much.
     __slots__ = ("_size", "announced", "aside", "booked", "claimed", "claims", "completed_at",
-                 "created_at", "expires_at", "extra", "failure", "follows_latest", "held", "host",
-                 "id", "lane", "marks", "outbox", "output", "own_id", "parent", "pinned", "placed",
-                 "principal", "quiet", "reading", "reason", "recall", "request", "resolved",
-                 "running", "settings", "standing", "state", "status", "steers", "succeeds",
-                 "tally", "tip", "usage", "wake_at", "work_before")  # fmt: skip
+                 "created_at", "expires_at", "extra", "failure", "follows_latest", "held",
+                 "holdings", "host", "id", "lane", "node", "outbox", "output", "own_id",
+                 "parent", "pinned", "placed", "principal", "quiet", "reading", "reason",
+                 "recall", "request", "resolved", "running", "settings", "state", "status",
+                 "steers", "succeeds", "timestamps", "usage", "usage_counter", "wake_at",
+                 "work_before")  # fmt: skip
 
     def __init__(
         self, host: Host, request: Create, *, principal: Principal, recall: SettingsCache
@@ -206,7 +207,8 @@ class Turn(ABC):
         self.extra: tuple[Item, ...] = ()
         """Input that a steer adds behind the create's own."""
         self.parent: ChainNode | None = None
-        self.tip: ChainNode | None = None
+        self.node: ChainNode | None = None
+        """The end of its own chain, once it has one."""
         self.announced = False
         self.running = False
         self.placed = False
@@ -219,17 +221,17 @@ class Turn(ABC):
         self.created_at = host.unix_time
         self.completed_at: int | None = None
         self.usage = NO_USAGE
-        self.marks = Timestamps(host.now)
+        self.timestamps = Timestamps(host.now)
         self.wake_at: float | None = None
         """When the connection should look at it again: announce or held time-out."""
         self.expires_at = host.now + request.timeout_ms / 1000 if request.timeout_ms else None
         self.work_before = host.work.copy()
-        self.tally = UsageCounter()
+        self.usage_counter = UsageCounter()
         self.aside = 0
         """Output tokens that went into summaries, which no budget of the client's counts."""
         self.booked = False
         """Whether the store books it together with the response."""
-        self.standing = TurnHoldings(host, self.id, principal.owner)
+        self.holdings = TurnHoldings(host, self.id, principal.owner)
         self.claimed = False
         """Whether its idempotency key is its own."""
         self.claims = 0
@@ -277,7 +279,7 @@ class Turn(ABC):
 
     @property
     def background(self) -> bool:
-        """Whether nobody need be connected to it."""
+        """Whether it runs without a connected client."""
         return self.settings is not None and self.settings.background
 
     @property
@@ -305,9 +307,9 @@ class Turn(ABC):
 
     def head(self) -> ChainHead | None:
         """What a client can continue: the response with its chain, once it has one."""
-        if self.tip is None:
+        if self.node is None:
             return None
-        return ChainHead(self.id, self.tip, owner=self.principal.owner, settings=self.settings)
+        return ChainHead(self.id, self.node, owner=self.principal.owner, settings=self.settings)
 
     def snapshot(self, status: str) -> Response:
         """The response as clients see it at this moment, with this status."""
@@ -335,7 +337,7 @@ class Turn(ABC):
         response.
         """
         now = self.snapshot("in_progress" if self.running else "queued")
-        usage = self.usage.plus(self.tally.usage(None)) if self.placed else self.usage
+        usage = self.usage.plus(self.usage_counter.usage(None)) if self.placed else self.usage
         return replace(now, completed_at=None, usage=usage if usage.total_tokens else None)
 
     # Events.
@@ -396,7 +398,7 @@ class Turn(ABC):
             return
         if request.resumable or settings.background or request.idempotency_key is not None:
             owner = self.principal.owner
-            self.outbox.log = log = self.host.kept.begin(
+            self.outbox.log = log = self.host.logs.begin(
                 self, owner=owner, key=request.idempotency_key, size=settings.echoed
             )
             if settings.store:
@@ -423,8 +425,8 @@ class Turn(ABC):
 
     def end_sampling(self, finish: Finish | None) -> None:
         """Books what one sampling used; a cut one what its deltas added up to."""
-        self.usage = self.usage.plus(self.tally.usage(finish))
-        self.marks.sampled(self.host.now, finish.phases if finish else None)
+        self.usage = self.usage.plus(self.usage_counter.usage(finish))
+        self.timestamps.sampled(self.host.now, finish.phases if finish else None)
         self.leave()
 
     def leave(self) -> None:
@@ -433,11 +435,11 @@ class Turn(ABC):
             self.placed = False
             self.host.admission.leave()
 
-    def link(self) -> None:
-        """What the chain has not got yet becomes its next link."""
+    def extend_chain(self) -> None:
+        """Output that the chain has not got yet is put into its next node."""
         kept = self.output.take_kept()
         if self.stores:
-            self.standing.keep_output(kept, after=self.parent)
-            self.standing.linked()
-        if kept and self.tip is not None:
-            self.tip = self.standing.move(ChainNode(self.tip, kept))
+            self.holdings.keep_output(kept, after=self.parent)
+            self.holdings.linked()
+        if kept and self.node is not None:
+            self.node = self.holdings.move(ChainNode(self.node, kept))

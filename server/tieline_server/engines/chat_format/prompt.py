@@ -101,14 +101,14 @@ class PromptBuilder:
     def new_bytes(self, prompt: Prompt) -> int:
         """Bytes of items and settings that :meth:`build` or :meth:`count` have to render."""
         whole = self.template.manner(prompt.settings.reasoning_effort).forms is None
-        new = self.template.unrendered(prompt.tip, whole=whole)
+        new = self.template.unrendered(prompt.chain, whole=whole)
         return new + (0 if self._knows(prompt) else _size(prompt.settings))
 
     def heavy(self, prompt: Prompt) -> bool:
         """Whether these may take long: much is to be rendered, or a schema may be a new one."""
         settings = prompt.settings
         if self._knows(prompt):
-            if any(each.type in BRINGING for each in prompt.tip.shown):
+            if any(each.type in BRINGING for each in prompt.chain.shown):
                 return True
         elif settings.format.schema or any(tool.parameters for tool in settings.tools.offered):
             return True
@@ -121,7 +121,7 @@ class PromptBuilder:
 
     def count(self, prompt: Prompt) -> int:
         """How many tokens the prompt has. Raises :class:`EngineError` for what is no text."""
-        chain = self.template.chain(prompt.tip, prompt.work)
+        chain = self.template.chain(prompt.chain, prompt.work)
         preface = self._preface(prompt)
         if preface.manner.forms is None:
             return len(self._rendered(prompt, preface, _links(chain)))
@@ -134,7 +134,7 @@ class PromptBuilder:
         ``truncation: auto``, when not even its newest part does.
         """
         settings = prompt.settings
-        chain = self.template.chain(prompt.tip, prompt.work)
+        chain = self.template.chain(prompt.chain, prompt.work)
         preface = self._preface(prompt)
         limit = prompt.max_output_tokens
         least = 1
@@ -169,7 +169,7 @@ class PromptBuilder:
 
         Raises :class:`EngineError` for what is no text.
         """
-        chain = self.template.chain(prompt.tip, prompt.work)
+        chain = self.template.chain(prompt.chain, prompt.work)
         preface = self._preface(prompt)
         if preface.manner.forms is None:
             return None
@@ -219,7 +219,7 @@ class PromptBuilder:
 
     def _preface(self, prompt: Prompt) -> Preface:
         kept = self._prefaces.get(prompt.session)
-        extra = brought_tools(prompt.tip)
+        extra = brought_tools(prompt.chain)
         if kept is not None and kept.serves(prompt.settings, extra):
             self._prefaces.move_to_end(prompt.session)
             return kept

@@ -132,7 +132,7 @@ class LlamaEngine:
         ready = await self._beside(self._builder.build, prompt)
         completion, render = completion_of(ready, prompt.settings), _microseconds(begun)
         if prompt.settings.generate:
-            said = self._builder.template.begin(prompt.tip, ready.constraint)
+            said = self._builder.template.begin(prompt.chain, ready.constraint)
             answer: _Prefill = _Answer(ready.constraint.reader(), said, render=render)
         else:
             # What the lane's next turn begins with is then in a slot's cache.

@@ -101,7 +101,7 @@ class Context:
     @cached_property
     def context(self) -> str:
         """The effective input, byte for byte. Costs the whole chain."""
-        items = b",".join(item.raw for item in self.prompt.tip.context())
+        items = b",".join(item.raw for item in self.prompt.chain.context())
         return f"[{items.decode(errors='replace')}]"
 
     @property
@@ -115,7 +115,7 @@ def holds(when: When, context: Context) -> bool:
     prompt, facts = context.prompt, context.facts
     if when.last is not UNSET and when.last != facts.last:
         return False
-    if when.turn is not UNSET and when.turn != prompt.tip.turn:
+    if when.turn is not UNSET and when.turn != prompt.chain.turn:
         return False
     if when.model is not UNSET and when.model != prompt.model:
         return False

@@ -196,7 +196,7 @@ class ScriptedEngine:
 
     async def _context(self, prompt: Prompt) -> Context:
         """Reads what is new in the prompt; what is large is counted beside the loop."""
-        tip, settings = prompt.tip, prompt.settings
+        tip, settings = prompt.chain, prompt.settings
         key = settings.instructions, settings.tools.offered
         head = self._heads.get(key)
         size = size_to_learn(tip) if head else size_to_learn(tip) + size_of_head(settings)
@@ -217,7 +217,7 @@ class ScriptedEngine:
         """The context and the bytes of text that were counted for it."""
         count = self._vocabulary.count
         reader = Reader(count)
-        facts, rendered = reader.facts_of(prompt.tip), reader.rendered
+        facts, rendered = reader.facts_of(prompt.chain), reader.rendered
         if head is None:
             head = head_of(prompt.settings, count)
             rendered += head.rendered

@@ -95,8 +95,8 @@ class ChatMode:
     def _parts(self, prompt: Prompt, room: int | None = None) -> tuple[Preface, Rendered]:
         if room is None:
             room = room_of(prompt, self._contexts.get(prompt.model))
-        chain = messages_of(prompt.tip, prompt.work, start=start_of(prompt, room))
-        return self._prefaces.of(prompt, brought_tools(prompt.tip)), chain
+        chain = messages_of(prompt.chain, prompt.work, start=start_of(prompt, room))
+        return self._prefaces.of(prompt, brought_tools(prompt.chain)), chain
 
 
 def _messages(preface: Preface, chain: Rendered) -> "list[bytes | memoryview]":

@@ -98,7 +98,7 @@ class CompletionsRequest(Struct, frozen=True, kw_only=True):
         settings = self.prompt.settings
         answer = CompletionAnswer(
             self.constraint,
-            self.template.begin(self.prompt.tip, self.constraint),
+            self.template.begin(self.prompt.chain, self.constraint),
             split=self.template.tokens.split,
             loose=self.loose,
             wanted=(settings.top_logprobs or 0) if LOGPROBS in settings.include else None,
@@ -177,7 +177,7 @@ class CompletionsMode:
             ids = self._template.chain(link, prompt.work).ids
             return before.followed_by(b"," + _bare(ids) if ids else b"")
 
-        return [*prompt.tip.derive(KEY, Items(buffer=bytearray()), step).pieces()]
+        return [*prompt.chain.derive(KEY, Items(buffer=bytearray()), step).pieces()]
 
     def _request(
         self,

@@ -250,7 +250,7 @@ class UpstreamEngine:
         key = prompt.settings.passed_on.get("prompt_cache_key")
         if isinstance(key, str):
             return key
-        return prompt.tip.derive(AFFINITY, "", lambda before, _: before or prompt.session)
+        return prompt.chain.derive(AFFINITY, "", lambda before, _: before or prompt.session)
 
     def _keep(self, exchange: Exchange, *, whole: bool) -> None:
         """Leaves the rest of an answer that has ended to a task, so that its turn need not wait.

@@ -97,7 +97,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
         body = b"".join((*pieces, b',"input":[', *_bare(inputs), self.preface.tail))
         remember = None
         if self.keeps:
-            remember = partial(_remember, prompt.tip, replica.url)
+            remember = partial(_remember, prompt.chain, replica.url)
         logprobs = LOGPROBS in prompt.settings.include
         return Sent(body, ResponseAnswer(self.preface.tools, remember, logprobs=logprobs))
 
@@ -136,7 +136,7 @@ class ResponsesMode:
 
     def build(self, prompt: Prompt) -> ResponsesRequest:
         """The request; raises :class:`EngineError` for content that cannot be read."""
-        links = dict(_known(prompt.tip)) if self._state else {}
+        links = dict(_known(prompt.chain)) if self._state else {}
         # Where the upstream has the history, it alone can leave some of it out.
         room = None if links else room_of(prompt, self._contexts.get(prompt.model))
         return self._build(prompt, room, links)
@@ -175,10 +175,10 @@ class ResponsesMode:
         links: Mapping[str, tuple[Kept, tuple[ChainNode, ...]]] | None = None,
     ) -> ResponsesRequest:
         start = start_of(prompt, room)
-        chain = items_of(prompt.tip, prompt.work, custom=self.custom, start=start)
+        chain = items_of(prompt.chain, prompt.work, custom=self.custom, start=start)
         return ResponsesRequest(
             prompt=prompt,
-            preface=self._prefaces.of(prompt, brought_tools(prompt.tip)),
+            preface=self._prefaces.of(prompt, brought_tools(prompt.chain)),
             chain=chain,
             keeps=self._state,
             links=links or {},

@@ -47,7 +47,7 @@ def start_of(prompt: Prompt, room: int | None) -> ChainNode | None:
     """The first link that is sent, or None for all: what follows is about ``room`` tokens."""
     if room is None:
         return None
-    tip, settings = prompt.tip, prompt.settings
+    tip, settings = prompt.chain, prompt.settings
     head = len(settings.instructions or "") + len(bytes(settings.tools.echo))
     most = room * BYTES_PER_TOKEN - head
     if tip.derive(_SIZE, 0, lambda total, link: total + link.size) <= most:

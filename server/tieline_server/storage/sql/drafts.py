@@ -221,7 +221,7 @@ class PutResponse(Write[int]):
             connection,
             owner=owner,
             parent=parent,
-            turn=record.tip.segment.turn,
+            turn=record.head.node.turn,
             size=self._size,
             used_at=self._now,
         )
@@ -245,7 +245,7 @@ class PutResponse(Write[int]):
     def settle(self, error: Exception | None) -> None:
         """The chain remembers where it is, so that what follows it writes only what is new."""
         if error is None:
-            self._record.tip.segment.memo[self._key] = self._made
+            self._record.head.node.memo[self._key] = self._made
             if self._context is not None and self._record.input_from is not None:
                 self._record.input_from.memo[self._key] = self._context
         super().settle(error)

@@ -171,7 +171,7 @@ class SqlStore:
             # It may be there all the same, where only the answer was lost.
             self._doubt(booking)
             raise
-        self.recent.add(node, Chain(record.tip.segment, record.input_from))
+        self.recent.add(node, Chain(record.head.node, record.input_from))
         self.retention.stored()
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
@@ -191,7 +191,7 @@ class SqlStore:
         tip = ChainHead(response.id, chain.tip, owner=owner, settings=None)
         return Saved(
             response=response,
-            tip=tip,
+            head=tip,
             owner=owner,
             input_from=chain.input_from,
             terminal=head.terminal,

@@ -48,7 +48,7 @@ class TestChains:
             expected += [f"user: fact {number}", f"assistant: noted {number}"]
         sixth = line.create("tell", previous_response_id=last)
         assert line.context(sixth) == [*expected, "user: tell"]
-        assert line.prompt(sixth).tip.turn == 6
+        assert line.prompt(sixth).chain.turn == 6
 
     def test_st_06_a_an_output_alone_continues_with_every_item_once(self) -> None:
         line = Lockstep()
@@ -56,7 +56,7 @@ class TestChains:
         (call_id,) = line.call(first)
         second = line.create([output(call_id)], previous_response_id=first)
         assert line.context(second) == ["user: go", "call look", "output done"]
-        named = [item.id for item in line.prompt(second).tip.items_of_chain() if item.id]
+        named = [item.id for item in line.prompt(second).chain.items_of_chain() if item.id]
         assert len(named) == len(set(named))
 
     def test_st_06_b_a_repeated_item_is_a_400_that_names_it(self) -> None:
@@ -125,7 +125,7 @@ class TestChains:
         line.answer(root, "r")
         left = line.create("left", lane="a", previous_response_id=root)
         right = line.create("right", lane="b", previous_response_id=root)
-        assert line.prompt(left).tip.parent is line.prompt(right).tip.parent
+        assert line.prompt(left).chain.parent is line.prompt(right).chain.parent
 
 
 class TestEviction:
@@ -328,7 +328,7 @@ class TestLoading:
         line = Lockstep()
         first = line.create("go", store=True, lane="a")
         line.say(first, TEN, CallStart(kind="custom_tool_call", name="p"), Finish())
-        (call_id,) = line.stored["local", first].tip.segment.open_calls
+        (call_id,) = line.stored["local", first].head.node.open_calls
         line.answer(line.create("else", lane="a"))
         line.create("hi", previous_response_id=first)
         (refused,) = line.error_events
@@ -705,7 +705,7 @@ class TestMemory:
         line.answer(turn, "it is 42")
         tip = line.line.memory.latest("a")
         assert tip is not None
-        assert words(tip.segment) == ["user: go", "call look", "output 42", "assistant: it is 42"]
+        assert words(tip.node) == ["user: go", "call look", "output 42", "assistant: it is 42"]
 
     def test_numbers_are_absent_where_an_event_belongs_to_no_response(self) -> None:
         line = Lockstep()

@@ -319,7 +319,7 @@ class TestEnds:
         (successor,) = target.line._lanes.turns()
         assert (successor.succeeds, successor.lane) == (response_id, "b")
         assert successor.log is not None, "it can be resumed as well"
-        assert words(successor.tip) == ["user: hi", "assistant: x", "user: shorter"]
+        assert words(successor.node) == ["user: hi", "assistant: x", "user: shorter"]
 
 
 class TestParked:
@@ -334,7 +334,7 @@ class TestParked:
         assert target.errors == []
         turn = move(source, target, response_id)
         assert turn.state == "starting"
-        assert words(turn.tip) == ["user: hi", "call look", "output done"]
+        assert words(turn.node) == ["user: hi", "call look", "output done"]
 
     def test_a_create_behind_a_resume_supersedes_a_held_turn_that_comes(self) -> None:
         source, target = Lockstep(), line_of()

@@ -157,7 +157,7 @@ def test_the_bytes_of_all_steers_that_wait_on_a_line_are_bounded() -> None:
     busy = line.create("go", lane="b")
     line.say(busy, TEN, TextDelta("x"))
     turn = waiting(line)
-    (call,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+    (call,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
     assert not takes(line, busy, 2000)
     assert takes(line, busy, 1200)
     assert not takes(line, busy, 300)
@@ -220,7 +220,7 @@ class TestWhatWaitsOnAllConnections:
         queued = Share(each=1000)
         line = Lockstep(queued=queued)
         turn = waiting(line)
-        (call,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         again = line.create([output(call)], previous_response_id=turn)
         assert queued.taken == 0, "its chain has it"
         assert queued.take("local", 900)
@@ -258,7 +258,7 @@ def test_on_a_line_that_is_gone_nothing_goes_on() -> None:
 def test_what_a_refused_create_had_taken_waits_for_the_next_one() -> None:
     line = Lockstep()
     turn = waiting(line)
-    (call,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+    (call,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
     line.create([output("other")], previous_response_id=turn, lane="b")
     again = line.create([output(call)], previous_response_id=turn, lane="b")
     assert line.context(again)[-1] == "user: shorter"

@@ -156,9 +156,9 @@ def test_a_model_is_not_asked_about_calls_that_wait() -> None:
 
 
 def test_a_summarys_tokens_are_counted_without_its_ends() -> None:
-    tally = UsageCounter()
-    compaction.count(tally, [TEN, ReasoningDelta("x", 2), TextDelta("y", 3), Finish()])
-    usage = tally.usage(None)
+    counter = UsageCounter()
+    compaction.count(counter, [TEN, ReasoningDelta("x", 2), TextDelta("y", 3), Finish()])
+    usage = counter.usage(None)
     assert (usage.input_tokens, usage.output_tokens) == (10, 5)
     assert usage.output_tokens_details.reasoning_tokens == 2
 
@@ -183,7 +183,7 @@ class TestTurn:
         ]  # fmt: skip
         line.answer(second, "on it")
         third = line.create("and?", previous_response_id=second)
-        tip = line.prompt(third).tip
+        tip = line.prompt(third).chain
         assert [word(each) for each in tip.context()] == [
             "assistant: remember", "user: go on", "assistant: on it", "user: and?",
         ]  # fmt: skip
@@ -199,9 +199,9 @@ class TestTurn:
             named = {"previous_response_id": turn}
         tip = line.line.memory.latest(None)
         assert tip is not None
-        assert words(tip.segment) == ["compaction", "assistant: ok"]
-        assert len(tip.segment.branch.ids) == 2
-        assert tip.segment.turn == 5
+        assert words(tip.node) == ["compaction", "assistant: ok"]
+        assert len(tip.node.branch.ids) == 2
+        assert tip.node.turn == 5
 
     def test_what_is_stored_are_its_own_links_with_the_sealed_item(self) -> None:
         line = Lockstep()
@@ -209,7 +209,7 @@ class TestTurn:
         self.folded(line, turn)
         line.answer(turn, "ok")
         (saved,) = line.saves
-        own = [each.type for each in saved.record.tip.segment.items_of_chain()]
+        own = [each.type for each in saved.record.head.node.items_of_chain()]
         assert own == ["message", "compaction", "message"]
         assert line.response(turn).output == [
             added.item for added in line.of(turn, events.OutputItemDone)
@@ -218,7 +218,7 @@ class TestTurn:
     def test_a_summary_is_in_its_usage_and_not_in_its_budget(self) -> None:
         line = Lockstep()
         turn = line.create("long", max_output_tokens=20)
-        compaction.count(line.turns[turn].tally, [TEN, TextDelta("sum", 15)])
+        compaction.count(line.turns[turn].usage_counter, [TEN, TextDelta("sum", 15)])
         self.folded(line, turn)
         line.answer(turn, "ok")
         usage = line.response(turn).usage
@@ -230,7 +230,7 @@ class TestTurn:
     def test_one_that_is_cut_while_it_is_summarised_has_used_that(self, end: str) -> None:
         line = Lockstep()
         turn = line.create("long")
-        compaction.count(line.turns[turn].tally, [TEN, TextDelta("sum", 3)])
+        compaction.count(line.turns[turn].usage_counter, [TEN, TextDelta("sum", 3)])
         getattr(line, end)()
         assert line.record(turn).usage.input_tokens == 10
         assert line.record(turn).usage.output_tokens == 3

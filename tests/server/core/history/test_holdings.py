@@ -164,7 +164,7 @@ def test_an_owner_without_chains_leaves_nothing_behind() -> None:
 def tip(
     response_id: str, size: int = 100, *, owner: str = "local", after: ChainHead | None = None
 ) -> ChainHead:
-    parent = after.segment if after else None
+    parent = after.node if after else None
     return ChainHead(response_id, link(size, parent), owner=owner, settings=None)
 
 
@@ -179,7 +179,7 @@ class Heir:
         """The budget needs its room."""
         chain = self.chains.pop(lane or "")
         self.budget.leave((self, lane))
-        self.budget.release(chain.owner, chain.segment)
+        self.budget.release(chain.owner, chain.node)
 
 
 class TestLatest:
@@ -195,7 +195,7 @@ class TestLatest:
     def test_a_response_that_comes_to_another_lane_is_no_longer_the_first_ones_latest(self) -> None:
         memory = LatestResponses()
         first = tip("r1")
-        again = ChainHead("r1", first.segment, owner=first.owner, settings=None)
+        again = ChainHead("r1", first.node, owner=first.owner, settings=None)
         memory.advance("a", first)
         memory.advance("b", again)
         assert (memory.latest("a"), memory.latest("b")) == (None, again)
@@ -313,7 +313,7 @@ class TestBounds:
         memory = LatestResponses(most=1000)
         parent = tip("r1", 900)
         memory.advance("a", parent)
-        memory.hold("local", link(300, parent.segment))
+        memory.hold("local", link(300, parent.node))
         with pytest.raises(RateLimited) as refused:
             memory.admit("local")
         assert refused.value.code == "memory_limit_exceeded"

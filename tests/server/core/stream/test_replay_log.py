@@ -301,7 +301,7 @@ class TestTurns:
         log = line.turns[turn].log
         wanted = asked.get("resumable", False) or "idempotency_key" in asked
         assert (log is not None) is wanted
-        assert (line.line.kept.find("local", turn) is not None) is wanted
+        assert (line.line.logs.find("local", turn) is not None) is wanted
         if log is not None:
             assert log.after(None) == line.audit.by_response[turn]
             assert isinstance(log.after(None)[0], ResponseCreated)
@@ -315,27 +315,27 @@ class TestTurns:
     def test_what_the_client_said_once_is_counted_with_the_events_that_echo_it(self) -> None:
         line = Lockstep()
         line.create("hi", resumable=True, instructions="x" * 100_000)
-        assert line.line.kept.size > 100_000
+        assert line.line.logs.size > 100_000
         line.drop()
         (turn,) = line.outlived
         assert turn.log is not None
         turn.log.drop()
-        assert line.line.kept.size == 0
+        assert line.line.logs.size == 0
 
     def test_a_refused_response_leaves_no_events(self) -> None:
         line = Lockstep()
         turn = line.create("hi", resumable=True)
         line.fail(turn)
         assert line.turns[turn].log is not None
-        assert line.line.kept.size == 0
+        assert line.line.logs.size == 0
 
 
 async def close(stage: Stage) -> None:
     """Ends the line and the process."""
     await stage.line.close()
     await stage.services.running.close()
-    assert len(stage.services.running.kept) == 0
-    assert stage.services.running.kept.size == 0
+    assert len(stage.services.running.logs) == 0
+    assert stage.services.running.logs.size == 0
 
 
 class TestReplayLogs:
@@ -384,8 +384,8 @@ class TestReplayLogs:
             kept.listen(gone[-1].set)
         for event in gone:
             await asyncio.wait_for(event.wait(), 10)
-        assert len(stage.services.running.kept) == 0
-        assert stage.services.running.kept.size == 0
+        assert len(stage.services.running.logs) == 0
+        assert stage.services.running.logs.size == 0
         await close(stage)
 
     async def test_only_what_has_ended_is_forgotten_and_only_by_its_owner(self) -> None:
@@ -394,14 +394,14 @@ class TestReplayLogs:
         done = await stage.until(events.ResponseDone)
         running = stage.services.running
         running.forget("local", done.response.id)
-        assert running.kept.find("local", done.response.id) is not None
-        assert running.kept.find("other", done.response.id) is None
+        assert running.logs.find("local", done.response.id) is not None
+        assert running.logs.find("other", done.response.id) is None
         stage.line.receive(Cancel(), size=1)
         await stage.until(events.ResponseIncomplete)
         running.forget("other", done.response.id)
-        assert running.kept.find("local", done.response.id) is not None
+        assert running.logs.find("local", done.response.id) is not None
         running.forget("local", done.response.id)
-        assert running.kept.find("local", done.response.id) is None
+        assert running.logs.find("local", done.response.id) is None
         await close(stage)
 
     async def test_a_response_runs_until_its_end_is_durable(self) -> None:
@@ -442,7 +442,7 @@ class TestChains:
         stage.services = msgspec.structs.replace(stage.services, budget=Budget(total=5000))
         await stage.line.close()
         stage.line = stage.open()
-        kept = stage.services.running.kept
+        kept = stage.services.running.logs
         ids = []
         for _ in range(8):
             peer = stage.peer()
@@ -451,7 +451,7 @@ class TestChains:
             assert stage.services.budget.size <= 5000
             await peer.line.close()
         found = [kept.find("local", each) for each in ids]
-        tips = [each.tip for each in found if each is not None]
+        tips = [each.head for each in found if each is not None]
         assert len(tips) == len(ids)
         assert tips[0] is None
         assert tips[-1] is not None
@@ -480,8 +480,8 @@ class TestChains:
             await peer.line.close()
             assert budget.size == size
         kept = stage.kept(last.id)
-        assert kept.tip is not None
-        stage.services.running.kept.forget("local", last.id)
+        assert kept.head is not None
+        stage.services.running.logs.forget("local", last.id)
         assert budget.size == 0
         await close(stage)
 
@@ -499,7 +499,7 @@ class TestChains:
             assert stage.services.budget.size > 1000
         kept.drop()
         await peer.line.close()
-        assert kept.tip is None
+        assert kept.head is None
         assert stage.services.budget.size == 0
         await close(stage)
 

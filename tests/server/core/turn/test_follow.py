@@ -214,7 +214,7 @@ class TestKeys:
         line.answer(own)
         assert line.record(own).outcome == "completed"
         assert line.released[1:] == [(own, False)]
-        assert words(reader.tip) == ["user: hi", "assistant: xok"]
+        assert words(reader.node) == ["user: hi", "assistant: xok"]
 
     def test_its_own_deadline_counts_from_its_create(self) -> None:
         line = Lockstep()
@@ -285,4 +285,4 @@ def test_a_chain_that_comes_with_a_response_is_bounded_like_any_other() -> None:
 
 def replace_id(tip: ChainHead, response_id: str) -> ChainHead:
     """The same chain as another response's."""
-    return ChainHead(response_id, tip.segment, owner=tip.owner, settings=tip.settings)
+    return ChainHead(response_id, tip.node, owner=tip.owner, settings=tip.settings)

@@ -149,7 +149,7 @@ class TestHeld:
         assert done.response.status == "in_progress"
         assert len(done.response.output) == 1
         assert done.response.usage.total_tokens == 11
-        assert list(line.turns[turn].tip.open_calls) == calls  # type: ignore[union-attr]
+        assert list(line.turns[turn].node.open_calls) == calls  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("reason", ["length", "content_filter"])
     def test_sampling_that_was_cut_short_does_not(self, reason: Any) -> None:
@@ -355,11 +355,11 @@ class TestHeld:
         turn = line.create("go", append=True, max_output_tokens=10)
         assert line.prompt(turn).max_output_tokens == 10
         line.say(turn, TEN, LOOK, CallDelta("{}", tokens=7), Finish())
-        (one,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (one,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         line.append(output(one))
         assert line.prompt(turn).max_output_tokens == 3
         line.say(turn, TEN, LOOK, CallDelta("{}", tokens=3), Finish())
-        (two,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (two,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         line.append(output(two))
         assert line.status(turn) == ("incomplete", "max_output_tokens")
         assert len(line.asked) == 2, "nothing is asked of the engine for no tokens"
@@ -381,13 +381,13 @@ class TestHeld:
         (item,) = line.of(turn, events.OutputItemDone)
         assert b'"status":"completed"' in bytes(item.item)
         assert line.stopped == [turn]
-        assert len(line.turns[turn].tip.open_calls) == 1  # type: ignore[union-attr]
+        assert len(line.turns[turn].node.open_calls) == 1  # type: ignore[union-attr]
 
     def test_a_custom_tool_call_holds_as_well(self) -> None:
         line = Lockstep()
         turn = line.create("go", append=True)
         line.say(turn, TEN, PATCH, CallDelta("x"), ItemEnd(), Finish())
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         line.append({"type": "custom_tool_call_output", "call_id": call_id, "output": "y"})
         assert line.sampling == [turn]
 
@@ -614,7 +614,7 @@ class TestSaving:
         second = line.create("two", store=True, previous_response_id=first)
         line.answer(second)
         saved = line.stored["local", second]
-        assert saved.input_from is line.stored["local", first].tip.segment
+        assert saved.input_from is line.stored["local", first].head.node
         assert saved.response == line.response(second)
 
     def test_store_false_is_never_saved(self) -> None:

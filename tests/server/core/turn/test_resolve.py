@@ -35,13 +35,13 @@ def store(line: Lockstep, *some: Item) -> str:
     chain = ChainNode(None, tuple(some), turn=1)
     tip = ChainHead("resp_s", chain, owner="local", settings=None)
     response = Response(id="resp_s", status="completed")
-    saved = Saved(response=response, tip=tip, owner="local", input_from=None)
+    saved = Saved(response=response, head=tip, owner="local", input_from=None)
     line.stored["local", "resp_s"] = saved
     return "resp_s"
 
 
 def context(line: Lockstep, turn: str) -> list[str]:
-    return [word(each) for each in line.prompt(turn).tip.context()]
+    return [word(each) for each in line.prompt(turn).chain.context()]
 
 
 class TestInput:
@@ -50,7 +50,7 @@ class TestInput:
         carried = msgspec.json.decode(folded(user("old")).raw)
         turn = line.create([carried, user("new")])
         assert context(line, turn) == ["user: old", "user: new"]
-        raws = [each.raw for each in line.prompt(turn).tip.items]
+        raws = [each.raw for each in line.prompt(turn).chain.items]
         assert raws[0] == msgspec.json.encode(carried), "clients and stores have what was sent"
 
     def test_so_is_an_append(self) -> None:

@@ -139,7 +139,7 @@ class TestPending:
         line.say(turn, Finish())
         assert line.status(turn) == ("completed", None)
         (pending,) = line.of(turn, events.SteerPending)
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         assert pending.reason == "waiting_for_required_input"
         assert [msgspec.json.decode(each) for each in pending.required_input] == [
             {"type": "function_call_output", "call_id": call_id, "name": "look"}
@@ -158,7 +158,7 @@ class TestPending:
         line.say(turn, TEN, LOOK, CallDelta("{}"))
         line.steer(turn)
         line.say(turn, Finish())
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         line.create("forgot the output", previous_response_id=turn, lane="b")
         assert line.errors == [("tool_output_missing", "input")]
         after = line.create([output(call_id)], previous_response_id=turn, lane="a")
@@ -170,7 +170,7 @@ class TestPending:
         line.say(turn, TEN, LOOK, CallDelta("{}"))
         line.steer(turn)
         line.say(turn, Finish())
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         answer = {"previous_response_id": turn, "lane": "b"}
         line.fail(line.create([output(call_id)], **answer), "server_is_overloaded")
         after = line.create([output(call_id)], **answer)
@@ -182,7 +182,7 @@ class TestPending:
         line.say(turn, TEN, LOOK, CallDelta("{}"))
         line.steer(turn)
         line.say(turn, Finish())
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         blocker = line.create("slow", lane="b")
         answer = {"previous_response_id": turn, "lane": "b"}
         line.create([output(call_id)], event_id="second", **answer)
@@ -246,7 +246,7 @@ class TestHeldTurns:
         line.steer(turn)
         line.say(turn, Finish())
         assert line.types(turn)[-1] == "done"
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         line.append(output(call_id))
         assert line.context(turn)[-1] == "user: shorter"
 

@@ -170,7 +170,7 @@ class TestRecord:
         later(line, 8)
         line.say(turn, Finish())
         later(line, 16)
-        (call_id,) = line.turns[turn].tip.open_calls  # type: ignore[union-attr]
+        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
         line.append(output(call_id), lane="a")
         later(line, 32)
         line.answer(turn)

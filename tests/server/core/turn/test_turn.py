@@ -60,21 +60,21 @@ def link(parent: ChainNode | None = None, words: int = 1) -> ChainNode:
 
 def test_only_the_last_place_of_a_turn_counts() -> None:
     line = Lockstep().line
-    standing = TurnHoldings(line, "r1", "ann")
-    first = standing.move(link())
-    standing.move(link(first, 2))
+    holdings = TurnHoldings(line, "r1", "ann")
+    first = holdings.move(link())
+    holdings.move(link(first, 2))
     assert line.memory.size == 3 * SIZE
-    standing.leave()
-    standing.leave()
+    holdings.leave()
+    holdings.leave()
     assert line.memory.size == 0
 
 
 def test_what_a_turn_held_its_lane_holds_at_the_end() -> None:
     line = Lockstep().line
-    standing = TurnHoldings(line, "r1", "ann")
-    tip = ChainHead("r1", standing.move(link()), owner="ann", settings=None)
-    standing.rest("a", tip)
-    standing.leave()
+    holdings = TurnHoldings(line, "r1", "ann")
+    tip = ChainHead("r1", holdings.move(link()), owner="ann", settings=None)
+    holdings.rest("a", tip)
+    holdings.leave()
     assert line.memory.size == SIZE
     assert line.memory.latest("a") is tip
     line.memory.clear()
@@ -83,36 +83,36 @@ def test_what_a_turn_held_its_lane_holds_at_the_end() -> None:
 
 def test_a_lane_may_rest_on_another_chain_than_the_turn_held() -> None:
     line = Lockstep().line
-    standing = TurnHoldings(line, "r1", "ann")
-    standing.move(link())
-    standing.rest("a", ChainHead("r1", link(words=4), owner="ann", settings=None))
-    standing.leave()
+    holdings = TurnHoldings(line, "r1", "ann")
+    holdings.move(link())
+    holdings.rest("a", ChainHead("r1", link(words=4), owner="ann", settings=None))
+    holdings.leave()
     assert line.memory.size == 4 * SIZE
 
 
 def test_items_are_handed_over_once_and_in_order() -> None:
     line = Lockstep().line
-    standing = TurnHoldings(line, "r1", "ann")
+    holdings = TurnHoldings(line, "r1", "ann")
     parent = link()
     said = [encode(Message(role="user", content=each)) for each in "abc"]
-    standing.keep([], after=parent)
-    assert (line.effects, standing.kept) == ([], False)
-    standing.keep(said[:1], after=parent)
-    standing.keep_output(said[1:2], after=parent)
-    standing.keep_output(said[1:2], after=parent)
-    standing.keep_output(said[1:3], after=parent)
+    holdings.keep([], after=parent)
+    assert (line.effects, holdings.kept) == ([], False)
+    holdings.keep(said[:1], after=parent)
+    holdings.keep_output(said[1:2], after=parent)
+    holdings.keep_output(said[1:2], after=parent)
+    holdings.keep_output(said[1:3], after=parent)
     assert line.effects == [Keep("r1", "ann", parent, (each,)) for each in said]
-    standing.linked()
-    standing.keep_output(said[:1], after=parent)
+    holdings.linked()
+    holdings.keep_output(said[:1], after=parent)
     assert line.effects[-1] == Keep("r1", "ann", parent, (said[0],))
 
 
 def test_what_was_handed_over_is_taken_back_once() -> None:
     line = Lockstep().line
-    standing = TurnHoldings(line, "r1", "ann")
-    standing.discard()
+    holdings = TurnHoldings(line, "r1", "ann")
+    holdings.discard()
     assert line.effects == []
-    standing.keep([WORD], after=None)
-    standing.discard()
-    standing.discard()
+    holdings.keep([WORD], after=None)
+    holdings.discard()
+    holdings.discard()
     assert line.effects[1:] == [Discard("r1", "ann")]

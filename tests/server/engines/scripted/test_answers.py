@@ -32,7 +32,7 @@ Act = Output | Stall
 
 def plan(given: Prompt, *rules: dict[str, Any], **members: Any) -> Plan:
     rule_set = parse(json.dumps({"rules": list(rules), **members}).encode()) if rules else Script()
-    facts = Reader(VOCABULARY.count).facts_of(given.tip)
+    facts = Reader(VOCABULARY.count).facts_of(given.chain)
     context = Context(given, facts, head_of(given.settings, VOCABULARY.count))
     return Author(rule_set, VOCABULARY).plan(context)
 
@@ -167,7 +167,7 @@ def test_a_thought_that_stays_hidden_is_as_long_as_its_summary() -> None:
 def test_placeholders_hold_the_user_the_output_and_the_exact_context() -> None:
     given = prompt(AFTER_TOOL)
     template = "{user} {output} {context}"
-    raw = ",".join(item.raw.decode() for item in given.tip.items)
+    raw = ",".join(item.raw.decode() for item in given.chain.items)
     expected = f'How warm? {{"t": "21 °C"}} [{raw}]'
     assert text(acts(given, {"type": "message", "text": template})) == expected
     assert json.loads(f"[{raw}]") == AFTER_TOOL
@@ -221,7 +221,7 @@ def test_the_pace_is_the_rules_over_the_scripts() -> None:
 
 def test_text_of_the_scripts_own_is_cut_once() -> None:
     given = prompt()
-    facts = Reader(VOCABULARY.count).facts_of(given.tip)
+    facts = Reader(VOCABULARY.count).facts_of(given.chain)
     context = Context(given, facts, head_of(given.settings, VOCABULARY.count))
     author = Author(parse(json.dumps({"rules": [says("one two")]}).encode()), VOCABULARY)
     one, two = acts_of(author.plan(context)), acts_of(author.plan(context))
@@ -357,7 +357,7 @@ def test_up_07_a_rule_calls_the_search_that_is_on_offer_and_else_a_function() ->
     search = {"type": "tool_search", "execution": "client"}
     for tools, kind in (([search], "tool_search_call"), ([], "function_call")) * 2:
         given = prompt("hi", tools=tools)
-        facts = Reader(VOCABULARY.count).facts_of(given.tip)
+        facts = Reader(VOCABULARY.count).facts_of(given.chain)
         context = Context(given, facts, head_of(given.settings, VOCABULARY.count))
         start = acts_of(author.plan(context))[0]
         assert isinstance(start, CallStart)

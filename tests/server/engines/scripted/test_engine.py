@@ -365,7 +365,7 @@ def test_a_turn_renders_only_what_is_new() -> None:
         given = prompt("next please", after=tip, work=work, recall=recall, **head)
         accepted_by(engine, given)
         rendered.append(work.render - before)
-        tip = link([{"role": "assistant", "content": "ok"}], given.tip, output=True)
+        tip = link([{"role": "assistant", "content": "ok"}], given.chain, output=True)
     assert rendered[0] > 5000
     assert set(rendered[2:]) == {rendered[1]}
     assert rendered[1] < 100

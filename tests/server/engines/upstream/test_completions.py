@@ -87,7 +87,7 @@ def test_a_conversation_prefills_what_is_new_in_it(url: str) -> None:
                 assert end.input_tokens == counted
                 ends.append(end)
                 said = [{"role": "assistant", "content": text_in(deltas)}]
-                tip = link(said, given.tip, output=True)
+                tip = link(said, given.chain, output=True)
             return ends
 
     ends = run(main())
@@ -205,7 +205,7 @@ async def test_what_was_said_is_sent_as_the_ids_that_it_came_as() -> None:
     async with scripted(Scripted(*odd)) as (server, engine):
         first = ask(engine)
         await deltas_of(engine, first)
-        answer = link([{"role": "assistant", "content": "fine"}], first.tip, output=True)
+        answer = link([{"role": "assistant", "content": "fine"}], first.chain, output=True)
         await deltas_of(engine, ask(engine, "on", after=answer))
         sampled = [each for text in odd for each in COMPLETIONS.ids(text)]
         before, after = (body["prompt"] for body in server.bodies)
@@ -218,10 +218,10 @@ async def test_the_ids_of_turns_and_forks_are_those_of_the_whole(instructions: s
     async with scripted(Scripted("fine")) as (server, engine):
         first = ask(engine, instructions=instructions)
         said = [{"role": "assistant", "content": "fine"}]
-        answer = link(said, first.tip, output=True)
+        answer = link(said, first.chain, output=True)
         one, two = link("one", answer), link("two", answer)
         further = link("more", link(said, one, output=True))
-        for tip in (first.tip, one, two, further):
+        for tip in (first.chain, one, two, further):
             given = ask(engine, tip=tip, instructions=instructions)
             await deltas_of(engine, given)
             whole = engine._mode._builder(given).build(given)
@@ -361,7 +361,7 @@ async def test_turn_200_renders_what_turn_5_does() -> None:
             await deltas_of(engine, given)
             costs.append(work.render - before)
             said = [{"role": "assistant", "content": "fine"}]
-            tip = link(said, given.tip, output=True)
+            tip = link(said, given.chain, output=True)
         assert costs[199] / costs[4] <= 1.15
 
 

@@ -189,7 +189,7 @@ async def test_a_chain_stays_at_its_replica_whatever_line_it_goes_on_on() -> Non
             for turn in range(4):
                 given = replace(ask("go", after=tip), session=f"line {chain} {turn}/")
                 await deltas_of(engine, given)
-                tip = link([{"role": "assistant", "content": "a"}], given.tip, output=True)
+                tip = link([{"role": "assistant", "content": "a"}], given.chain, output=True)
             after = [len(server.bodies) for server in servers]
             assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 0, 4]
         assert sum(1 for server in servers if server.bodies) > 1

@@ -325,7 +325,7 @@ def test_a_chain_of_200_turns_is_rendered_once(shape: Shape) -> None:
                 await deltas_of(engine, given)
                 costs.append(work.render - before)
                 said = [{"role": "assistant", "content": "fine"}]
-                tip = link(said, given.tip, output=True)
+                tip = link(said, given.chain, output=True)
             return costs
 
     costs = run(main())

@@ -66,7 +66,7 @@ def test_the_second_turn_of_a_conversation_finds_its_prefix_cached(url: str) -> 
         async with opened(url) as engine:
             first = ask(engine, "Tell me about the sea. " * 20)
             said = text_in(await deltas_of(engine, first))
-            answer = link([{"role": "assistant", "content": said}], first.tip, output=True)
+            answer = link([{"role": "assistant", "content": said}], first.chain, output=True)
             tip: ChainNode = link([{"role": "user", "content": "Go on."}], answer)
             return finish_of(await deltas_of(engine, ask(engine, "", tip=tip)))
 

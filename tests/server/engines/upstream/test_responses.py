@@ -156,7 +156,7 @@ async def test_without_state_everything_goes_and_is_rendered_once() -> None:
         given = ask("x" * 100_000)
         await deltas_of(engine, given)
         first = given.work.render
-        following = prompt(model=MODEL, work=given.work, tip=link("again", answered(given.tip)))
+        following = prompt(model=MODEL, work=given.work, tip=link("again", answered(given.chain)))
         await deltas_of(engine, following)
         assert following.work.render - first < 300
         assert [len(body["input"]) for body in server.bodies] == [1, 3]
@@ -169,7 +169,7 @@ async def test_with_state_a_turn_sends_what_is_new() -> None:
         async with opened(server, how=STATE) as engine:
             given = ask("first")
             await deltas_of(engine, given)
-            following = ask(tip=link("second", answered(given.tip)))
+            following = ask(tip=link("second", answered(given.chain)))
             assert text_in(await deltas_of(engine, following)) == "fine"
             one, two = server.bodies
             assert one["store"] is True
@@ -205,9 +205,9 @@ async def test_what_the_upstream_has_lost_is_sent_whole_once() -> None:
             given = ask("first")
             await deltas_of(engine, given)
             server.otherwise = keeping()  # It was started anew.
-            second = ask(tip=link("second", answered(given.tip)))
+            second = ask(tip=link("second", answered(given.chain)))
             assert text_in(await deltas_of(engine, second)) == "fine"
-            third = ask(tip=link("third", answered(second.tip)))
+            third = ask(tip=link("third", answered(second.chain)))
             assert text_in(await deltas_of(engine, third)) == "fine"
             asked = [
                 (body.get("previous_response_id"), len(body["input"])) for body in server.bodies
@@ -223,7 +223,7 @@ async def test_a_request_that_is_wrong_in_any_form_is_refused_after_one_more_try
             await deltas_of(engine, given)
             server.otherwise = refusing(400, {"message": "bad tool"})
             with pytest.raises(EngineError, match="bad tool"):
-                await deltas_of(engine, ask(tip=link("second", answered(given.tip))))
+                await deltas_of(engine, ask(tip=link("second", answered(given.chain))))
             assert len(server.bodies) == 3
 
 
@@ -242,7 +242,7 @@ async def test_an_answer_that_the_chain_has_otherwise_is_not_continued(said_inst
         async with opened(server, how=STATE) as engine:
             given = ask("first")
             await deltas_of(engine, given)
-            tip = answered(given.tip, said_instead) if said_instead else given.tip
+            tip = answered(given.chain, said_instead) if said_instead else given.chain
             await deltas_of(engine, ask(tip=link("second", tip)))
             assert "previous_response_id" not in server.bodies[1]
 
@@ -261,7 +261,7 @@ async def test_an_answer_with_an_item_that_came_whole_is_continued_where_the_cha
         async with opened(server, how=STATE) as engine:
             given = ask("first")
             await deltas_of(engine, given)
-            await deltas_of(engine, ask(tip=link("second", answered(given.tip, said_here))))
+            await deltas_of(engine, ask(tip=link("second", answered(given.chain, said_here))))
             last = server.bodies[1]
             assert ("previous_response_id" in last) is (sent == 1)
             assert len(last["input"]) == sent
@@ -275,10 +275,10 @@ async def test_a_cut_answer_is_not_continued_and_an_earlier_one_is() -> None:
             await deltas_of(engine, given)
             limited = streamed(text("hal"), ended("incomplete", reason="max_output_tokens"))
             server.plans.append(limited)
-            second = ask(tip=link("second", answered(given.tip)))
+            second = ask(tip=link("second", answered(given.chain)))
             await deltas_of(engine, second)
             half = [{"type": "message", "role": "assistant", "content": "hal"}]
-            await deltas_of(engine, ask(tip=link("third", answered(second.tip, half))))
+            await deltas_of(engine, ask(tip=link("third", answered(second.chain, half))))
             last = server.bodies[-1]
             assert last["previous_response_id"] == "up_3"
             assert [each["content"] for each in last["input"]] == ["second", "hal", "third"]
@@ -296,7 +296,7 @@ async def test_a_held_rollout_and_forks_each_go_on_from_what_they_continue() -> 
         async with opened(server, how=STATE) as engine:
             given = ask("first", tools=[WEATHER])
             await deltas_of(engine, given)
-            called = answered(given.tip, [call])
+            called = answered(given.chain, [call])
             for content in ([output], [output]):
                 await deltas_of(engine, ask(tip=link(content, called), tools=[WEATHER]))
             for body in server.bodies[1:]:
@@ -312,11 +312,11 @@ async def test_each_replica_is_sent_what_it_does_not_have_itself() -> None:
             await deltas_of(engine, given)
             home, other = (one, two) if one.bodies else (two, one)
             home.plans.append(refusing(503))
-            second = ask(tip=link("second", answered(given.tip)), prompt_cache_key="key")
+            second = ask(tip=link("second", answered(given.chain)), prompt_cache_key="key")
             await deltas_of(engine, second)
             assert "previous_response_id" not in other.bodies[0]
             assert len(other.bodies[0]["input"]) == 3
-            third = ask(tip=link("third", answered(second.tip)), prompt_cache_key="key")
+            third = ask(tip=link("third", answered(second.chain)), prompt_cache_key="key")
             await deltas_of(engine, third)
             last = home.bodies[-1]
             assert last["previous_response_id"] == home.bodies[1]["previous_response_id"]

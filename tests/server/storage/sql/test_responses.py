@@ -100,7 +100,7 @@ async def test_a_chain_of_any_depth_is_read_with_the_same_few_questions(address:
             assert len([each for each in asked if "FROM" in each and "UPDATE" not in each]) == 2
             assert texts(found) == texts(record)
             assert found is not None
-            assert found.tip.segment.turn == record.tip.segment.turn
+            assert found.head.node.turn == record.head.node.turn
 
 
 async def test_a_put_costs_what_is_new_and_not_the_chain_before_it(address: str) -> None:
@@ -122,7 +122,7 @@ async def test_a_put_never_walks_what_is_stored_before_it(address: str) -> None:
         for record in records[:-1]:
             await put(opened.store, record)
         broken = ChainNode(None, tuple(decode_input(b'"a trap"')), turn=1)
-        records[15].tip.segment.parent = broken
+        records[15].head.node.parent = broken
         await put(opened.store, records[-1])
         assert len(texts(await opened.store.get("ann", "resp_19"))) == 40
 
@@ -251,8 +251,8 @@ async def test_a_chain_that_was_lately_in_memory_is_the_same_one_with_what_was_c
         await put(opened.store, second)
         found = await opened.store.get("ann", "resp_2")
         assert found is not None
-        assert found.tip.segment is second.tip.segment
-        assert found.input_from is first.tip.segment
+        assert found.head.node is second.head.node
+        assert found.input_from is first.head.node
         assert found.response == second.response
 
 
@@ -429,11 +429,11 @@ async def test_what_is_doubtful_and_cannot_be_withdrawn_before_the_end_is_said(
 
 
 def recent_chain(record: Saved) -> Chain:
-    return Chain(record.tip.segment, record.input_from)
+    return Chain(record.head.node, record.input_from)
 
 
 def size_of(record: Saved) -> int:
-    return sum(len(item.raw) for item in record.tip.segment.items_of_chain())
+    return sum(len(item.raw) for item in record.head.node.items_of_chain())
 
 
 def test_past_the_count_the_chain_that_was_not_used_for_longest_goes() -> None:
