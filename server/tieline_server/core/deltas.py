@@ -165,6 +165,7 @@ class UsageCounter:
 
     def count(self, run: Sequence[Delta]) -> None:
         """Adds the tokens of some output."""
+        # Counted as they come: of a sampling that is cut there is no other number.
         for delta in run:
             tokens = delta.tokens  # type: ignore[union-attr]  # Accepted and Finish are no output
             self._output += tokens

@@ -48,8 +48,8 @@ from tieline_server.core.turn.turn import Reading, Turn
 from tieline_server.core.values import Catalog, Principal, Work
 
 _SAMPLING: Final = frozenset({"sampling", "steered"})
+# Ended responses whose late cancel is told apart from an unknown id.
 _RECENT: Final = 256
-"""Ended responses whose late cancel is told apart from an unknown id."""
 
 
 class Connection:
@@ -115,6 +115,7 @@ class Connection:
     def receive(self, request: Request, principal: Principal) -> None:
         """A client event arrived."""
         self.handle(INPUTS[type(request)], request, principal)
+        # Behind the action, which asks whether something came before.
         self.heard = True
         self._rest()
 
@@ -158,6 +159,7 @@ class Connection:
     def claimed(self, turn: Turn, holder: str, *, same: bool) -> None:
         """The response that holds a key: the turn's own, or another's of the same body or not."""
         if turn.state != "claiming":
+            # It has ended while it waited: a key that it was given is free again.
             key = turn.request.idempotency_key
             if holder == turn.id and key is not None:
                 turn.release(key, at_once=True)
@@ -361,6 +363,7 @@ class Connection:
             self._follow(turn)
             return
         named = cancel.response_id or cancel.event_id
+        # A cancel that crosses the end of its turn is no error.
         known = cancel.stream_id in self._lanes if named is None else named in self._ended
         if not known and cancel.response_id is not None:
             self.effects.append(CancelSource(cancel.response_id, principal.owner, cancel))
@@ -446,6 +449,7 @@ class Connection:
 
         Nothing goes on for one who may ask no more.
         """
+        # First: what the turns still say would have no reader.
         self.outgoing.close(last)
         self.waiting.clear()
         for lane in self._lanes:
@@ -503,6 +507,7 @@ class Connection:
 
     def _check_time(self, turn: Turn) -> None:
         if turn.expires_at is not None and turn.expires_at <= self.now:
+            # Once: the end may have to wait for the store.
             turn.expires_at = None
             turn.handle("cut", "deadline")
         elif turn.wake_at is not None and turn.wake_at <= self.now:
@@ -529,6 +534,8 @@ class Connection:
         self._rest()
 
     def _follow_lane(self, lane: Lane) -> None:
+        # One step makes the next one possible: a turn that ended frees the lane, and the one behind
+        # it may be refused at once.
         while (turn := lane.current) is not None or lane.queue:
             if turn is None:
                 lane.handle("next")
@@ -552,6 +559,7 @@ class Connection:
             turn.handle("cut", CANCELLED)
 
     def _fill_places(self) -> None:
+        # In the order in which they became ready, whatever their lanes.
         while self.waiting and self.admission.has_place:
             turn = self.waiting.popleft()
             turn.handle("start")
@@ -573,9 +581,9 @@ class Connection:
             self.handle("idle")
 
 
+# They came while the connection took them.
 _PARKED: Final[dict[type[Request], Callable[[Connection, Any, Principal], None]]] = {
     Append: Connection.append,
     Cancel: Connection.cancel,
     Create: Connection.create,
 }
-"""They came while the connection took them."""

@@ -63,6 +63,7 @@ class Lane:
         reading = self.current.reading if self.current is not None else None
         if reading is None or not reading.moves:
             return False
+        # It is meant for the conversation that comes with that response.
         self._host.queued.take(principal.owner, size_of(request))
         self.parked.append((request, principal))
         return True
@@ -210,8 +211,8 @@ class Lane:
         self.current.answer(append)
 
 
+# States of a turn that is on its way to the next hold, or to its end.
 _RUNNING: Final = frozenset(get_args(TurnState)) - {"held", "saving", "ended"}
-"""States of a turn that is on its way to the next hold, or to its end."""
 
 
 def _is_held_open(turn: Turn) -> bool:
@@ -233,8 +234,8 @@ class Lanes:
         self._host = host
         self._admission = admission
         self._profile = profile
+        # What the nameless lane begins with.
         self._recall = recall
-        """What the nameless lane begins with."""
         self._by_name: dict[str | None, Lane] = {}
 
     def __iter__(self) -> Iterator[Lane]:
@@ -263,11 +264,13 @@ class Lanes:
     def admit(self, request: Create | Append, owner: str) -> Lane:
         """The lane of an owner's request; raises :class:`ApiError` 400, 429 or 503."""
         self._profile.admit(request)
+        # The profile first: a name that is not taken here must use up no lane.
         self._admission.lane(request.stream_id)
         lane = self.get(request.stream_id)
         if lane.state != "held" or isinstance(request, Create):
             # An answer to a held turn waits behind no other request.
             self._admission.queue(lane.waiting)
+            # What runs at once is not kept, and counts against no bound of what waits.
             if lane.current is not None:
                 self._admission.queue_bytes(self._waiting_bytes(), request)
             if lane.may_wait(request):
@@ -361,6 +364,7 @@ def _phase(turn: Turn | None) -> str:
         return "idle"
     if turn.state == "held":
         return "held"
+    # A client that reads "queued" knows that the engine has not been asked.
     if turn.state in _UNBEGUN:
         return "queued"
     return "prefill" if turn.timestamps.first_token_at is None else "thinking"

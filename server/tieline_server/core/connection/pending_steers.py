@@ -88,6 +88,7 @@ class PendingSteers:
         if queue is None or not items:
             return
         if turn.node is None or not turn.node.open_calls:
+            # Before what waits on the lane: a steer belongs to the response that it steered.
             queue.appendleft(self._successor(turn, items))
             return
         waits = (each for each in queue if each.request.previous_response_id == turn.id)
@@ -101,6 +102,7 @@ class PendingSteers:
     def _keep(self, response_id: str, owner: str, items: tuple[Item, ...]) -> None:
         self._waiting[response_id] = Waiting(owner, items)
         self._host.queued.add(owner, size(items))
+        # The client may never answer the calls; what it does not use must not grow.
         if len(self._waiting) > WAITING:
             self.take(next(iter(self._waiting)))
 

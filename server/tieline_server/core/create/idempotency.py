@@ -90,11 +90,11 @@ def _number(text: str) -> int | Raw:
     return Raw(f"{sign}{digits}e{power}".encode())
 
 
+# Digits of an exponent that is read: int() refuses more than 4300.
 _EXPONENT: Final = 4000
-"""Digits of an exponent that is read: int() refuses more than 4300."""
 
+# Digits of the largest number within a double: an integer as the decoder reads it.
 _INTEGER: Final = 309
-"""Digits of the largest number within a double: an integer as the decoder reads it."""
 
 _decoder: Final = msgspec.json.Decoder(float_hook=_number)
 _encoder: Final = msgspec.json.Encoder(order="deterministic")

@@ -27,8 +27,8 @@ UNSUPPORTED_TOOL: Final = "unsupported_tool"
 MOST: Final = UNKNOWN
 """Warnings of one create; what is beyond them is not told."""
 
+# How much of a name has to be as in a known one for the client to have meant that.
 _LIKENESS: Final = 0.7
-"""How much of a name has to be as in a known one for the client to have meant that."""
 
 _CREATE: Final = tuple(name for name in Create.__struct_encode_fields__ if name)
 _TEXT: Final = frozenset({"format", "verbosity"})
@@ -38,15 +38,15 @@ _MANAGEMENT: Final = frozenset({"compact_threshold", "type"})
 _CALLED: Final = frozenset(
     {"allowed_callers", "async", "defer_loading", "description", "name", "type"}
 )
+# Tools whose calls the client runs -> their members in OpenAI's API.
 _TOOLS: Final = {
     "function": _CALLED | {"output_schema", "parameters", "strict"},
     "custom": _CALLED | {"format"},
     "namespace": frozenset({"description", "name", "tools", "type"}),
 }
-"""Tools whose calls the client runs -> their members in OpenAI's API."""
 
+# A search for tools: the client runs it, or no tool is deferred and it is not needed.
 _SEARCH: Final = "tool_search"
-"""A search for tools: the client runs it, or no tool is deferred and it is not needed."""
 
 _object: Final = msgspec.json.Decoder(dict[str, Raw] | None)
 _objects: Final = msgspec.json.Decoder(list[dict[str, Raw]] | None)
@@ -68,6 +68,7 @@ def found(create: Create, read: Read) -> Warnings:
         raw = getattr(create, name)
         if bytes(raw) != b"null":
             warned += read(f"{name}, ignored", raw, parse)
+    # A create full of slips is one message to its author, and not a thousand.
     return tuple(warned[:MOST])
 
 
@@ -121,6 +122,7 @@ def _of_tool(tool: dict[str, Raw], param: str) -> Iterable[RequestWarning]:
     known = _TOOLS.get(kind)
     if known is not None:
         yield from _odd(tool, known, param)
+        # A namespace: what is in it are tools like any other.
         if "tools" in known:
             for index, inner in enumerate(_objects.decode(tool.get("tools", b"null")) or ()):
                 yield from _of_tool(inner, f"{param}.tools[{index}]")
@@ -130,10 +132,10 @@ def _of_tool(tool: dict[str, Raw], param: str) -> Iterable[RequestWarning]:
         yield RequestWarning(code=UNSUPPORTED_TOOL, message=message, param=f"{param}.type")
 
 
+# Member of a create that has members of its own -> what looks at them.
 _MEMBERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     ("text", _of_text),
     ("reasoning", _of_reasoning),
     ("context_management", _of_management),
     ("tools", _of_tools),
 )
-"""Member of a create that has members of its own -> what looks at them."""

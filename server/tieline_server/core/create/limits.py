@@ -96,8 +96,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Whether what nothing acts on is ignored with a warning, or refused."""
 
 
+# Members of a create that may be of any size.
 _members_of: Final = attrgetter(*(each.name for each in MEMBERS if each.large))
-"""Members of a create that may be of any size."""
 
 
 def size_of(request: Create | Append) -> int:
@@ -109,6 +109,7 @@ def size_of(request: Create | Append) -> int:
 def _size(member: Any) -> int:
     kind = type(member)
     if kind is Raw:
+        # The size is known without a copy, and without a look at the JSON.
         return memoryview(member).nbytes
     if kind is dict:
         return sum(len(name) + len(value) for name, value in member.items())
@@ -119,6 +120,7 @@ def _size(member: Any) -> int:
 
 def admit_steer(queued: Share, owner: str, size: int) -> None:
     """Admits a steer beside all that waits of all connections; raises 429 or 503."""
+    # 429 where the owner itself asks for too much, 503 where all owners together do.
     if not queued.fits(owner, size):
         raise ApiError.of(
             "too_many_pending_steers",
@@ -185,6 +187,7 @@ class Admission:
 
     def queue_bytes(self, waiting: int, request: Create | Append) -> None:
         """Admits one more beside ``waiting`` bytes of its connection; raises :class:`ApiError`."""
+        # One alone always fits: the size of a message bounds it.
         if waiting and waiting + size_of(request) > self._limits.queue_bytes:
             raise ApiError.of(
                 "queue_full",
@@ -194,6 +197,7 @@ class Admission:
 
     def steer_bytes(self, waiting: int, size: int) -> None:
         """Admits a steer beside ``waiting`` bytes of its connection; raises :class:`ApiError`."""
+        # As for requests, one alone always fits.
         if waiting and waiting + size > self._limits.queue_bytes:
             raise ApiError.of(
                 "too_many_pending_steers",

@@ -32,11 +32,11 @@ EXTENSIONS: Final = (
 """What this server offers beyond OpenAI's API (docs/protocol.md#extensions)."""
 
 
+# Where what this server refuses is taken.
 _INSTEAD: Final = {
     "background": " On a stream the client stays connected: send it as a POST, CreateResponse or"
     " StreamResponse."
 }
-"""Where what this server refuses is taken."""
 
 
 class Profile(Struct, frozen=True, kw_only=True):

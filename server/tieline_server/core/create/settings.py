@@ -33,6 +33,8 @@ from tieline_server.core.create.tools import (
 )
 from tieline_server.core.values import Defaults, Work
 
+T = TypeVar("T")
+
 INCLUDE: Final = (
     "file_search_call.results",
     "web_search_call.results",
@@ -67,8 +69,6 @@ def check_words(create: Create) -> None:
         if name not in INCLUDE:
             raise invalid_value(f"include[{index}]", name, INCLUDE)
 
-
-T = TypeVar("T")
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The member of ``include`` that asks for log probabilities."""
@@ -138,6 +138,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def following(self) -> "Settings":
         """The same settings for a response that continues another by itself."""
+        # A deadline, a warm-up and warnings were those of the one create.
         return msgspec.structs.replace(self, generate=True, timeout_ms=None, warnings=())
 
     def choosing(self, said: Raw, recall: "SettingsCache") -> "Settings":
@@ -189,6 +190,7 @@ class SettingsCache:
         if last is not None and last[0] == data:
             value: T = last[1]
             return value
+        # Only what was really read counts: that a turn costs what is new in it is tested by this.
         self.work.validate += len(data)
         value = parse(data)
         self._last[name] = (data, value)
@@ -231,6 +233,7 @@ def parse_text(data: bytes) -> tuple[Format, Raw]:
     if view.type not in ("text", "json_object", "json_schema"):
         raise invalid_value("text.format.type", view.type, ("text", "json_object", "json_schema"))
     schema = present(view.schema)
+    # Whether a schema can be met is for the engine to say; here it is only an object.
     if view.type == "json_schema" and (schema is None or not schema.lstrip().startswith(b"{")):
         raise missing("text.format.schema")
     return Format(type=view.type, name=view.name, schema=schema, strict=view.strict), Raw(data)
@@ -257,6 +260,7 @@ def parse_reasoning(data: bytes, *, default: str | None = None) -> tuple[str | N
         raise invalid_value("reasoning.summary", view.summary, SUMMARIES)
     members: dict[str, Any] = _members.decode(data) if data != b"null" else {}
     echo = {"effort": None, "summary": None, **members, **({"effort": effort} if effort else {})}
+    # Clients mean null by it, and it is no word of the API.
     if view.summary == "none":
         echo["summary"] = None
     return effort, Raw(msgspec.json.encode(echo))
@@ -276,6 +280,7 @@ def parse_context_management(data: bytes) -> Compacting | None:
     for index, entry in enumerate(entries):
         if entry.type != "compaction":
             raise invalid_value(f"context_management[{index}].type", entry.type, ("compaction",))
+    # An entry without a number still asks for compaction: at the number of the server.
     named = [each.compact_threshold for each in entries if each.compact_threshold is not None]
     return Compacting(min(named, default=None)) if entries else None
 
@@ -304,12 +309,14 @@ def settle(
     ``model`` is the resolved public name, with its ``defaults``. What ``recall`` has seen last is
     not read again.
     """
+    # A warm-up has nothing to answer, and what continues a response may have nothing to add.
     if create.input is UNSET and create.generate is not False and not create.previous_response_id:
         raise missing("input")
     said = _members_of(create)
     settled = recall.settings(model, said)
     if settled is None:
         built = _build(create, recall, model, defaults or Defaults())
+        # Behind the checks: what is wrong is refused before anything is called unknown.
         warnings = ignored.found(create, recall.read)
         if warnings:
             built = msgspec.structs.replace(built, warnings=warnings)
@@ -373,6 +380,7 @@ def _passed_on(create: Create) -> dict[str, Any]:
 
 def _unmet(choice: ToolChoice, tools: Tools) -> bool:
     try:
+        # The input may still bring the tool: refused is the choice once that has been read.
         check_choice(choice, tools.offered)
     except ApiError:
         return True
@@ -383,6 +391,7 @@ def _reasoning_of(
     create: Create, recall: SettingsCache, default: str | None
 ) -> tuple[str | None, Raw]:
     """The effort and its echo. A lane may change between models of different defaults."""
+    # The key of the cache: the same bytes mean another effort under another default.
     name = "reasoning" if default is None else f"reasoning, else {default}"
     return recall.read(name, create.reasoning, partial(parse_reasoning, default=default))
 
@@ -391,16 +400,17 @@ def _refuse_unsupported(create: Create) -> None:
     for name in UNSUPPORTED:
         if bytes(getattr(create, name)) != b"null":
             raise _unsupported(name)
+    # Nothing but the store would have what a client asks for later.
     if create.background and create.store is False:
         raise ApiError.of(
             "invalid_value", "A background response has to be stored.", param="background"
         )
 
 
+# Member of a create that its response repeats -> what it says where the create says nothing.
 _DEFAULTS: Final = {
     each.name: getattr(Response(), each.name) for each in MEMBERS if Trait.ECHOED in each.traits
 }
-"""Member of a create that its response repeats -> what it says where the create says nothing."""
 
 
 def _echo(

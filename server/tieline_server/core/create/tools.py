@@ -15,11 +15,11 @@ from tieline_server.core.deltas import CALL_KINDS, TOOL_SEARCH, CallKind
 
 T = TypeVar("T")
 
+# Of a search whose client says none: the names of what it is to load, as OpenAI's has them.
 _SEARCH_PARAMETERS: Final = (
     b'{"type":"object","properties":{"paths":{"type":"array","items":{"type":"string"}}},'
     b'"required":["paths"],"additionalProperties":false}'
 )
-"""Of a search whose client says none: the names of what it is to load, as OpenAI's has them."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -125,6 +125,7 @@ def _read_tool(
         name, parameters = TOOL_SEARCH, _schema(view.parameters, param) or _SEARCH_PARAMETERS
     namespace = within.name if within else None
     called = view.type in ("function", "custom") or searches
+    # A hosted tool has no name of the client's: several of one type may stand beside each other.
     key = (namespace, name) if called else len(offered)
     if key in offered:
         raise ApiError.of(
@@ -182,6 +183,7 @@ def present(raw: Raw) -> bytes | None:
 
 def _schema(raw: Raw, param: str) -> bytes | None:
     data = present(raw)
+    # What is inside is for the engine: a schema that it cannot keep to is its refusal to make.
     if data is not None and not data.lstrip().startswith(b"{"):
         raise ApiError.of(
             "invalid_function_parameters",
@@ -212,6 +214,7 @@ def brought_by(item: Item, param: str = "tools") -> tuple[Tool, ...]:
         return ()
     if item.type == "additional_tools":
         return tools
+    # A search has found them: from here on the model may call them.
     return tuple(structs.replace(tool, deferred=False) for tool in tools)
 
 
@@ -309,6 +312,7 @@ def check_choice(choice: ToolChoice, offered: Iterable[Tool]) -> None:
                 f"Tool choice '{(name or kind)[:64]}' not found in 'tools' parameter.",
                 param=f"tool_choice.tools[{index}]" if choice.several else "tool_choice",
             )
+    # Required to call what it cannot see, a model could only fail.
     chosen = [tool for tool in tools if choice.admits(tool)]
     unseen = hidden(tools)
     if choice.mode == "required" and chosen and all(tool in unseen for tool in chosen):
@@ -322,6 +326,7 @@ def check_choice(choice: ToolChoice, offered: Iterable[Tool]) -> None:
 
 def hidden(tools: Sequence[Tool]) -> list[Tool]:
     """Those of ``tools`` that are deferred, that no search has found, and that one could find."""
+    # Where no client searches, nothing could ever be found: all of them are offered.
     if not any(tool.type == TOOL_SEARCH and tool.client_run for tool in tools):
         return []
     found = {(tool.namespace, tool.name) for tool in tools if not tool.deferred}

@@ -52,6 +52,7 @@ class Branch:
         branch: Branch | None = self
         while branch is not None:
             entry = branch.ids.get(key)
+            # What stands deeper is of a chain that went on, and not of this one.
             if entry is not None and entry[0] <= depth:
                 return entry[1]
             depth = min(depth, branch.base)
@@ -110,6 +111,7 @@ class ChainNode:
         self.closed = parent is not None and parent.closed
         self.open_calls = NO_CALLS if parent is None else parent.open_calls
         ids, depth = self.branch.ids, self.depth
+        # One pass over what is new. Most nodes have neither sealed items nor calls, and are done.
         size = 0
         sealable = pairs = False
         for item in self.items:
@@ -146,6 +148,7 @@ class ChainNode:
             if opened is None and answered is None:
                 continue
             if calls is None:
+                # Nodes share the mapping of the one before them, until one changes it.
                 self.open_calls = calls = dict(self.open_calls) if self.open_calls else {}
             if opened is not None:
                 calls[opened] = item
@@ -180,6 +183,7 @@ class ChainNode:
         """
         branch, head = self.branch, self.branch.head
         node = ChainNode(self, items)
+        # As if it were not there: the next real node must not find a fork.
         branch.head = head
         return node
 
@@ -222,6 +226,7 @@ class ChainNode:
 
         >>> head.derive("bytes", 0, lambda total, node: total + node.size)  # doctest: +SKIP
         """
+        # No recursion: a chain may be longer than the interpreter's stack is deep.
         pending: list[ChainNode] = []
         node: ChainNode | None = self
         while node is not None and key not in node.memo:

@@ -67,6 +67,7 @@ def plan(context: Sequence[Item], *, room: int, users: int | None = None) -> Pla
     """
     keep = _fixed(context)
     said = [at for at, item in enumerate(context) if is_user(item) and at not in keep]
+    # A window that a client asks for keeps all that users said, one in a turn keeps to its room.
     if users is None:
         keep.update(said)
     else:
@@ -75,6 +76,7 @@ def plan(context: Sequence[Item], *, room: int, users: int | None = None) -> Pla
         room -= _size(context[at] for at in newest)
     rest = [at for at, item in enumerate(context) if not is_user(item) and at not in keep]
     keep |= _newest(context, rest, room)
+    # Last: an output may have been chosen for its size whose call was not.
     keep -= _orphans(context, keep)
     gone = [at for at in range(len(context)) if at not in keep]
     return Plan(
@@ -89,6 +91,7 @@ def plan_within(context: Sequence[Item], *, tokens: int, threshold: int, tail: b
 
     With ``tail`` false only what is fixed and user messages stay. None where nothing can go.
     """
+    # Half the threshold, in bytes: the context itself says how many bytes a token has here.
     target = _size(context) * threshold // (2 * max(tokens, 1))
     room = min(MOST_ROOM, max(0, target - _size(context[at] for at in _fixed(context))))
     chosen = plan(context, room=room if tail else 0, users=room // 2)
@@ -127,6 +130,7 @@ def count(counter: UsageCounter, step: Iterable[Delta]) -> None:
 def _fixed(context: Sequence[Item]) -> set[int]:
     """Places of what stays in any case."""
     since = len(context)
+    # What the client said since the model spoke is what the next answer is about.
     while since and _is_from_client(context[since - 1]):
         since -= 1
     bringing = {at for at, item in enumerate(context) if item.type in BRINGING}

@@ -24,10 +24,10 @@ class Holdings:
     __slots__ = ("_holders", "_sizes", "size")
 
     def __init__(self) -> None:
+        # Node -> how many hold it as their last one, plus how many held nodes follow it.
         self._holders: dict[ChainNode, int] = {}
-        """Node -> how many hold it as their last one, plus how many held nodes follow it."""
+        # What those count that are still to be opened: then they grow, and others never do.
         self._sizes: dict[ChainNode, int] = {}
-        """What those count that are still to be opened: then they grow, and others never do."""
         self.size = 0
         """Bytes of JSON of all held nodes' items, each as it was when it came."""
 
@@ -38,6 +38,7 @@ class Holdings:
         while each is not None:
             count = holders.get(each, 0)
             holders[each] = count + 1
+            # All before a held node is held by it.
             if count:
                 return
             self._add(each)
@@ -55,6 +56,7 @@ class Holdings:
         each: ChainNode | None = node
         while each is not None:
             count = holders[each] - 1
+            # Another chain goes on from here: what is before stays held.
             if count:
                 holders[each] = count
                 return
@@ -78,6 +80,7 @@ class Holdings:
     def _add(self, node: ChainNode) -> None:
         size = node.size
         self.size += size
+        # What is opened later is larger then; what was counted is what is given back.
         if node.closed:
             self._sizes[node] = size
 
@@ -103,12 +106,12 @@ class Budget:
         self._owner_bytes = owner
         self._total_bytes = total
         self._owners: dict[str, Holdings] = {}
+        # Owner -> the chains that only wait to be continued, the least recently used first.
         self._idle: dict[str, OrderedDict[Place, ChainNode]] = {}
-        """Owner -> the chains that only wait to be continued, the least recently used first."""
+        # All of them, and whose they are.
         self._order: OrderedDict[Place, str] = OrderedDict()
-        """All of them, and whose they are."""
+        # How many of them end in this node.
         self._resting: dict[ChainNode, int] = {}
-        """How many of them end in this node."""
         self.size = 0
         """Bytes held in all."""
         self.evicted = 0
@@ -171,6 +174,7 @@ class Budget:
 
     def make_room(self, owner: str, more: int) -> bool:
         """Whether ``more`` bytes of this owner fit, once what can go has gone."""
+        # An owner's own bound lets go of that owner's chains alone, the bound of all of any.
         while self.held_by(owner) + more > self._owner_bytes:
             if not self._evict(self._idle.get(owner, {}).items()):
                 return False
@@ -187,6 +191,7 @@ class Budget:
         when the last of them lets it go.
         """
         for place, head in idle:
+            # Where more hold it than lanes that rest, a turn works on it or a fork shares it.
             if self._owners[self._order[place]].holders(head) == self._resting[head]:
                 self.evicted += 1
                 holder, lane = place
@@ -215,8 +220,8 @@ class LatestResponses:
         self._budget = budget or Budget()
         self._most = most
         self._held = Holdings()
+        # The least recently advanced lane first.
         self._latest: dict[str | None, ChainHead] = {}
-        """The least recently advanced lane first."""
         self._by_id: dict[str, ChainHead] = {}
 
     @property
@@ -242,6 +247,7 @@ class LatestResponses:
         ``held`` says that its chain is held already, and that this hold passes to the lane.
         A response is the latest of one lane: it leaves another one of the connection.
         """
+        # Before the old one is let go: nodes that the two share are not counted anew.
         if not held:
             self.hold(head.owner, head.node)
         self.forget_lane(lane)

@@ -37,6 +37,7 @@ def check(new: Sequence[Item], before: ChainNode | None, *, unanswered: bool = F
     seen: set[str] = set()
     answered: set[str] = set()
     shown, restarts = sealed.shown(new)
+    # What stands for all before it answers no call of that, and is answered by none.
     before = None if restarts else before
     # A copy of the empty mapping that most nodes share would cost more than a new dictionary.
     pending = dict(before.open_calls) if before is not None and before.open_calls else {}
@@ -63,6 +64,7 @@ def _check_id(item: Item, seen: set[str], before: ChainNode | None) -> None:
     item_id = item.id
     if item_id is None:
         return
+    # Refused rather than merged: which of the two is meant cannot be told.
     if item_id in seen or (before is not None and before.find(item_id) is not None):
         raise _duplicate(item_id)
     seen.add(item_id)
@@ -83,6 +85,7 @@ def _is_answered(call_id: str, answered: set[str], before: ChainNode | None) -> 
 
 def _check_output(item: Item, call_id: str, pending: Mapping[str, Item], answered: bool) -> None:
     call = pending.get(call_id)
+    # A call of another kind is no match: a shell's output answers no function.
     if call is not None and call.type == OUTPUT_KINDS[item.type]:
         return
     kind = _WORDS[OUTPUT_KINDS[item.type]]
@@ -122,6 +125,7 @@ def dereference(
         if (name := item.names) is None:
             result.append(item)
         elif before is not None and before.find(name) is not None:
+            # The chain has it in its place already: to name it again adds nothing.
             continue
         elif (target := found.get(name)) is not None:
             result.append(target)
@@ -230,8 +234,8 @@ def _by_model(item: Item) -> bool:
 
 
 _json: Final = msgspec.json.Decoder()
+# Members that say nothing of what an item says.
 _OWN: Final = frozenset({"id", "status", "type"})
-"""Members that say nothing of what an item says."""
 
 
 def _members(item: Item) -> dict[str, Any]:

@@ -123,13 +123,13 @@ _Part = (
     | _InputAudio
 )
 _IMAGE: Final = ("image_url", "file_id")
+# Parts that are nothing without one of these members.
 _SOURCES: Final[dict[type, tuple[str, ...]]] = {
     _InputImage: _IMAGE,
     _ImageUrl: _IMAGE,
     _Screenshot: _IMAGE,
     _InputFile: ("file_id", "file_url", "file_data"),
 }
-"""Parts that are nothing without one of these members."""
 
 
 # Items.
@@ -320,6 +320,7 @@ _OUTPUTS: Final = frozenset({_FunctionOutput, _CustomOutput})
 _PLAIN: Final = frozenset({_Message, _Reasoning, _Compaction, _Reference})
 _TOOLS: Final = frozenset({_AdditionalTools, _SearchOutput})
 
+# Name of a member -> what it may say.
 _VALUES: Final = {
     "role": ROLES,
     "status": get_args(_Status),
@@ -330,7 +331,6 @@ _VALUES: Final = {
     "outcome.type": ("exit", "timeout"),
     "output.type": ("computer_screenshot", "input_image"),
 }
-"""Name of a member -> what it may say."""
 _PATCHED: Final = {"status": ("completed", "failed")}
 
 

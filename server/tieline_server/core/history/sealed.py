@@ -67,6 +67,7 @@ def history(opened: Opened, seal: Callable[[bytes], str], *, item_id: str) -> It
         behind=None if opened.behind is None else list(opened.behind),
         users=opened.users,
     )
+    # The item keeps what it stands for beside it, so that it is not unsealed on its own connection.
     view = Compaction(id=item_id, encrypted_content=seal(_encode(folded)))
     return replace(items.encode(view), opened=opened)
 
@@ -74,6 +75,7 @@ def history(opened: Opened, seal: Callable[[bytes], str], *, item_id: str) -> It
 def thought(members: dict[str, Any], seal: Callable[[bytes], str]) -> Item:
     """The reasoning item of these members, with its content sealed as well."""
     text = seal(_encode(Thought(content=members["content"])))
+    # Engines are shown the thought without its seal, which would only cost them tokens.
     plain = {name: value for name, value in members.items() if name != "encrypted_content"}
     whole = items.decode(_encode({**plain, "encrypted_content": text}))
     return replace(whole, opened=Opened(items=(items.decode(_encode(plain)),)))
@@ -109,6 +111,7 @@ def opened_again(item: Item, sealer: Sealer, owner: str) -> Item:
         return opened(item, sealer, owner)
     if view.content:
         return _plain(item, view, view.content)
+    # The owner's stored history has to stay usable when a key has been taken out of use.
     try:
         return opened(item, sealer, owner)
     except ApiError:
@@ -135,6 +138,7 @@ def shown(some: Sequence[Item]) -> tuple[Sequence[Item], bool]:
     >>> shown([items.encode(Message(role="user", content="hi"))])[1]
     False
     """
+    # Nearly all input is shown as it is, and is handed back without a copy.
     for item in some:
         if item.opened is not None:
             break
@@ -162,6 +166,7 @@ def _woven(before: list[Item], opened: Opened) -> list[Item]:
 
     A client that has changed the window gets them behind it, in their order.
     """
+    # Counted rather than compared: that is enough to see that the window was changed.
     if opened.behind is None or sum(map(is_user, before)) != opened.users:
         return [*before, *opened.items]
     folded = deque(zip(opened.behind, opened.items, strict=False))

@@ -282,6 +282,7 @@ class Outbox:
         Where the reader is slow, the later ones join as if they had come one by one.
         """
         if self.log is not None:
+            # Each has its number in the log, so that none may join another on its way out.
             made = make(self.count, texts)
             self.count += len(made)
             self._outgoing.extend(self._lane, made)
@@ -293,6 +294,7 @@ class Outbox:
             if self._outgoing.put(self._lane, only):
                 self.count += 1
             return
+        # As many as a reader that keeps up gets alone go out in one step.
         room = self._outgoing.room(self._lane)
         alone = texts if room is None else texts[:room]
         first = self.count

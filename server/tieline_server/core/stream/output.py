@@ -24,6 +24,7 @@ from tieline_server.core.stream.outbox import Outbox
 _encode: Final = msgspec.json.Encoder().encode
 
 
+# The kind of item that a delta belongs in; a call start, or a whole item, begins its own.
 _ITEM_OF: Final[dict[type, str]] = {
     deltas.TextDelta: "message",
     deltas.RefusalDelta: "message",
@@ -32,7 +33,6 @@ _ITEM_OF: Final[dict[type, str]] = {
     deltas.CallStart: "call",
     deltas.WholeItem: "whole",
 }
-"""The kind of item that a delta belongs in; a call start, or a whole item, begins its own."""
 
 
 def _text_part(text: str, annotations: list[Raw], logprobs: list[Raw]) -> Raw:
@@ -59,18 +59,18 @@ _PART_DELTAS: Final[dict[str, type[events.Event]]] = {
     "reasoning_text": events.ReasoningTextDelta,
     "summary_text": events.ReasoningSummaryTextDelta,
 }
+# What grows -> the event of its next piece. A search for tools is told whole, at its end.
 _CALL_DELTAS: Final[dict[str, type[events.Event]]] = {
     "function_call": events.FunctionCallArgumentsDelta,
     "custom_tool_call": events.CustomToolCallInputDelta,
 }
-"""What grows -> the event of its next piece. A search for tools is told whole, at its end."""
 
+# Kind of a call -> prefix of its id.
 _PREFIXES: Final[dict[str, str]] = {
     "function_call": ids.FUNCTION_CALL,
     "custom_tool_call": ids.CUSTOM_TOOL_CALL,
     "tool_search_call": ids.TOOL_SEARCH_CALL,
 }
-"""Kind of a call -> prefix of its id."""
 
 _logprobs_of: Final = attrgetter("logprobs")
 
@@ -102,8 +102,8 @@ class Output:
         """Their JSON, as a snapshot carries it."""
         self.kept: list[Item] = []
         """Items that go into the chain with the next node."""
+        # Ids of those that can be read to their end and say ``incomplete``.
         self._short: set[str] = set()
-        """Ids of those that can be read to their end and say ``incomplete``."""
         self.phase: str | None = None
         """What the next message is for, where that is known."""
         self.calls = 0
@@ -115,6 +115,7 @@ class Output:
 
     def feed(self, run: Sequence[deltas.Delta]) -> None:
         """Takes deltas in order; those of one kind that follow each other, together."""
+        # A paced engine says one thing at a time: no groups to make.
         if len(run) == 1:
             HANDLERS[type(run[0])](self, run)
             return
@@ -123,6 +124,8 @@ class Output:
 
     def grow(self, delta: deltas.Delta) -> bool:
         """Takes one more piece of what is being said; False where the delta is anything else."""
+        # Fast path of nearly every token: the item is open and this is one more piece of it. What
+        # it leaves out, logprobs and empty pieces, ``feed`` does.
         item = self.open
         if item is None or type(delta) is not item.grows:
             return False
@@ -152,6 +155,7 @@ class Output:
         if item.kind in _CALL_DELTAS:
             self._end_call(item)
         shape = item.shape(status)
+        # A thought that was cut cannot be gone on with: it is not sealed for later.
         if item.kind == "reasoning" and status == "completed" and self.seal is not None:
             whole = sealed.thought(structs.asdict(shape), self.seal)
         else:
@@ -190,6 +194,7 @@ class Output:
 
     def take_kept(self) -> tuple[Item, ...]:
         """The items that the chain has not got yet."""
+        # A copy: the list goes on with the next sampling.
         kept = tuple(self.kept)
         self.kept.clear()
         return kept
@@ -251,6 +256,7 @@ class Output:
 
     def _on_phase(self, run: list[deltas.Phase]) -> None:
         item, phase = self.open, run[-1].name
+        # Said before its message begins, it waits for that.
         if item is not None and item.kind == "message":
             item.phase = phase
         else:
@@ -274,6 +280,7 @@ class Output:
 
     def _on_whole_item(self, run: list[deltas.WholeItem]) -> None:
         self.close("completed")
+        # A strict profile knows no items but its own; the chain goes without them as well.
         for delta in run if self.foreign else ():
             self.add(delta.item)
             self.kept.append(delta.item)
@@ -304,6 +311,7 @@ class Output:
         return item
 
     def _begin(self, kind: str, prefix: str, call: deltas.CallStart | None = None) -> Open:
+        # The server's own ids, whatever the engine calls it: they are unique in every chain.
         call_id = None if call is None else self._new_id(ids.CALL)
         item = self.open = Open(kind, self._new_id(prefix), len(self.done))
         item.call, item.call_id = call, call_id
@@ -479,12 +487,12 @@ def _reasoning_ends(box: Outbox, item: Open, text: str) -> tuple[events.Event, R
     return done, Raw(_encode({"type": "reasoning_text", "text": text}))
 
 
+# Part of the content -> the event that ends its text, and the part as it then is.
 _CONTENT_ENDS: Final = {
     "output_text": _text_ends,
     "refusal": _refusal_ends,
     "reasoning_text": _reasoning_ends,
 }
-"""Part of the content -> the event that ends its text, and the part as it then is."""
 
 HANDLERS: Final[dict[type, Callable[[Output, Any], None]]] = {
     deltas.TextDelta: Output._on_text,

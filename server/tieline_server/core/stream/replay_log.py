@@ -81,8 +81,8 @@ class EventLogs:
     def __init__(self, *, each: int = 64 * 1024 * 1024, most: int = 512 * 1024 * 1024) -> None:
         self.each = each
         self.most = most
+        # Those whose response has ended, the first one first; some may be dropped by now.
         self._ended: deque[EventLog] = deque()
-        """Those whose response has ended, the first one first; some may be dropped by now."""
         self.ended: Callable[[EventLog], None] = self._ended.append
         """Nothing more comes to this log: it goes when room is needed."""
         self.size = 0
@@ -92,6 +92,7 @@ class EventLogs:
         """The log has grown, and it or all of them are past their bound."""
         if log.size > self.each:
             log.drop()
+        # Where none has ended that could go, the one that grows gives way.
         while self.size > self.most:
             (self._ended[0] if self._ended else log).drop()
 
@@ -118,10 +119,10 @@ class EventLog:
         # A method that is chosen: to keep an event is all that most turns need.
         self.add: Callable[[Event], object] = self._entries.append
         """The response said this; what it says after its end is not part of it."""
+        # Entries that were counted.
         self._weighed = 0
-        """Entries that were counted."""
+        # Bytes of deltas and text that came since.
         self._uncounted = size
-        """Bytes of deltas and text that came since."""
         self.size = 0
         """Bytes, about, of all events but the last few."""
         self.whole = True
@@ -195,6 +196,7 @@ class EventLog:
         """
         first = 0 if number is None else number + 1
         entries, found = self._entries, list[Event]()
+        # Numbers have no gaps, so that the place of the first one is found without a walk.
         for entry in entries[max(0, bisect_right(entries, first, key=_number_of) - 1) :]:
             room = None if most is None else most - len(found)
             if room == 0:
@@ -344,10 +346,10 @@ class ReplayLogs(EventLogs):
     def __init__(self, *, each: int = 64 * 1024 * 1024, most: int = 512 * 1024 * 1024) -> None:
         super().__init__(each=each, most=most)
         self._by_id: dict[str, ReplayLog] = {}
+        # Those that have ended, the first to go at the head: all stay equally long.
         self._over: deque[ReplayLog] = deque()
-        """Those that have ended, the first to go at the head: all stay equally long."""
+        # Counts the chains of those whose connection is gone, on lanes named for responses.
         self._budget: Budget | None = None
-        """Counts the chains of those whose connection is gone, on lanes named for responses."""
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -46,6 +46,7 @@ def conclude_cut(turn: Turn, reason: str) -> None:
 
 def conclude(turn: Turn, status: str, reason: str | None = None) -> None:
     """Output is whole: closes what is open, then has it saved."""
+    # Also one that was cut before its engine accepted has a beginning.
     turn.announce()
     if status == "completed":
         turn.output.close(status)
@@ -56,6 +57,7 @@ def conclude(turn: Turn, status: str, reason: str | None = None) -> None:
     turn.completed_at = turn.host.unix_time if status == "completed" else None
     turn.timestamps.concluded(turn.host.now)
     head = turn.head()
+    # The terminal event follows the commit: what a client has read it can continue anywhere.
     if not turn.stores or head is None:
         turn.handle("saved")
         return

@@ -65,6 +65,7 @@ class TurnMachine(Turn):
             # One token more: all that its row comes to.
             self.usage_counter.count(step)
             return
+        # Where an engine accepts or finishes, the table is asked; what is between goes on as one.
         begin = 0
         for at in [at for at, kind in enumerate(map(type, step)) if kind in _MARKS]:
             if begin < at:
@@ -232,6 +233,7 @@ class TurnMachine(Turn):
     def take(self, run: Sequence[Delta]) -> None:
         """Deltas become events; one by one only where the turn may end between two of them."""
         assert self.settings is not None
+        # Nothing can end the turn between two of these.
         if self.state == "sampling" and self.settings.max_tool_calls is None:
             self._feed(run)
             return
@@ -275,6 +277,7 @@ class TurnMachine(Turn):
         self.wake_at = None
         self.held = False
         self.timestamps.resume(self.host.now)
+        # Each sampling is counted by itself: an engine states the totals of its own.
         self.usage_counter = UsageCounter()
         joined = (*items, *self.steers.take())
         self.node = self.holdings.move(ChainNode(self.node, joined))
@@ -310,6 +313,7 @@ class TurnMachine(Turn):
 
     def cut(self, reason: str) -> None:
         """Ends early, with what there is and what it really used."""
+        # The client of the append prototype took response.done for the end.
         self.quiet = self.held and self.host.profile.quiet_holds
         if self in self.host.waiting:
             self.host.waiting.remove(self)
@@ -340,6 +344,7 @@ class TurnMachine(Turn):
 
     def end_unsaved(self, error: ApiError) -> None:
         """A failed commit is a failed response (wire.md 5.8)."""
+        # A client that heard of an end must find the response, also from another process.
         self.status, self.reason, self.failure = "failed", None, error
         self.completed_at, self.booked = None, False
         self.holdings.discard()
@@ -349,10 +354,12 @@ class TurnMachine(Turn):
 
     def _go(self) -> None:
         """Ready to sample: with a place at once, else in connection for one."""
+        # The client does not wait for events: it may ask for the response before it samples.
         if self.background:
             self.say_queued()
         if self.budget() == 0:
             self.handle("cut", "max_output_tokens")
+        # Not past turns of other lanes that wait already.
         elif self.host.admission.has_place and not self.host.waiting:
             self.handle("start")
         else:
@@ -375,5 +382,6 @@ class TurnMachine(Turn):
         return limit is not None and self.output.calls >= limit
 
     def _must_hold(self, finish: Finish) -> bool:
+        # What a limit or a filter cut ends: the call that was cut cannot be answered.
         append = self.settings is not None and self.settings.append
         return append and finish.reason == "stop" and self.output.has_open_calls

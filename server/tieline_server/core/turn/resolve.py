@@ -43,6 +43,7 @@ def resolve(catalog: Catalog, model: str | None, principal: Principal) -> Resolv
 
 def ground(turn: Turn) -> None:
     """Resolves the model and settles the settings; raises :class:`ApiError` for what is wrong."""
+    # A steer's successor has the settings of the response before it.
     if turn.settings is not None:
         turn.resolved = resolve(turn.host.catalog, turn.settings.model, turn.principal)
     elif turn.follows_latest:
@@ -64,6 +65,7 @@ def _settings(turn: Turn, resolved: Resolved) -> Settings:
         model=resolved.model,
         defaults=resolved.defaults,
     )
+    # What nothing acts on is a warning, or by a setting of the server an error.
     if settings.warnings and not turn.host.limits.ignores:
         raise ignored.refusal(settings.warnings[0])
     others = (tool for tool in settings.tools.offered if tool.type != "function")
@@ -151,6 +153,7 @@ def follow(
     turn's. Raises :class:`ApiError` 400.
     """
     sealer, owner = turn.host.sealer, turn.principal.owner
+    # In this order: a reference may name a repeat, and only what is opened can be checked.
     named = input_checks.without_repeats(input_checks.dereference(new, before, found), before)
     opened = [
         sealed.opened(item, sealer, owner) if item.type in SEALABLE else item for item in named

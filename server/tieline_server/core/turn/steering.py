@@ -33,6 +33,7 @@ def read(steer: Steer) -> tuple[Item, ...]:
     try:
         items = read_input(steer.input)
     except ApiError as error:
+        # One code for all that can be wrong with a steer's messages, as in OpenAI's API.
         raise ApiError.of("invalid_input", error.message, param=error.param) from None
     if not items or not all(_is_user(item) for item in items):
         raise ApiError.of(

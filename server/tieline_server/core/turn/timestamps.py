@@ -61,6 +61,7 @@ class Timestamps:
         """The engine is asked, for the first time or again."""
         self._asked = now
         self._held_at = None
+        # A turn that was held asks again, and has waited for its place once.
         if self._first_asked is None:
             self._first_asked = now
 
@@ -76,6 +77,7 @@ class Timestamps:
             self._engine += now - self._asked
         if phases:
             mine = self._phases
+            # A turn that was held samples more than once: its phases add up.
             again = {name: mine[name] + phases[name] for name in mine.keys() & phases.keys()}
             self._phases = {**mine, **phases, **again}
 
@@ -112,6 +114,7 @@ class Timestamps:
         if self._saved is not None and self._concluded is not None:
             store = self._saved - self._concluded
         token = self.received if self.first_token_at is None else self.first_token_at
+        # All that is neither the engine's, nor waiting, nor the client's is overhead of the server.
         overhead = max(0.0, total - lane - queue - self._engine - held)
         return {
             **self._phases,
@@ -141,6 +144,7 @@ class Timestamps:
 
     def _work_of_ours(self) -> int:
         """What an engine's own time has of the service's: rendering, and waiting for guards."""
+        # It ran within the engine's time, and was not the engine's work.
         work = self._phases.get("render", 0) + self._phases.get("guard", 0)
         return min(work, round(self._engine * 1e6))
 

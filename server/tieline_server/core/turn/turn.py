@@ -258,6 +258,7 @@ class Turn(ABC):
     @property
     def size(self) -> int:
         """Bytes, about, that its request keeps in memory while it waits."""
+        # Only for what has to wait: most turns run at once.
         if self._size is None:
             self._size = size_of(self.request)
         return self._size
@@ -324,6 +325,7 @@ class Turn(ABC):
             created_at=self.created_at,
             completed_at=self.completed_at,
             status=status,
+            # A copy: the output grows while the snapshot may wait to be sent.
             output=list(self.output.raws),
             error=ResponseError(code=failure.code, message=failure.message) if failure else None,
             incomplete_details=IncompleteDetails(reason=reason) if reason else None,
@@ -401,6 +403,7 @@ class Turn(ABC):
             self.outbox.log = log = self.host.logs.begin(
                 self, owner=owner, key=request.idempotency_key, size=settings.echoed
             )
+            # Another process finds it only where its response will be stored.
             if settings.store:
                 self.host.effects.append(Begin(log, settings.model))
 
