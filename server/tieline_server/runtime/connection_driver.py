@@ -18,6 +18,7 @@ from tieline_server.core.connection.connection import Connection
 from tieline_server.core.connection.refusals import no_target
 from tieline_server.core.create.profile import Profile
 from tieline_server.core.create.settings import SettingsCache
+from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import (
     Begin,
     CancelSource,
@@ -429,7 +430,7 @@ class ConnectionDriver:
         yield self.connection
         self._carry_out()
 
-    def feed(self, turn: Turn, step: Any) -> None:
+    def feed(self, turn: Turn, step: Sequence[Delta]) -> None:
         """An engine said these things. Most of them ask for nothing."""
         self._set_time()
         self.connection.deltas(turn, step)
