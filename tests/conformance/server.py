@@ -29,7 +29,7 @@ from tieline_server.core.create.profile import PROFILES, Profile
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
 from tieline_server.core.history.holdings import Budget
-from tieline_server.core.values import Booking, Resolved, TurnRecord
+from tieline_server.core.values import Resolved, TurnRecord, UsageRecord
 from tieline_server.engines.base import Engine
 from tieline_server.engines.scripted import ScriptedEngine
 from tieline_server.engines.scripted.script import Script, parse
@@ -132,7 +132,7 @@ class Served(Struct):
         return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
 
     @property
-    def rows(self) -> list[Booking]:
+    def rows(self) -> list[UsageRecord]:
         """What is in the ledger, the first booked first."""
         return list(self.ledger)
 
@@ -172,7 +172,7 @@ async def serve(
     services = _services(
         served,
         ledger,
-        MemoryStore(book=ledger.book, journal=journal),
+        MemoryStore(add_usage=ledger.add, journal=journal),
         journal,
         limits=limits or Limits(),
         observe=lambda record, transport: records.append(record),
@@ -268,7 +268,9 @@ async def _behind(
 async def _itself(engine: Engine) -> AsyncIterator[str]:
     """The base URL of a server of ours, which has the Responses API."""
     ledger, journal = MemoryLedger(), MemoryJournal(now=time.time)
-    services = _services(engine, ledger, MemoryStore(book=ledger.book, journal=journal), journal)
+    services = _services(
+        engine, ledger, MemoryStore(add_usage=ledger.add, journal=journal), journal
+    )
     try:
         async with _http_server(services, PROFILES["openai"]) as port:
             yield f"http://127.0.0.1:{port}/v1"

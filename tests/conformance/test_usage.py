@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from tests.conformance.server import Served, serve
 from tests.conformance.wire import WIRES, Json, Peer, Wire, ask, collect, response
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.engines.bpe import shipped
 from tieline_server.storage.base import Question, Sum
 
@@ -39,7 +39,7 @@ SCRIPT: Json = {
 }
 
 
-def counts(row: Booking | Sum) -> tuple[int, ...]:
+def counts(row: UsageRecord | Sum) -> tuple[int, ...]:
     """Input, cached, output, reasoning."""
     return tuple(getattr(row, name) for name in COUNTS)
 
@@ -55,7 +55,7 @@ def used(answer: Json) -> tuple[int, ...]:
     )
 
 
-def comparable(row: Booking) -> Json:
+def comparable(row: UsageRecord) -> Json:
     """What does not depend on the transport, nor on the time."""
     different = ("response_id", "transport", "started_at", "ended_at", "phases")
     return {name: each for name, each in asdict(row).items() if name not in different}
@@ -111,7 +111,7 @@ async def begin(peer: Peer, *, deltas: int) -> str:
     return found
 
 
-def only_row(served: Served) -> Booking:
+def only_row(served: Served) -> UsageRecord:
     """The one row, whose tokens are those that left the engine."""
     (row,) = served.rows
     assert row.input_tokens > 0

@@ -28,7 +28,7 @@ from tieline.requests import Cancel, Steer
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.values import Booking, Principal
+from tieline_server.core.values import Principal, UsageRecord
 from tieline_server.runtime import count_input_tokens
 from tieline_server.runtime.compact import compact
 from tieline_server.storage.memory import MemoryLedger
@@ -38,16 +38,16 @@ Act = Callable[[Stage, bool], Awaitable[None]]
 
 
 class Counting(MemoryLedger):
-    """A ledger that notes every booking, also one that it need not keep."""
+    """A ledger that notes every usage record, also one that it need not keep."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.booked: list[Booking] = []
+        self.booked: list[UsageRecord] = []
 
-    def book(self, booking: Booking) -> None:
+    def add(self, usage_record: UsageRecord) -> None:
         """Takes a row."""
-        self.booked.append(booking)
-        super().book(booking)
+        self.booked.append(usage_record)
+        super().add(usage_record)
 
 
 async def too_long(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -163,12 +163,12 @@ ENDS: dict[str, tuple[Answer, Act, Ending]] = {
 def staged(answer: Answer, *, put_fails: bool = False, **members: Any) -> Stage:
     """A stage whose ledger counts."""
     ledger = Counting()
-    store = Failing(put=put_fails, book=ledger.book)
+    store = Failing(put=put_fails, add_usage=ledger.add)
     return Stage(answer, store=store, ledger=ledger, **members)
 
 
-def booked(stage: Stage) -> list[Booking]:
-    """Every booking so far, in order."""
+def booked(stage: Stage) -> list[UsageRecord]:
+    """Every usage record so far, in order."""
     assert isinstance(stage.ledger, Counting)
     return stage.ledger.booked
 

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack
 
-from tests.support.ledger_contract import DAY, NOON, booking
+from tests.support.ledger_contract import DAY, NOON, usage_record
 from tieline_server.config import Config
 from tieline_server.config.toml_tables import STORES
 from tieline_server.storage.base import Ledger
@@ -18,9 +18,9 @@ async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     """Two rows of ann's on the first day and one of bob's on the next."""
     assert config.store == STORE
     ledger = MemoryLedger()
-    ledger.book(booking("resp_1", model="small"))
-    ledger.book(booking("resp_2", model="large, slow"))
+    ledger.add(usage_record("resp_1", model="small"))
+    ledger.add(usage_record("resp_2", model="large, slow"))
     later = {"owner": "bob", "ended_at": NOON + DAY}
     counts = {"input_tokens": 1_234_567, "cached_tokens": 0, "reasoning_tokens": 0}
-    ledger.book(booking("resp_3", model="", **later, **counts))
+    ledger.add(usage_record("resp_3", model="", **later, **counts))
     return ledger

@@ -87,7 +87,7 @@ async def serve(
         catalog=ModelCatalog(
             Resolved(model=model.id, engine=engine.name) for model in engine.models()
         ),
-        store=MemoryStore(book=ledger.book, journal=journal),
+        store=MemoryStore(add_usage=ledger.add, journal=journal),
         ledger=ledger,
         journal=journal,
         budget=Budget(),

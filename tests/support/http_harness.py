@@ -134,7 +134,7 @@ def _services(
     return Services(
         engines={engine.name: engine},
         catalog=ModelCatalog(models),
-        store=MemoryStore(book=ledger.book, journal=journal) if store is None else store,
+        store=MemoryStore(add_usage=ledger.add, journal=journal) if store is None else store,
         ledger=ledger,
         journal=journal,
         budget=Budget(),

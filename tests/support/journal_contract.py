@@ -82,7 +82,7 @@ def ended(response_id: str, *, terminal: int, owner: str = "ann") -> Saved:
 
 
 async def put(opened: Opened, record: Saved) -> None:
-    """Puts a record, with its booking."""
+    """Puts a record, with its usage record."""
     await opened.store.put(record, booked(record))
 
 

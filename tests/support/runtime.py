@@ -22,7 +22,7 @@ from tieline_server.core.effects import Prompt
 from tieline_server.core.history.chain import Saved
 from tieline_server.core.history.holdings import Budget
 from tieline_server.core.stream.replay_log import ReplayLog
-from tieline_server.core.values import Booking, Principal, TurnRecord
+from tieline_server.core.values import Principal, TurnRecord, UsageRecord
 from tieline_server.engines.base import Model
 from tieline_server.runtime import ConnectionDriver, Running, Services
 from tieline_server.storage.memory import MemoryJournal, MemoryLedger, MemoryStore
@@ -94,20 +94,20 @@ class Failing(MemoryStore):
         *,
         put: bool = False,
         get: bool = False,
-        book: Callable[[Booking], None] = lambda booking: None,
+        add_usage: Callable[[UsageRecord], None] = lambda record: None,
     ) -> None:
-        super().__init__(book=book)
+        super().__init__(add_usage=add_usage)
         self.put_fails = put
         self.get_fails = get
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def put(self, record: Saved, booking: Booking) -> None:
+    async def put(self, record: Saved, usage_record: UsageRecord) -> None:
         """Keeps it, or fails."""
         await self.gate.wait()
         if self.put_fails:
             raise OSError(SECRET)
-        await super().put(record, booking)
+        await super().put(record, usage_record)
 
     async def get(self, owner: str, response_id: str) -> Saved | None:
         """Finds it, or fails."""
@@ -182,7 +182,7 @@ class Stage(Peer):
         self.services = Services(
             engines={"e": self.engine},
             catalog=catalog(),
-            store=MemoryStore(book=ledger.book, journal=journal) if store is None else store,
+            store=MemoryStore(add_usage=ledger.add, journal=journal) if store is None else store,
             ledger=ledger,
             journal=journal,
             budget=Budget(),

@@ -12,7 +12,7 @@ from tieline.items import Item, Opened, decode, decode_input
 from tieline.responses import Response
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history.chain import ChainHead, ChainNode, Saved
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.storage.base import ResponseStore
 
 
@@ -66,9 +66,9 @@ def kept(record: Saved) -> list[Keep]:
     return [Keep(record.response.id, owner, after, each.items) for each in reversed(own)]
 
 
-def booked(record: Saved) -> Booking:
+def booked(record: Saved) -> UsageRecord:
     """The ledger's row of a stored response."""
-    return Booking(
+    return UsageRecord(
         response_id=record.response.id,
         owner=record.owner,
         model="m",
@@ -89,7 +89,7 @@ def booked(record: Saved) -> Booking:
 
 
 async def put(store: ResponseStore, record: Saved) -> None:
-    """Puts a record, with its booking."""
+    """Puts a record, with its usage record."""
     await store.put(record, booked(record))
 
 

@@ -88,7 +88,7 @@ def services_of(
         catalog=ModelCatalog(
             Resolved(model=model.id, engine=engine.name) for model in engine.models()
         ),
-        store=MemoryStore(book=ledger.book, journal=journal),
+        store=MemoryStore(add_usage=ledger.add, journal=journal),
         ledger=ledger,
         journal=journal,
         budget=Budget(),

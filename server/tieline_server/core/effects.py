@@ -150,12 +150,12 @@ class Discard(Struct, frozen=True):
 class Save(Struct, frozen=True):
     """Make it durable, then call ``connection.saved``: the terminal event waits for that.
 
-    ``booking`` is written down with it, or neither is.
+    ``turn_record`` is written down with it, or neither is.
     """
 
     turn: TurnId
     record: Saved
-    booking: TurnRecord
+    turn_record: TurnRecord
 
 
 class Record(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Plain values that the core shares with the rooms around it, and that decide nothing themselves.
 
 Who asks (:class:`Principal`), which model answers (:class:`Resolved`), how much was handled
-(:class:`Work`), and what a turn was once it has ended (:class:`TurnRecord`, :class:`Booking`).
+(:class:`Work`), and what a turn was once it has ended (:class:`TurnRecord`, :class:`UsageRecord`).
 """
 
 from collections.abc import Callable, Mapping
@@ -146,7 +146,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True):
         return self.model if self.settled and self.outcome != "refused" else ""
 
 
-class Booking(Struct, frozen=True, kw_only=True, gc=False):
+class UsageRecord(Struct, frozen=True, kw_only=True, gc=False):
     """One row of the ledger. Never content; times are Unix seconds, phases microseconds."""
 
     response_id: str
@@ -179,12 +179,12 @@ def is_response(record: TurnRecord) -> bool:
     return record.outcome != "refused" and not waited
 
 
-def booking_of(
+def usage_record_of(
     record: TurnRecord, transport: str, *, ended_at: float, phases: bool = True
-) -> Booking:
+) -> UsageRecord:
     """The row of a turn that ended at ``ended_at`` (Unix seconds), with its phases or without."""
     usage, times = record.usage, record.times
-    row = Booking(
+    row = UsageRecord(
         response_id=record.response_id,
         owner=record.owner,
         model=record.public_model,

@@ -68,7 +68,7 @@ class _Job:
             outcome = "disconnected"
             raise
         finally:
-            self._book(outcome, error)
+            self._record_usage(outcome, error)
         return made
 
     async def _make(self, context: tuple[Item, ...]) -> Compacted:
@@ -105,7 +105,7 @@ class _Job:
             self._usage = counter.usage(finish or Finish())
         return text
 
-    def _book(self, outcome: Outcome, error: ApiError | None) -> None:
+    def _record_usage(self, outcome: Outcome, error: ApiError | None) -> None:
         services = self._services
         now = services.clock()
         record = TurnRecord(
@@ -132,4 +132,4 @@ class _Job:
             events=0,
         )
         services.observe(record, self._transport)
-        services.book(record, self._transport)
+        services.record_usage(record, self._transport)

@@ -418,7 +418,7 @@ class ConnectionDriver:
                 log.recorder.stop(stored=effect.booked)
         services.observe(record, self.transport)
         if not effect.booked and is_response(record):
-            services.book(record, self.transport)
+            services.record_usage(record, self.transport)
 
     def _on_close(self, effect: Close) -> None:
         self._end(effect.error)

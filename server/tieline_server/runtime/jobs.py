@@ -18,7 +18,7 @@ from tieline_server.core.deltas import Accepted, Finish
 from tieline_server.core.effects import Load, Prompt, Sample, Save
 from tieline_server.core.history import compaction
 from tieline_server.core.turn.turn import Turn
-from tieline_server.core.values import booking_of
+from tieline_server.core.values import usage_record_of
 from tieline_server.engines.base import Engine, EngineError
 from tieline_server.runtime.driver import Driver
 from tieline_server.runtime.services import INTERNAL, SERVER_ERROR, Services
@@ -93,13 +93,13 @@ async def save(services: Services, turn: Turn, effect: Save, *, transport: str) 
         log = services.running.logs.find(effect.record.owner, turn.id)
         if log is not None and log.recorder is not None:
             await log.recorder.settle()
-        booking = booking_of(
-            effect.booking,
+        usage_record = usage_record_of(
+            effect.turn_record,
             transport,
             ended_at=services.now(),
             phases=services.ledger.keeps_phases,
         )
-        await services.store.put(effect.record, booking)
+        await services.store.put(effect.record, usage_record)
     except Exception as failure:
         error = _told(failure, "store.put failed", turn, otherwise=UNSTORED)
     with driver_of(services, turn).reporting() as connection:

@@ -13,7 +13,7 @@ from tieline_server.core.create.limits import Limits, Share
 from tieline_server.core.create.profile import OPENAI, Profile
 from tieline_server.core.history.holdings import Budget
 from tieline_server.core.history.sealed import Sealer
-from tieline_server.core.values import Catalog, Principal, TurnRecord, booking_of
+from tieline_server.core.values import Catalog, Principal, TurnRecord, usage_record_of
 from tieline_server.engines.base import Engine, Model
 from tieline_server.homes import Alone, Homes
 from tieline_server.runtime.readiness import Readiness
@@ -67,11 +67,11 @@ class Services(Struct, frozen=True, kw_only=True):
     refused: Callable[[ApiError, str, str], Awaitable[None]] = _at_once
     """Returns when a call from an address, over a transport, may be told that it failed so."""
 
-    def book(self, record: TurnRecord, transport: str) -> None:
+    def record_usage(self, record: TurnRecord, transport: str) -> None:
         """Has a turn that ended now written into the ledger."""
         ledger = self.ledger
-        row = booking_of(record, transport, ended_at=self.now(), phases=ledger.keeps_phases)
-        ledger.book(row)
+        row = usage_record_of(record, transport, ended_at=self.now(), phases=ledger.keeps_phases)
+        ledger.add(row)
 
     def offered(self, principal: Principal) -> Iterator[tuple[str, Model]]:
         """(engine, model under its public name) of what the principal may use, in order."""

@@ -13,7 +13,7 @@ from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history.chain import ChainNode, Saved
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 
 
 class ResponseStore(Protocol):
@@ -30,7 +30,7 @@ class ResponseStore(Protocol):
         """Forgets what was kept of a response that will not be put. Never waits, never raises."""
         ...
 
-    async def put(self, record: Saved, booking: Booking) -> None:
+    async def put(self, record: Saved, usage_record: UsageRecord) -> None:
         """Keeps a response, in place of an earlier one of the same id and owner, and books it.
 
         Both are durable on return; where it raises, neither is. What a journal has of it stays
@@ -225,16 +225,16 @@ class Sum(Struct, frozen=True, kw_only=True):
 
 
 class Ledger(Protocol):
-    """What keeps bookings: one row for each response id, on every way that it can end.
+    """What keeps usage records: one row for each response id, on every way that it can end.
 
     The row of a stored response is written with the response, by its store; all others come
-    through ``book``. A response id that is booked twice has one row: the store's, else the first.
+    through ``add``. A response id that is booked twice has one row: the store's, else the first.
     """
 
     keeps_phases: bool
     """Whether rows keep their phases: others may come without."""
 
-    def book(self, booking: Booking) -> None:
+    def add(self, usage_record: UsageRecord) -> None:
         """Takes a row. Never waits and never raises; it is durable within 50 ms.
 
         A disk, or another process that holds the database's lock, may take longer.
@@ -246,7 +246,7 @@ class Ledger(Protocol):
         ...
 
     async def close(self) -> None:
-        """Writes what is left and frees what is open. Called once, after the last ``book``."""
+        """Writes what is left and frees what is open. Called once, after the last ``add``."""
         ...
 
 

@@ -20,7 +20,7 @@ from tieline_server.config import MIB, Config
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history.chain import Saved
 from tieline_server.core.history.holdings import Holdings
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.storage.base import (
     By,
     Cancellation,
@@ -209,14 +209,14 @@ class MemoryStore:
     def __init__(
         self,
         *,
-        book: Callable[[Booking], None],
+        add_usage: Callable[[UsageRecord], None],
         max_responses: int | None = None,
         max_bytes: int | None = None,
         ttl: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         journal: MemoryJournal | None = None,
     ) -> None:
-        self._book = book
+        self._add_usage = add_usage
         self._journal = MemoryJournal(now=time.time) if journal is None else journal
         self._clock = clock
         self.ttl = float("inf") if ttl is None else ttl
@@ -246,9 +246,9 @@ class MemoryStore:
     def discard(self, discard: Discard) -> None:
         """Nothing was kept."""
 
-    async def put(self, record: Saved, booking: Booking) -> None:
+    async def put(self, record: Saved, usage_record: UsageRecord) -> None:
         """Keeps a response. Costs what its chain has that is not stored yet."""
-        self._book(booking)
+        self._add_usage(usage_record)
         key = (record.owner, record.response.id)
         self._take_out(key)
         self._journal.stored(*key)
@@ -338,31 +338,31 @@ ROWS: Final = 10_000
 
 
 class MemoryLedger:
-    """Rows in order of their booking; past ``most`` the oldest go."""
+    """Rows in the order in which they came; past ``most`` the oldest go."""
 
     keeps_phases = False
 
     def __init__(self, *, most: int = ROWS) -> None:
         self._most = most
-        self._rows: OrderedDict[str, Booking] = OrderedDict()
+        self._rows: OrderedDict[str, UsageRecord] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Booking]:
+    def __iter__(self) -> Iterator[UsageRecord]:
         """The rows, the first booked first."""
         return iter(self._rows.values())
 
-    def book(self, booking: Booking) -> None:
+    def add(self, usage_record: UsageRecord) -> None:
         """Takes a row; a response id that has one keeps it. Its phases, half of it, are let go."""
-        row = replace(booking, phases={}) if booking.phases else booking
-        self._rows.setdefault(booking.response_id, row)
+        row = replace(usage_record, phases={}) if usage_record.phases else usage_record
+        self._rows.setdefault(usage_record.response_id, row)
         if len(self._rows) > self._most:
             self._rows.popitem(last=False)
 
     async def usage(self, question: Question) -> Sequence[Sum]:
         """Sums in order of their group."""
-        groups: dict[str, list[Booking]] = {}
+        groups: dict[str, list[UsageRecord]] = {}
         for row in self._rows.values():
             if _asked_for(row, question):
                 groups.setdefault(_group(row, question.by), []).append(row)
@@ -373,7 +373,7 @@ class MemoryLedger:
         self._rows.clear()
 
 
-def _asked_for(row: Booking, question: Question) -> bool:
+def _asked_for(row: UsageRecord, question: Question) -> bool:
     return (
         (question.owner is None or row.owner == question.owner)
         and (question.since is None or row.ended_at >= question.since)
@@ -381,13 +381,13 @@ def _asked_for(row: Booking, question: Question) -> bool:
     )
 
 
-def _group(row: Booking, by: By) -> str:
+def _group(row: UsageRecord, by: By) -> str:
     if by == "day":
         return datetime.fromtimestamp(row.ended_at, UTC).date().isoformat()
     return row.owner if by == "key" else row.model
 
 
-def _sum(group: str, rows: Iterable[Booking]) -> Sum:
+def _sum(group: str, rows: Iterable[UsageRecord]) -> Sum:
     counted = [
         (1, row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
         for row in rows
@@ -407,7 +407,7 @@ async def open_storage(config: Config, stack: AsyncExitStack, *, outages: Outage
     """An empty storage with the bounds that the settings give."""
     ledger, journal = MemoryLedger(), MemoryJournal(now=time.time)
     store = MemoryStore(
-        book=ledger.book,
+        add_usage=ledger.add,
         max_responses=config.store_max_responses,
         max_bytes=config.store_max_bytes,
         ttl=config.store_ttl,

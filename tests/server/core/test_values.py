@@ -7,14 +7,21 @@ import pytest
 
 from tests.support.core import Lockstep
 from tests.support.records import turn
-from tieline_server.core.values import Booking, Outcome, Principal, Work, booking_of, is_response
+from tieline_server.core.values import (
+    Outcome,
+    Principal,
+    UsageRecord,
+    Work,
+    is_response,
+    usage_record_of,
+)
 
 RESPONSES = [each for each in get_args(Outcome) if each != "refused"]
 
 
 def test_a_row_says_who_used_how_much_of_what_and_how_it_ended() -> None:
-    row = booking_of(turn(), "grpc", ended_at=1_000_000.5)
-    assert row == Booking(
+    row = usage_record_of(turn(), "grpc", ended_at=1_000_000.5)
+    assert row == UsageRecord(
         response_id="resp_2",
         owner="ann",
         model="scripted",
@@ -35,27 +42,27 @@ def test_a_row_says_who_used_how_much_of_what_and_how_it_ended() -> None:
 
 
 def test_a_row_says_why_it_ended() -> None:
-    cut = booking_of(turn(outcome="incomplete", reason="deadline"), "sse", ended_at=1.0)
+    cut = usage_record_of(turn(outcome="incomplete", reason="deadline"), "sse", ended_at=1.0)
     assert (cut.outcome, cut.reason, cut.error_code) == ("incomplete", "deadline", None)
-    broken = booking_of(turn(outcome="failed", error_code="server_error"), "sse", ended_at=1.0)
+    broken = usage_record_of(turn(outcome="failed", error_code="server_error"), "sse", ended_at=1.0)
     assert (broken.outcome, broken.reason, broken.error_code) == ("failed", None, "server_error")
 
 
 def test_the_start_is_as_long_before_the_end_as_the_turn_took_whatever_the_wall_clock_did() -> None:
-    row = booking_of(turn(started_at=3.0, ended_at=63.0), "sse", ended_at=100.0)
+    row = usage_record_of(turn(started_at=3.0, ended_at=63.0), "sse", ended_at=100.0)
     assert (row.started_at, row.ended_at) == (40.0, 100.0)
 
 
 def test_a_model_that_was_never_resolved_is_no_word_of_the_clients() -> None:
     waited = turn(model="x" * 1_000_000, settled=False, outcome="cancelled")
-    assert booking_of(waited, "sse", ended_at=1.0).model == ""
+    assert usage_record_of(waited, "sse", ended_at=1.0).model == ""
 
 
 def test_a_row_has_no_words_of_the_client() -> None:
     line = Lockstep()
     response_id = line.create("the secret word", metadata={"secret": "secret"}, user="secret")
     line.answer(response_id, "secret too")
-    row = booking_of(line.record(response_id), "grpc", ended_at=1.0)
+    row = usage_record_of(line.record(response_id), "grpc", ended_at=1.0)
     assert b"secret" not in msgspec.json.encode(row)
 
 

@@ -34,7 +34,7 @@ from tieline.requests import Cancel, SessionStart
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallDelta, CallStart, Delta, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.values import Booking, Principal
+from tieline_server.core.values import Principal, UsageRecord
 from tieline_server.engines.base import EngineError
 from tieline_server.runtime import SERVER_ERROR, ConnectionDriver
 
@@ -307,8 +307,8 @@ class TestFailures:
     async def test_a_close_that_is_cancelled_still_saves_books_and_lets_go(self) -> None:
         """A peer that goes while its line is being closed has the closing cancelled."""
 
-        booked: list[Booking] = []
-        store = Failing(book=booked.append)
+        booked: list[UsageRecord] = []
+        store = Failing(add_usage=booked.append)
         stage = Stage(hello, store=store)
         store.gate.clear()
         stage.create(store=True)

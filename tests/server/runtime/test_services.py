@@ -10,7 +10,7 @@ from tests.support.records import turn
 from tests.support.runtime import Stage, hello, run
 from tieline_server.core.deltas import Delta
 from tieline_server.core.effects import Prompt
-from tieline_server.core.values import Booking, Principal, Resolved
+from tieline_server.core.values import Principal, Resolved, UsageRecord
 from tieline_server.engines.base import Model
 from tieline_server.models.catalog import ModelCatalog
 from tieline_server.runtime import Services
@@ -46,9 +46,9 @@ class Books:
 
     def __init__(self, *, keeps_phases: bool) -> None:
         self.keeps_phases = keeps_phases
-        self.rows: list[Booking] = []
+        self.rows: list[UsageRecord] = []
 
-    def book(self, row: Booking) -> None:
+    def add(self, row: UsageRecord) -> None:
         """Keeps a row."""
         self.rows.append(row)
 
@@ -106,6 +106,6 @@ def test_a_turn_is_booked_at_the_time_of_the_wall_clock_as_the_ledger_keeps_it(
     keeps_phases: bool,
 ) -> None:
     ledger = Books(keeps_phases=keeps_phases)
-    services(ledger=ledger, now=lambda: 99.0).book(turn(), "grpc")
+    services(ledger=ledger, now=lambda: 99.0).record_usage(turn(), "grpc")
     (row,) = ledger.rows
     assert (row.transport, row.ended_at, bool(row.phases)) == ("grpc", 99.0, keeps_phases)

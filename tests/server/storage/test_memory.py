@@ -15,7 +15,7 @@ from tests.support.journal_contract import (
     entry,
     replayed,
 )
-from tests.support.ledger_contract import LedgerContract, booking, count
+from tests.support.ledger_contract import LedgerContract, count, usage_record
 from tests.support.store_contract import StoreContract, put, saved
 from tieline_server.config import Config
 from tieline_server.core.history.chain import Saved
@@ -27,7 +27,7 @@ from tieline_server.storage.memory import ROWS, MemoryJournal, MemoryLedger, Mem
 class TestStoreContract(StoreContract):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ResponseStore]:
-        store = MemoryStore(book=lambda booking: None)
+        store = MemoryStore(add_usage=lambda record: None)
         yield store
         await store.close()
 
@@ -56,7 +56,7 @@ def chain(length: int) -> list[Saved]:
 
 
 async def test_past_the_count_the_least_recently_used_response_goes() -> None:
-    store = MemoryStore(book=lambda booking: None, max_responses=2)
+    store = MemoryStore(add_usage=lambda record: None, max_responses=2)
     await put(store, saved("resp_1"))
     await put(store, saved("resp_2"))
     await store.get("ann", "resp_1")
@@ -67,7 +67,7 @@ async def test_past_the_count_the_least_recently_used_response_goes() -> None:
 
 async def test_a_response_that_was_not_used_for_the_time_to_live_goes() -> None:
     now = 0.0
-    store = MemoryStore(book=lambda booking: None, ttl=60.0, clock=lambda: now)
+    store = MemoryStore(add_usage=lambda record: None, ttl=60.0, clock=lambda: now)
     await put(store, saved("resp_1"))
     await put(store, saved("resp_2"))
     now = 50.0
@@ -78,30 +78,33 @@ async def test_a_response_that_was_not_used_for_the_time_to_live_goes() -> None:
 
 
 async def test_what_goes_takes_its_items_along() -> None:
-    store = MemoryStore(book=lambda booking: None, max_responses=1)
+    store = MemoryStore(add_usage=lambda record: None, max_responses=1)
     await put(store, saved("resp_1"))
     await put(store, saved("resp_2"))
     assert await store.item("ann", "msg_resp_1") is None
 
 
 def test_past_the_bytes_the_least_recently_used_responses_go() -> None:
-    one = MemoryStore(book=lambda booking: None)
+    one = MemoryStore(add_usage=lambda record: None)
     put_all(one, saved("resp_1", text="x" * 10_000))
-    store = MemoryStore(book=lambda booking: None, max_bytes=one.size * 2)
+    store = MemoryStore(add_usage=lambda record: None, max_bytes=one.size * 2)
     put_all(store, *(saved(f"resp_{number}", text="x" * 10_000) for number in range(3)))
     assert store.size <= one.size * 2
     assert kept(store, "resp_0", "resp_1", "resp_2") == [False, True, True]
 
 
 def test_the_newest_response_stays_even_when_it_alone_is_past_the_bound() -> None:
-    store = MemoryStore(book=lambda booking: None, max_bytes=100)
+    store = MemoryStore(add_usage=lambda record: None, max_bytes=100)
     put_all(store, saved("resp_1"), saved("resp_2", text="x" * 1000))
     assert kept(store, "resp_1", "resp_2") == [False, True]
 
 
 def test_the_links_that_chains_share_count_once() -> None:
     records = chain(10)
-    whole, last = MemoryStore(book=lambda booking: None), MemoryStore(book=lambda booking: None)
+    whole, last = (
+        MemoryStore(add_usage=lambda record: None),
+        MemoryStore(add_usage=lambda record: None),
+    )
     put_all(whole, *records)
     put_all(last, records[-1])
     own_output = sum(len(memoryview(raw)) for raw in records[0].response.output)
@@ -111,7 +114,7 @@ def test_the_links_that_chains_share_count_once() -> None:
 def test_a_link_counts_until_the_last_response_after_it_has_gone() -> None:
     first, second = chain(2)
     fork = saved("resp_fork", after=first)
-    store = MemoryStore(book=lambda booking: None)
+    store = MemoryStore(add_usage=lambda record: None)
     put_all(store, first)
     alone = store.size
     put_all(store, second, fork)
@@ -128,7 +131,7 @@ class Tripwire:
 
 def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
     records = chain(20)
-    store = MemoryStore(book=lambda booking: None)
+    store = MemoryStore(add_usage=lambda record: None)
     put_all(store, *records[:-1])
     records[15].head.node.parent = Tripwire()  # type: ignore[assignment]
     put_all(store, records[-1])
@@ -136,7 +139,7 @@ def test_a_put_costs_what_is_new_and_not_the_chain_before_it() -> None:
 
 
 async def test_a_closed_store_is_empty() -> None:
-    store = MemoryStore(book=lambda booking: None)
+    store = MemoryStore(add_usage=lambda record: None)
     await put(store, saved("resp_1"))
     await store.close()
     assert (len(store), store.size) == (0, 0)
@@ -155,7 +158,7 @@ async def memory(
 
     journal = MemoryJournal(now=lambda: now)
     store = MemoryStore(
-        book=lambda booking: None,
+        add_usage=lambda record: None,
         max_responses=responses,
         max_bytes=size,
         ttl=ttl,
@@ -244,7 +247,7 @@ class TestLedgerContract(LedgerContract):
 def test_past_the_bound_the_rows_that_were_booked_first_go() -> None:
     ledger = MemoryLedger(most=2)
     for number in range(4):
-        ledger.book(booking(f"resp_{number}"))
+        ledger.add(usage_record(f"resp_{number}"))
     assert [row.response_id for row in ledger] == ["resp_2", "resp_3"]
     assert len(ledger) == 2
 
@@ -252,14 +255,14 @@ def test_past_the_bound_the_rows_that_were_booked_first_go() -> None:
 def test_a_row_that_comes_again_pushes_nothing_out() -> None:
     ledger = MemoryLedger(most=2)
     for response_id in ("resp_1", "resp_2", "resp_2", "resp_1"):
-        ledger.book(booking(response_id))
+        ledger.add(usage_record(response_id))
     assert [row.response_id for row in ledger] == ["resp_1", "resp_2"]
 
 
 def test_a_row_is_kept_as_it_was_booked_but_for_its_phases() -> None:
     ledger = MemoryLedger()
-    row = booking("resp_1", outcome="failed", error_code="server_error", model="")
-    ledger.book(row)
+    row = usage_record("resp_1", outcome="failed", error_code="server_error", model="")
+    ledger.add(row)
     assert list(ledger) == [replace(row, phases={})]
 
 
@@ -268,13 +271,13 @@ async def test_one_that_is_opened_has_the_usual_bound_until_its_stack_closes_it(
         ledger = await open_ledger(Config.load({}), stack)
         assert isinstance(ledger, MemoryLedger)
         for number in range(ROWS + 1):
-            ledger.book(booking(f"resp_{number}"))
+            ledger.add(usage_record(f"resp_{number}"))
         assert len(ledger) == ROWS
     assert len(ledger) == 0
 
 
 async def test_a_closed_ledger_is_empty() -> None:
     ledger = MemoryLedger()
-    ledger.book(booking("resp_1"))
+    ledger.add(usage_record("resp_1"))
     await ledger.close()
     assert (await count(ledger)) == 0

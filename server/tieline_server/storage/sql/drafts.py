@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 from tieline import responses
 from tieline.items import Item
 from tieline_server.core.history.chain import ChainNode, Saved
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.storage.base import own_items
 from tieline_server.storage.sql import chains, running, usage
 from tieline_server.storage.sql.errors import Overtaken
@@ -157,11 +157,17 @@ class PutResponse(Write[int]):
     """Writes a response at its end; comes to its node."""
 
     def __init__(
-        self, record: Saved, booking: Booking, *, draft: Draft | None, key: object, now: float
+        self,
+        record: Saved,
+        usage_record: UsageRecord,
+        *,
+        draft: Draft | None,
+        key: object,
+        now: float,
     ) -> None:
         super().__init__(self._put)
         self._record = record
-        self._booking = booking
+        self._usage_record = usage_record
         self._draft = draft
         self._key = key
         self._now = now
@@ -179,7 +185,7 @@ class PutResponse(Write[int]):
             self._finish_run(connection)
         node = self._finish_draft(connection) or self._new_node(connection)
         self._insert_response(connection, node)
-        usage.replace(connection, self._booking)
+        usage.replace(connection, self._usage_record)
         return node
 
     def _finish_run(self, connection: Connection) -> None:

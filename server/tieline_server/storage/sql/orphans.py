@@ -12,7 +12,7 @@ from tieline import responses
 from tieline.errors import TielineError
 from tieline.items import Item, decode
 from tieline.responses import Response, ResponseError, Usage
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.storage.base import RunningResponse
 from tieline_server.storage.sql import chains, claims, processes, running, usage
 from tieline_server.storage.sql.processes import Others
@@ -72,10 +72,10 @@ def fail(
     response = failed(response)
     _store(connection, response, owner=owner, now=now)
     model, transport = row.model, row.transport
-    booking = _booking(
+    usage_record = _usage_record(
         response, owner, model=model, transport=transport, started_at=row.started_at, now=now
     )
-    usage.add(connection, [booking])
+    usage.add(connection, [usage_record])
     # A create with the same key gets an answer that is made anew.
     connection.execute(_DROP_CLAIMS, {"by": owner, "response": response.id})
     return True
@@ -124,11 +124,11 @@ def _store(connection: Connection, response: Response, *, owner: str, now: float
     connection.execute(_INSERT, row | {"body": body, "terminal": terminal})
 
 
-def _booking(
+def _usage_record(
     response: Response, owner: str, *, model: str, transport: str, started_at: float, now: float
-) -> Booking:
+) -> UsageRecord:
     used = response.usage or Usage()
-    return Booking(
+    return UsageRecord(
         response_id=response.id,
         owner=owner,
         model=model,

@@ -24,7 +24,7 @@ from tieline_server.config import KIB, MIB
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history.chain import ChainHead, ChainNode, Saved
 from tieline_server.core.history.holdings import Holdings
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.storage.sql import chains, usage
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.drafts import Draft, DropDraft, KeepItems, PutResponse, find
@@ -128,7 +128,7 @@ class SqlStore:
         self.recent = RecentChains() if recent is None else recent
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._used: dict[int, str] = {}
-        self._doubtful: dict[tuple[str, str], Booking] = {}
+        self._doubtful: dict[tuple[str, str], UsageRecord] = {}
         """What was told as failed and may be there, with the row that it then should have."""
         self._retry: asyncio.TimerHandle | None = None
         self._closing = False
@@ -157,19 +157,19 @@ class SqlStore:
             draft.ended = True
             self._writer.leave(DropDraft(draft, gone=self.retention.owe))
 
-    async def put(self, record: Saved, booking: Booking) -> None:
+    async def put(self, record: Saved, usage_record: UsageRecord) -> None:
         """Writes what is left of a response, and its row of the ledger."""
         draft = self._drafts.pop((record.owner, record.response.id), None)
         if draft is not None:
             draft.ended = True
         self._doubtful.pop((record.owner, record.response.id), None)
-        change = PutResponse(record, booking, draft=draft, key=self._key, now=self._now())
+        change = PutResponse(record, usage_record, draft=draft, key=self._key, now=self._now())
         self._writer.add(change)
         try:
             node = await change.done
         except Away:
             # It may be there all the same, where only the answer was lost.
-            self._doubt(booking)
+            self._doubt(usage_record)
             raise
         self.recent.add(node, Chain(record.head.node, record.input_from))
         self.retention.stored()
@@ -237,9 +237,9 @@ class SqlStore:
         self._withdraw()
         await self.retention.close()
 
-    def _doubt(self, booking: Booking) -> None:
-        failed = replace(booking, outcome="failed", reason=None, error_code=Unavailable().code)
-        self._doubtful[(booking.owner, booking.response_id)] = failed
+    def _doubt(self, usage_record: UsageRecord) -> None:
+        failed = replace(usage_record, outcome="failed", reason=None, error_code=Unavailable().code)
+        self._doubtful[(usage_record.owner, usage_record.response_id)] = failed
         self._withdraw_later()
 
     def _withdraw_later(self) -> None:
@@ -293,12 +293,12 @@ class Withdraw:
     erases = False
 
     def __init__(
-        self, doubtful: dict[tuple[str, str], Booking], *, settled: Callable[[bool], None]
+        self, doubtful: dict[tuple[str, str], UsageRecord], *, settled: Callable[[bool], None]
     ) -> None:
         self._doubtful = doubtful
         self._settled = settled
         """Called at its end: whether something was removed, which is in the log of the file."""
-        self._taken: dict[tuple[str, str], Booking] = {}
+        self._taken: dict[tuple[str, str], UsageRecord] = {}
         self._gone = False
 
     def take(self) -> bool:

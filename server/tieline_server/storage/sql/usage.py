@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Select, bindparam, delete, func, select
 
-from tieline_server.core.values import Booking
+from tieline_server.core.values import UsageRecord
 from tieline_server.storage.base import Question, Sum
 from tieline_server.storage.sql.database import Database
 from tieline_server.storage.sql.errors import DatabaseError, Unavailable
@@ -40,27 +40,27 @@ SECONDS_OF_DAY: Final = 86_400
 _REMOVE: Final = delete(LEDGER).where(LEDGER.c.response_id == bindparam("response"))
 
 
-def row_of(booking: Booking) -> dict[str, Any]:
-    """A booking as a row."""
-    row = msgspec.structs.asdict(booking)
-    row["phases"] = msgspec.json.encode(booking.phases).decode()
-    row["day"] = int(booking.ended_at // SECONDS_OF_DAY)
+def row_of(usage_record: UsageRecord) -> dict[str, Any]:
+    """A usage record as a row."""
+    row = msgspec.structs.asdict(usage_record)
+    row["phases"] = msgspec.json.encode(usage_record.phases).decode()
+    row["day"] = int(usage_record.ended_at // SECONDS_OF_DAY)
     return row
 
 
-def replace(connection: Connection, booking: Booking) -> None:
+def replace(connection: Connection, usage_record: UsageRecord) -> None:
     """Writes a row in place of an earlier one of the same response."""
-    insert_or_replace(connection, LEDGER, row_of(booking))
+    insert_or_replace(connection, LEDGER, row_of(usage_record))
 
 
-def add(connection: Connection, bookings: Sequence[Booking]) -> None:
+def add(connection: Connection, records: Sequence[UsageRecord]) -> None:
     """Writes rows; a response that has one keeps it."""
-    insert_new(connection, LEDGER, [row_of(booking) for booking in bookings])
+    insert_new(connection, LEDGER, [row_of(usage_record) for usage_record in records])
 
 
-def claim(connection: Connection, booking: Booking) -> bool:
+def claim(connection: Connection, usage_record: UsageRecord) -> bool:
     """Writes a row unless its response has one, once that is certain; whether it was written."""
-    return insert_new(connection, LEDGER, row_of(booking)) == 1
+    return insert_new(connection, LEDGER, row_of(usage_record)) == 1
 
 
 def remove(connection: Connection, response_id: str) -> None:
@@ -80,7 +80,7 @@ class SqlLedger:
         self._database = database
         self._writer = writer
         self._most = most
-        self._waiting: dict[str, Booking] = {}
+        self._waiting: dict[str, UsageRecord] = {}
         self._sent = False
         """Whether a change is on its way that has not taken its rows yet."""
         self._failing = False
@@ -89,9 +89,9 @@ class SqlLedger:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def book(self, booking: Booking) -> None:
+    def add(self, usage_record: UsageRecord) -> None:
         """Takes a row; a response id that has one keeps it."""
-        self._waiting.setdefault(booking.response_id, booking)
+        self._waiting.setdefault(usage_record.response_id, usage_record)
         self._empty.clear()
         if len(self._waiting) > self._most:
             lost = self._waiting.pop(next(iter(self._waiting)))
@@ -166,13 +166,13 @@ class AddRows(Write[None]):
     """Writes rows that wait, the oldest first, and takes them out once they are durable."""
 
     def __init__(
-        self, waiting: dict[str, Booking], *, taken: Callable[[], None] = lambda: None
+        self, waiting: dict[str, UsageRecord], *, taken: Callable[[], None] = lambda: None
     ) -> None:
         # All in one statement.
         super().__init__(lambda connection: add(connection, self._rows))
         self._waiting = waiting
         self._taken = taken
-        self._rows: list[Booking] = []
+        self._rows: list[UsageRecord] = []
 
     def take(self) -> bool:
         """The oldest ones; those to come need another change."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, create_engine, select
 
 from tests.support.database import made, rows
 from tests.support.journal_contract import begun, claim
-from tests.support.ledger_contract import booking
+from tests.support.ledger_contract import usage_record
 from tieline import responses
 from tieline.responses import IncompleteDetails, Response, Usage
 from tieline_server.storage.base import RunningResponse
@@ -69,7 +69,7 @@ def test_it_is_booked_once_whoever_comes(connection: Connection) -> None:
 
 def test_what_its_process_had_booked_itself_stays(connection: Connection) -> None:
     response = begin(connection)
-    usage.add(connection, [booking("resp_1", outcome="failed", output_tokens=7)])
+    usage.add(connection, [usage_record("resp_1", outcome="failed", output_tokens=7)])
     assert fail(connection, response)
     assert connection.execute(select(LEDGER.c.output_tokens)).scalars().all() == [7]
 

@@ -81,8 +81,8 @@ async def test_rows_of_the_ledger_wait_for_the_server_in_order_and_once(cluster:
     async with durable(cluster.new_database()) as opened:
         async with stopped(cluster):
             for number in range(20):
-                opened.ledger.book(booked(saved(f"resp_{number}")))
-                opened.ledger.book(booked(saved(f"resp_{number}")))
+                opened.ledger.add(booked(saved(f"resp_{number}")))
+                opened.ledger.add(booked(saved(f"resp_{number}")))
             with pytest.raises(Away):
                 await opened.ledger.usage(Question())
         (day,) = await opened.ledger.usage(Question())
@@ -92,7 +92,7 @@ async def test_rows_of_the_ledger_wait_for_the_server_in_order_and_once(cluster:
 async def test_rows_that_wait_go_by_themselves_once_the_server_is_back(cluster: Cluster) -> None:
     async with durable(cluster.new_database()) as opened:
         async with stopped(cluster):
-            opened.ledger.book(booked(saved("resp_1")))
+            opened.ledger.add(booked(saved("resp_1")))
             await _writer_is_idle(opened)
         async with asyncio.timeout(30):
             await opened.ledger.written()
@@ -105,7 +105,7 @@ async def test_past_the_bound_the_oldest_rows_are_lost_and_the_log_says_so(
     async with durable(cluster.new_database(), most_waiting=3) as opened:
         async with stopped(cluster):
             for number in range(5):
-                opened.ledger.book(booked(saved(f"resp_{number}")))
+                opened.ledger.add(booked(saved(f"resp_{number}")))
         await opened.ledger.usage(Question())
         assert await opened.count("ledger") == 3
     lost = [each for each in caplog.records if each.getMessage() == "ledger.row lost"]

@@ -375,7 +375,7 @@ async def test_a_response_that_was_told_as_failed_is_withdrawn_where_its_commit_
         assert await opened.store.get("ann", "resp_2") is None
         # As its line books it.
         failed = replace(booked(record), outcome="failed", error_code="storage_unavailable")
-        opened.ledger.book(failed)
+        opened.ledger.add(failed)
         async with asyncio.timeout(30):
             while await opened.count("responses") > 1:  # noqa: ASYNC110  # nothing tells of it
                 await asyncio.sleep(0.01)

@@ -271,7 +271,7 @@ async def test_many_small_responses_in_bounded_storage_leave_memory_and_file_fla
             ]
             await asyncio.gather(*(put(opened.store, record) for record in records))
             for record in records:
-                opened.ledger.book(booked(record))
+                opened.ledger.add(booked(record))
             if start % 400 == 0:
                 # The task looks by itself too; how soon is a matter of the machine.
                 await opened.store.retention.look()

@@ -8,7 +8,7 @@ import pytest
 from tests.support.grpc_engine import INPUT_TOKENS
 from tests.support.http_client import Connection
 from tests.support.http_harness import serve
-from tests.support.ledger_contract import DAY, NOON, booking
+from tests.support.ledger_contract import DAY, NOON, usage_record
 from tieline_server.core.create.profile import PROFILES, Profile
 from tieline_server.storage.memory import MemoryLedger
 
@@ -30,8 +30,8 @@ def filled() -> MemoryLedger:
     ledger = MemoryLedger()
     for number in range(3):
         at = NOON + number * DAY
-        ledger.book(booking(f"resp_{number}", owner="local", ended_at=at, model="small"))
-    ledger.book(booking("resp_3", owner="local", model="large"))
+        ledger.add(usage_record(f"resp_{number}", owner="local", ended_at=at, model="small"))
+    ledger.add(usage_record("resp_3", owner="local", model="large"))
     return ledger
 
 
