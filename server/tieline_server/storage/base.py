@@ -103,7 +103,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class Cancellation(Struct, frozen=True, kw_only=True):
-    """Somebody wants a turn cancelled that runs in a process that he cannot reach."""
+    """A client wants a turn cancelled that runs in a process out of its reach."""
 
     owner: str
     response_id: str

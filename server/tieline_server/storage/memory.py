@@ -175,7 +175,7 @@ class MemoryJournal:
     # Cancels.
 
     async def ask_cancel(self, wanted: Cancellation) -> None:
-        """Leaves word, for nobody but this process."""
+        """Leaves word, for this process alone."""
         self._words = [word for word in self._words if word[0] > self._now()]
         self._words.append((self._now() + WORD, wanted))
 
@@ -201,7 +201,7 @@ class MemoryJournal:
 class MemoryStore:
     """A dictionary of responses; past a bound, the one that was not used for longest goes.
 
-    ``max_bytes`` bounds the JSON of items and events. Chains share their links, so each link
+    ``max_bytes`` bounds the JSON of items and events. Chains share their nodes, so each node
     counts once, for as long as any stored response descends from it. The newest response always
     stays.
     """

@@ -1,4 +1,4 @@
-"""Chains as rows: written link by link, read whole by one question, removed from their ends."""
+"""Chains as rows: written node by node, read whole by one question, removed from their ends."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -95,21 +95,21 @@ def attach(
 ) -> tuple[int | None, bool]:
     """The node that stands for the chain up to ``after``, and whether it was made for that.
 
-    ``key`` is where segments remember their nodes. What no node has yet (turns that were not
+    ``key`` is where chain nodes remember their rows. What no node has yet (turns that were not
     stored, or whose rows have gone since) becomes one node without a response.
     """
     missing: list[ChainNode] = []
-    link, node = after, None
-    while link is not None:
-        known = link.memo.get(key)
+    each, node = after, None
+    while each is not None:
+        known = each.memo.get(key)
         if known is not None and touch(connection, node=known, owner=owner, now=now):
             node = known
             break
-        missing.append(link)
-        link = link.parent
+        missing.append(each)
+        each = each.parent
     if after is None or not missing:
         return node, False
-    items = [item for segment in reversed(missing) for item in segment.items]
+    items = [item for each in reversed(missing) for item in each.items]
     size = sum(len(item.raw) for item in items)
     made = insert_node(connection, owner=owner, parent=node, turn=after.turn, size=size)
     insert_items(connection, items, node=made, owner=owner)
@@ -144,19 +144,19 @@ def read_chain(connection: Connection, *, node: int, owner: str) -> list[ChainRo
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-def segments(rows: Iterable[ChainRow], key: object) -> list[ChainNode]:
-    """The links of a chain that was read, one for each node."""
-    nodes: dict[int, tuple[int, list[Item]]] = {}
+def decoded(rows: Iterable[ChainRow], key: object) -> list[ChainNode]:
+    """The nodes of a chain that was read."""
+    read: dict[int, tuple[int, list[Item]]] = {}
     for node, turn, raw in rows:
-        _, items = nodes.setdefault(node, (turn, []))
+        _, items = read.setdefault(node, (turn, []))
         if raw is not None:
             items.append(decode(raw))
-    links: list[ChainNode] = []
-    for node, (turn, items) in nodes.items():
-        link = ChainNode(links[-1] if links else None, tuple(items), turn=turn)
-        link.memo[key] = node
-        links.append(link)
-    return links
+    chain: list[ChainNode] = []
+    for node, (turn, items) in read.items():
+        made = ChainNode(chain[-1] if chain else None, tuple(items), turn=turn)
+        made.memo[key] = node
+        chain.append(made)
+    return chain
 
 
 # Removing.

@@ -27,7 +27,7 @@ class Away(DatabaseError):
 
 
 class Busy(DatabaseError):
-    """Somebody else has held its lock for too long."""
+    """Another process has held its lock for too long."""
 
 
 class Full(DatabaseError):
@@ -43,11 +43,11 @@ class Conflict(DatabaseError):
 
 
 class Overtaken(DatabaseError):
-    """Somebody else has ended the response meanwhile, because this process had seemed dead."""
+    """Another process has ended the response, because this one had seemed dead."""
 
 
 class Unavailable(Away, errors.Unavailable):
-    """It has been away for longer than anybody should wait; callers are told just that."""
+    """It has been away for longer than callers should wait; they are told just that."""
 
     def __init__(self) -> None:
         errors.Unavailable.__init__(

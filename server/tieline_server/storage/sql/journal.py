@@ -1,4 +1,4 @@
-"""The journal in a database: what every line, worker and replica finds, also after a crash.
+"""The journal in a database: what every connection, worker and replica finds, also after a crash.
 
 Events gather in memory for a moment and are written in groups, in their order and never after
 the response itself. Where the database is away, those that could not be written are lost, and so

@@ -142,7 +142,7 @@ class PatientDatabase:
         except DatabaseError as error:
             self._silent(began, str(error))
         except Exception as bug:
-            # Whoever waits must not wait for ever.
+            # Callers must not wait for ever.
             logger.exception("database.look failed")
             self._silent(began, type(bug).__name__)
         else:

@@ -106,7 +106,7 @@ class Watch:
         }
 
     def blink(self) -> None:
-        """A look failed: who could not be seen may have had the same trouble."""
+        """A look failed: processes that could not be seen may have had the same trouble."""
         self._beats.clear()
 
     def silent(self, process: str, beat: float | None) -> bool:

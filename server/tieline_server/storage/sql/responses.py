@@ -52,11 +52,11 @@ CHAINS: Final = 1000
 
 
 class Chain(Struct, frozen=True):
-    """The chain of a response, with whatever has been computed on its links."""
+    """The chain of a response, with what has been computed on its nodes."""
 
     tip: ChainNode
     input_from: ChainNode | None
-    """The link before the response's own input."""
+    """The node before the response's own input."""
 
 
 class RecentChains:
@@ -92,7 +92,7 @@ class RecentChains:
         return chain
 
     def drop(self, node: int) -> None:
-        """Forgets the chain of a node; those that share links with it stay."""
+        """Forgets the chain of a node; those that share nodes with it stay."""
         chain = self._chains.pop(node, None)
         if chain is not None:
             self._held.release(chain.tip)
@@ -124,7 +124,7 @@ class SqlStore:
         self._writer = writer
         self._now = now
         self._key = object()
-        """Where segments remember the nodes of this store."""
+        """Where chain nodes remember their rows in this store."""
         self.recent = RecentChains() if recent is None else recent
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._used: dict[int, str] = {}
@@ -205,10 +205,10 @@ class SqlStore:
         if not rows:
             return None
         if len(rows) > LONG:
-            links = await asyncio.to_thread(chains.segments, rows, self._key)
+            nodes = await asyncio.to_thread(chains.decoded, rows, self._key)
         else:
-            links = chains.segments(rows, self._key)
-        chain = Chain(links[-1], links[-2] if len(links) > 1 else None)
+            nodes = chains.decoded(rows, self._key)
+        chain = Chain(nodes[-1], nodes[-2] if len(nodes) > 1 else None)
         self.recent.add(node, chain)
         return chain
 

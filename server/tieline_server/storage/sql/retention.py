@@ -57,7 +57,7 @@ CLAIM: Final = 30.0
 """Seconds for which a process that sweeps is the only one."""
 
 STALE: Final = 300.0
-"""Seconds after which a draft whose writer was not seen is nobody's."""
+"""Seconds after which a draft whose writer was not seen is swept away."""
 
 JUMP: Final = 30.0
 """Seconds of difference that make a jump of the wall clock."""
@@ -299,7 +299,7 @@ class Retention:
             self._wanted.set()
 
     def owe(self) -> None:
-        """Something was removed that nobody waits for: the files forget it soon."""
+        """Something was removed that no caller waits for: the files forget it soon."""
         self._owed += 1
 
     async def close(self) -> None:

@@ -56,7 +56,7 @@ NODES: Final = Table(
     Column("size", NUMBER, nullable=False, comment="bytes of its items and its response"),
     Column("used_at", Double),
     Column("draft", Double),
-    # A number must never come back: lines remember those of nodes that may be gone.
+    # A number must never come back: connections remember those of nodes that may be gone.
     sqlite_autoincrement=True,
 )
 
@@ -123,7 +123,7 @@ CANCELS: Final = Table(
     Column("owner", Text, nullable=False),
     Column("response", Text, nullable=False),
     Column("until", Double, nullable=False),
-    # Who has read a number does not read it again.
+    # A process that has read a number does not read it again.
     sqlite_autoincrement=True,
 )
 

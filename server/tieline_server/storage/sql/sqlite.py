@@ -116,7 +116,7 @@ class SqliteDatabase:
                 if time.monotonic() > give_up:
                     raise
                 await asyncio.sleep(0.05)
-        # What a killed process left in the log goes into the file before anybody waits for a
+        # What a killed process left in the log goes into the file before a caller waits for a
         # commit. The first connection of an engine also costs some 10 ms of the interpreter.
         await self._on(self._housekeeper, self._move_log)
         await self.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())

@@ -1,14 +1,14 @@
 """The one that writes: changes that gather while a transaction is in flight leave together.
 
-There is no timer for a change that somebody waits for: the first one goes at once, and what
-comes until it is durable shares the next transaction. A change that nobody waits for joins
+There is no timer for a change that a caller waits for: the first one goes at once, and what
+comes until it is durable shares the next transaction. A change that no caller waits for joins
 whatever transaction comes next, and has one of its own only after a while.
 
-A change that must be durable soon though nobody waits for it (a row of the ledger) goes ahead
+A change that must be durable soon though no caller waits for it (a row of the ledger) goes ahead
 of all others in the next transaction, and transactions are short: past ``SPAN`` one commits, and
 what it has not reached is left to the next. So it is durable after two of them at most.
 
-A change that cannot be made must not cost its neighbours theirs: where a shared transaction
+A change that cannot be made must not cost the others theirs: where a shared transaction
 fails, each change is tried alone.
 """
 
@@ -35,7 +35,7 @@ SPAN: Final = 0.01
 """Seconds after which a transaction begins no further change."""
 
 LINGER: Final = 0.01
-"""Seconds that a change may wait for company when nobody waits for it, and none are named."""
+"""Seconds that a change may wait for company when no caller waits for it, and none are named."""
 
 TRIES: Final = 5
 """How often a change is tried that other processes' changes come in the way of."""
@@ -79,7 +79,7 @@ class Writer:
         self._task = self._loop.create_task(self._run())
 
     def add(self, change: Change) -> None:
-        """Takes a change that somebody waits for, or that makes room."""
+        """Takes a change that a caller waits for, or that makes room."""
         self._queue.append(change)
         self._wanted.set()
 
@@ -97,7 +97,7 @@ class Writer:
         return await change.done
 
     def leave(self, change: Change, *, within: float = LINGER) -> None:
-        """Takes a change that nobody waits for; its transaction begins within so many seconds."""
+        """Takes a change that no caller waits for: its transaction begins within some seconds."""
         self._queue.append(change)
         self._linger(within)
 
@@ -230,7 +230,7 @@ class Write(Generic[T]):
         self._made = self._work(connection)
 
     def settle(self, error: Exception | None) -> None:
-        """Tells who waits; they may have gone."""
+        """Tells the caller that waits, which may have gone."""
         if self.done.done():
             return
         if error is None:
@@ -240,7 +240,7 @@ class Write(Generic[T]):
 
 
 class Gathered(Generic[T]):
-    """A change that nobody waits for, of all that has gathered when its transaction begins.
+    """A change that no caller waits for, of all that has gathered when its transaction begins.
 
     ``take`` hands that over; where it is nothing, nothing is written.
     """

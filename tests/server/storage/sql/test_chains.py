@@ -41,7 +41,7 @@ def test_a_chain_is_read_from_its_beginning_with_each_items_bytes(connection: Co
     second = node(connection, parent=first, turn=2)
     third = node(connection, "c", parent=second, turn=3)
     node(connection, "fork", parent=first, turn=2)
-    links = chains.segments(chains.read_chain(connection, node=third, owner="ann"), KEY)
+    links = chains.decoded(chains.read_chain(connection, node=third, owner="ann"), KEY)
     assert [[item.raw for item in link.items] for link in links] == [
         [said("a").raw, said("b").raw],
         [],
@@ -68,7 +68,7 @@ def test_what_was_never_stored_becomes_one_node_and_only_once(connection: Connec
     made, new = chains.attach(connection, link, owner="ann", key=KEY, now=1.0)
     assert new
     assert made is not None
-    (read,) = chains.segments(chains.read_chain(connection, node=made, owner="ann"), KEY)
+    (read,) = chains.decoded(chains.read_chain(connection, node=made, owner="ann"), KEY)
     assert [item.raw for item in read.items] == [said("a").raw, said("b").raw]
     assert chains.attach(connection, None, owner="ann", key=KEY, now=1.0) == (None, False)
 
