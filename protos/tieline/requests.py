@@ -24,8 +24,17 @@ EVENT_ID: Final = 512
 """Characters of an ``event_id``: it is echoed, and remembered for a while."""
 
 Count = Annotated[int, Meta(ge=1)]
+Alternatives = Annotated[int, Meta(ge=0, le=20)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
+EventId = Annotated[str, Meta(max_length=EVENT_ID)]
+UserId = Annotated[str, Meta(max_length=128)]
+IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
 
 
 class Trait(Enum):
@@ -38,9 +47,9 @@ class Trait(Enum):
     PASSED_ON = auto()
     """An upstream engine gets it as the client said it."""
     BOUNDED = auto()
-    """Its size has a bound that its type does not state."""
+    """The server bounds its size by more than its type."""
     NAMED = auto()
-    """A create that has passed its checks has one of the names that the server knows."""
+    """Its value, once the server has checked it, is one of a few names."""
 
 
 _TURN: Final = Trait.TURN
@@ -54,7 +63,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all client events have. Not made by itself."""
 
     stream_id: Annotated[str | None, _TURN, _BOUNDED] = None
-    event_id: Annotated[Annotated[str, Meta(max_length=EVENT_ID)] | None, _TURN] = None
+    event_id: Annotated[EventId | None, _TURN] = None
     trace_context: Annotated[dict[str, str] | None, _TURN] = None
     """W3C traceparent, tracestate and baggage."""
 
@@ -68,8 +77,8 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """Asks for one response. ``input`` is text or items; settings are never inherited.
 
     This is the one list of what a create may carry: whatever else lists members is made of it,
-    by their types and traits (``MEMBERS``).
-    Members that are unknown here are ignored, but not unseen: it is for a codec to look at them.
+    by their types and traits (``MEMBERS``). A member that is not here has no effect, but a codec
+    looks at its name, and the server tells the client of it.
     """
 
     model: Annotated[str | None, _ECHOED, _NAMED] = None
@@ -82,21 +91,19 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     text: Annotated[Raw, _ECHOED] = ABSENT
     reasoning: Annotated[Raw, _ECHOED] = ABSENT
     include: list[str] | None = None
-    metadata: Annotated[Annotated[Metadata, Meta(max_length=16)] | None, _ECHOED] = None
+    metadata: Annotated[Metadata | None, _ECHOED] = None
     max_output_tokens: Annotated[Count | None, _ECHOED] = None
     max_tool_calls: Annotated[Count | None, _ECHOED] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, _ECHOED] = None
-    top_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, _ECHOED] = None
+    temperature: Annotated[Temperature | None, _ECHOED] = None
+    top_p: Annotated[Probability | None, _ECHOED] = None
     presence_penalty: Annotated[Penalty | None, _ECHOED] = None
     frequency_penalty: Annotated[Penalty | None, _ECHOED] = None
-    top_logprobs: Annotated[Annotated[int, Meta(ge=0, le=20)] | None, _ECHOED] = None
+    top_logprobs: Annotated[Alternatives | None, _ECHOED] = None
     truncation: Annotated[str | None, _ECHOED, _NAMED] = None
     store: Annotated[bool | None, _ECHOED] = None
     # Known by name as well; but what is echoed may be an upstream's own word.
     service_tier: Annotated[str | None, _ECHOED, _PASSED_ON] = None
-    safety_identifier: Annotated[
-        Annotated[str, Meta(max_length=128)] | None, _ECHOED, _PASSED_ON
-    ] = None
+    safety_identifier: Annotated[UserId | None, _ECHOED, _PASSED_ON] = None
     prompt_cache_key: Annotated[str | None, _ECHOED, _PASSED_ON] = None
     prompt_cache_retention: Annotated[str | None, _PASSED_ON] = None
     user: Annotated[str | None, _PASSED_ON] = None
@@ -111,9 +118,7 @@ class Create(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     append: bool | None = None
     timeout_ms: Count | None = None
     resumable: Annotated[bool | None, _TURN] = None
-    idempotency_key: Annotated[Annotated[str, Meta(min_length=1, max_length=256)] | None, _TURN] = (
-        None
-    )
+    idempotency_key: Annotated[IdempotencyKey | None, _TURN] = None
     unknown: Annotated[tuple[str, ...] | UnsetType, _BOUNDED] = field(default=UNSET, name="")
     """Members that came and that the server does not know (``unknown_of``). No member itself."""
 
@@ -133,11 +138,6 @@ class Member(Struct, frozen=True):
     def setting(self) -> bool:
         """It says how to answer; agents send the same with every create."""
         return Trait.TURN not in self.traits
-
-
-def members_of(kind: type[Create]) -> tuple[Member, ...]:
-    """The members of a create, in the order of their definition."""
-    return tuple(map(_member, structs.fields(kind)))
 
 
 def raw_members(kind: type[Struct]) -> frozenset[str]:
@@ -164,16 +164,17 @@ def _member(info: structs.FieldInfo) -> Member:
 
 
 def _is_large(kind: Any) -> bool:
-    """Whether a value of this type may be of any size."""
+    """Whether a value of this type may be of any size: JSON, a collection, text without a bound."""
     if get_origin(kind) is Annotated:
-        bounds = [each.max_length for each in kind.__metadata__ if isinstance(each, Meta)]
-        return _is_large(kind.__origin__) and (kind.__origin__ is not str or bounds == [None])
+        bounded = any(isinstance(each, Meta) and each.max_length for each in kind.__metadata__)
+        return _is_large(kind.__origin__) and not (bounded and kind.__origin__ is str)
     if get_origin(kind) in (Union, UnionType):
         return any(map(_is_large, get_args(kind)))
     return (get_origin(kind) or kind) in (Raw, str, list, dict, tuple)
 
 
-MEMBERS: Final = members_of(Create)
+MEMBERS: Final = tuple(map(_member, structs.fields(Create)))
+"""The members of a create, in the order of their definition."""
 
 REPEATED: Final = frozenset(each.name for each in MEMBERS if each.free_form and each.setting)
 """Free-form settings, which codecs read and build once while they come again: few, so that what a
