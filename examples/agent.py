@@ -31,9 +31,9 @@ async def count_words(name: str) -> int:
 
 
 async def main(url: str, task: str) -> None:
-    async with connect(url) as line:
+    async with connect(url) as connection:
         agent = Agent(
-            line,
+            connection,
             tools=[list_files, count_words],
             shape="append",
             on_output=lambda call, output: print(f"{call.name}({call.arguments}) -> {output}"),

@@ -94,9 +94,9 @@ async def loop(act: "Act", url: str, model: str | None) -> bool:
     def choose(turn: int) -> object:
         return {"type": "function", "name": named[turn]} if turn in named else "none"
 
-    async with connect(url) as line:
+    async with connect(url) as connection:
         agent = Agent(
-            line,
+            connection,
             model=model,
             tools=[tools.list_files, tools.read_file],
             shape=act.shape,

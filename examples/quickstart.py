@@ -12,14 +12,14 @@ from tieline_client import connect
 
 
 async def main(url: str) -> None:
-    async with connect(url) as line:
-        stream = await line.create(input="Which lines hold a call?")
+    async with connect(url) as connection:
+        stream = await connection.create(input="Which lines hold a call?")
         async for event in stream:
             if isinstance(event, OutputTextDelta):
                 print(event.delta, end="", flush=True)
         print()
-        # The line remembers the first turn: only what is new is sent.
-        again = await line.create(input="And now?", previous_response_id=stream.response_id)
+        # The connection remembers the first turn: only what is new is sent.
+        again = await connection.create(input="And now?", previous_response_id=stream.response_id)
         print((await again.result()).text)
 
 

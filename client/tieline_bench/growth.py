@@ -83,8 +83,8 @@ def flatness(transport: str, server: Server, model: Server, *, chains: int = CHA
 
 def _record(transport: str, server: Server, model: Server, folder: Path) -> int:
     """Keeps what the model was sent at each turn of a chain; the bytes of the last one."""
-    line = connected(transport, server, greet=True)
-    loop = Loop(line, transport, tools=tool_list(TOOLS_BYTES))
+    connection = connected(transport, server, greet=True)
+    loop = Loop(connection, transport, tools=tool_list(TOOLS_BYTES))
     size = 0
     for number in range(1, LATE + 1):
         loop.take(loop.request())
@@ -93,7 +93,7 @@ def _record(transport: str, server: Server, model: Server, folder: Path) -> int:
             raise LoadError(f"at turn {number} the model was told of {asked.calls} calls")
         (folder / f"{number}.json").write_bytes(asked.body)
         size = len(asked.body)
-    line.close()
+    connection.close()
     return size
 
 
@@ -104,8 +104,8 @@ def _chain(
 
     What a server does after a turn is counted with the next one, so nothing is left out.
     """
-    line = connected(transport, server, greet=True)
-    loop = Loop(line, transport, tools=tool_list(TOOLS_BYTES))
+    connection = connected(transport, server, greet=True)
+    loop = Loop(connection, transport, tools=tool_list(TOOLS_BYTES))
     meters = [CpuMeter(server.pid), *([CpuMeter(bare.pid)] if bare is not None else [])]
     reads = [[meter.settled()] for meter in meters]
     for number in range(1, LATE + 1):
@@ -114,7 +114,7 @@ def _chain(
             bare.post(str(number))
         for meter, read in zip(meters, reads, strict=True):
             read.append(meter.read())
-    line.close()
+    connection.close()
     costs, *others = ([(b - a) / 1000 for a, b in pairwise(read)] for read in reads)
     return costs, others[0] if others else []
 

@@ -82,7 +82,7 @@ class Limits:
                 (folder / transport).mkdir()
                 self._turn(transport, server, folder / transport)
                 self._resumable(transport, server)
-            # A chain that is not stored lives on a line: HTTP has none.
+            # A chain that is not stored lives on a connection: HTTP has none.
             for transport in (GRPC, WEBSOCKET):
                 self._flatness(transport, server)
         with product(files, merge="auto") as server:

@@ -13,7 +13,7 @@ def on_one_cpu() -> Iterator[int]:
     they take turns. On two, each message wakes a thread on a CPU that has gone idle. On a virtual
     machine that is an exit to the host of 20 to 50 µs, charged to whoever sends, and only where
     the kernel happens to place the two apart: a bare WebSocket turn read 12 µs or 70 by luck. A
-    server that is busy with other lines finds its peers awake and does not pay it.
+    server that is busy with other connections finds its peers awake and does not pay it.
 
     Processes and threads inherit the CPU from the thread that starts them, so a server's threads
     are bound before they run. It is one of those that the caller may use; afterwards the caller

@@ -23,15 +23,15 @@ class Way(NamedTuple):
     """How ``STREAMS`` streams reach a server."""
 
     transport: str
-    lines: int = STREAMS
+    connections: int = STREAMS
     model: str = IN_STEP
 
 
 class _Spoken:
-    """What came over one line."""
+    """What came over one connection."""
 
-    def __init__(self, line: Connection) -> None:
-        self.line = line
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.deltas = 0
         self.text = 0
         self.open = 0
@@ -39,7 +39,7 @@ class _Spoken:
 
     def take(self) -> None:
         """Reads what is there."""
-        for event in self.line.receive():
+        for event in self.connection.receive():
             if event.delta:
                 self.deltas += 1
                 self.text += len(event.delta)
@@ -53,36 +53,38 @@ def token_cost(way: Way, server: Server, *, tokens: int, greet: bool) -> float:
     """Microseconds of server CPU a token of ``STREAMS`` streams that begin one after the other.
 
     Raises :class:`LoadError` unless each token came, as an event of its own. ``greet``: the
-    server is ours, and a gRPC line says that nothing is to be merged.
+    server is ours, and a gRPC connection says that nothing is to be merged.
     """
     transport = way.transport
-    lines = [_Spoken(connected(transport, server, greet=greet)) for _ in range(way.lines)]
+    connections = [
+        _Spoken(connected(transport, server, greet=greet)) for _ in range(way.connections)
+    ]
     meter = CpuMeter(server.pid)
     before = meter.rested()
-    _listen(lines, _requests(way))
+    _listen(connections, _requests(way))
     used = meter.rested() - before
-    for each in lines:
-        each.line.close()
+    for each in connections:
+        each.connection.close()
     wanted = STREAMS * tokens
-    if sum(each.text for each in lines) != wanted * len(WORD):
+    if sum(each.text for each in connections) != wanted * len(WORD):
         raise LoadError("tokens were lost")
-    if sum(each.deltas for each in lines) != wanted:
+    if sum(each.deltas for each in connections) != wanted:
         raise LoadError("tokens were merged")
     return used / wanted / 1000
 
 
 def _requests(way: Way) -> list[bytes]:
-    """The creates, line by line in turn."""
+    """The creates, connection by connection in turn."""
     item = {"type": "message", "role": "user", "content": workload.prose(100)}
     members: dict[str, Any] = {"model": way.model, "store": False, "input": [item]}
     made = []
     for number in range(STREAMS):
-        lane = {"stream_id": f"lane_{number}"} if way.lines < STREAMS else {}
+        lane = {"stream_id": f"lane_{number}"} if way.connections < STREAMS else {}
         made.append(encoded(way.transport, {"type": "response.create", **members, **lane}))
     return made
 
 
-def _listen(lines: list[_Spoken], requests: list[bytes]) -> None:
+def _listen(connections: list[_Spoken], requests: list[bytes]) -> None:
     """Sends each request a little after the one before, and reads to the end of the last.
 
     So streams that keep to their own time are never in step.
@@ -91,15 +93,15 @@ def _listen(lines: list[_Spoken], requests: list[bytes]) -> None:
     gap = 1 / RATE / STREAMS
     due = time.monotonic()
     with selectors.DefaultSelector() as selector:
-        for each in lines:
-            selector.register(each.line, selectors.EVENT_READ, each)
-        while waiting or any(each.open for each in lines):
+        for each in connections:
+            selector.register(each.connection, selectors.EVENT_READ, each)
+        while waiting or any(each.open for each in connections):
             now = time.monotonic()
             if waiting and now >= due:
                 number, request = waiting.popleft()
-                asked = lines[number % len(lines)]
+                asked = connections[number % len(connections)]
                 asked.open += 1
-                asked.line.send(request)
+                asked.connection.send(request)
                 due += gap
                 continue
             ready = selector.select(due - now if waiting else TIMEOUT)

@@ -9,7 +9,7 @@ Bars, server CPU over the peer's WebSocket:
 
 - ``loop.<transport>.turn_1``, ``.turn_200``: a turn of a tool loop with a small tool and 1 kB of
   output a turn, at the beginning of a conversation and with the calls of 199 turns behind it.
-- ``tokens.<way>``: a token of 64 streams at 50 tokens/s, on a line each, or on lanes of 4 lines.
+- ``tokens.<way>``: a token of 64 streams at 50 tokens/s, on a connection each or lanes of 4.
   The model says a word of every stream at each step, as servers that batch do. What the same
   costs when no two words come together is among the figures (``apart``), over WebSocket.
 """
@@ -41,7 +41,7 @@ TOKEN_ROUNDS: Final = 5
 TOKENS_A_STREAM: Final = 125
 
 PEER: Final = "peer"
-LANES: Final = "grpc_4_lines"
+LANES: Final = "grpc_4_connections"
 
 FIRST: Final = {WEBSOCKET: 0.6, GRPC: 1.0}
 LAST: Final = {WEBSOCKET: 0.8, GRPC: 1.0}
@@ -51,7 +51,7 @@ WAYS: Final = {
     PEER: Way(WEBSOCKET),
     WEBSOCKET: Way(WEBSOCKET),
     GRPC: Way(GRPC),
-    LANES: Way(GRPC, lines=4),
+    LANES: Way(GRPC, connections=4),
     f"{PEER}_apart": Way(WEBSOCKET, model=APART),
     f"{WEBSOCKET}_apart": Way(WEBSOCKET, model=APART),
 }
@@ -129,23 +129,25 @@ Rounds = dict[str, list[float]]
 
 def loop_costs(sides: Sides, *, rounds: int) -> tuple[Rounds, Rounds]:
     """A turn of the tool loop at the beginning, and with a long history: on all three."""
-    lines = {
+    connections = {
         PEER: connected(WEBSOCKET, sides.peer),
         WEBSOCKET: connected(WEBSOCKET, sides.product),
         GRPC: connected(GRPC, sides.product, greet=True),
     }
-    last: Rounds = {name: [] for name in lines}
+    last: Rounds = {name: [] for name in connections}
 
-    def measure(name: str, line: Connection) -> float:
+    def measure(name: str, connection: Connection) -> float:
         transport = GRPC if name == GRPC else WEBSOCKET
         meter = CpuMeter(sides.of(name).pid)
-        cost = first_turns(line, transport, meter)
-        last[name].append(last_turns(line, transport, meter, sides.model))
+        cost = first_turns(connection, transport, meter)
+        last[name].append(last_turns(connection, transport, meter, sides.model))
         return cost
 
-    found = interleaved({name: partial(measure, name, lines[name]) for name in lines}, rounds + 1)
-    for line in lines.values():
-        line.close()
+    found = interleaved(
+        {name: partial(measure, name, connections[name]) for name in connections}, rounds + 1
+    )
+    for connection in connections.values():
+        connection.close()
     return _warm(found), _warm(last)
 
 

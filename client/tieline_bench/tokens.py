@@ -41,8 +41,8 @@ class Streams(NamedTuple):
 class _Stream:
     """One answer on its way."""
 
-    def __init__(self, line: Connection) -> None:
-        self.line = line
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.seen_at: list[float] = []
         self.ended = False
 
@@ -74,7 +74,7 @@ def token_costs(
     rounds: int = ROUNDS,
     tokens: int = TOKENS_A_STREAM,
 ) -> Streams:
-    """``STREAMS`` lines with one answer each at ``RATE``, on the product and the bare server.
+    """``STREAMS`` connections with one answer each at ``RATE``, on the product and the bare server.
 
     ``folder`` holds what ``turns.record`` has kept there; ``tokens`` is what the product's script
     says in one answer.
@@ -98,12 +98,12 @@ def _run(transport: str, server: Server, tokens: int) -> Run:
     before = meter.settled()
     started, own = time.monotonic(), time.process_time()
     for stream in streams:
-        stream.line.send(request)
+        stream.connection.send(request)
     _follow(streams)
     took, own = time.monotonic() - started, time.process_time() - own
     used = meter.settled() - before
     for stream in streams:
-        stream.line.close()
+        stream.connection.close()
     wanted = workload.STREAMS * tokens
     came = sum(len(stream.seen_at) for stream in streams)
     late = [each for stream in streams for each in stream.late]
@@ -114,17 +114,17 @@ def _follow(streams: list[_Stream]) -> None:
     """Reads every stream to its end."""
     with selectors.DefaultSelector() as selector:
         for stream in streams:
-            selector.register(stream.line, selectors.EVENT_READ, stream)
+            selector.register(stream.connection, selectors.EVENT_READ, stream)
         while selector.get_map():
             ready = selector.select(TIMEOUT)
             if not ready:
                 raise LoadError("the tokens stopped")
             for key, _ in ready:
                 stream = key.data
-                seen = stream.line.receive()
+                seen = stream.connection.receive()
                 stream.take(seen, time.monotonic())
                 if stream.ended:
-                    selector.unregister(stream.line)
+                    selector.unregister(stream.connection)
 
 
 def late(runs: list[Run], share: float) -> float:

@@ -28,10 +28,12 @@ _TOOL: Final = {
 
 
 class Loop:
-    """One conversation on a line; ``tools`` are further ones that each turn sends in full."""
+    """One conversation on a connection; ``tools`` are further ones that each turn sends in full."""
 
-    def __init__(self, line: Connection, transport: str, *, tools: list[dict[str, Any]]) -> None:
-        self._line = line
+    def __init__(
+        self, connection: Connection, transport: str, *, tools: list[dict[str, Any]]
+    ) -> None:
+        self._connection = connection
         self._transport = transport
         self._settings = {
             "type": "response.create",
@@ -57,7 +59,7 @@ class Loop:
 
     def take(self, request: bytes) -> Turn:
         """Takes the turn; raises :class:`LoadError` unless the answer is the model's call."""
-        turn = take_turn(self._line, request)
+        turn = take_turn(self._connection, request)
         if turn.text != "".join(ARGUMENTS) or turn.deltas != len(ARGUMENTS) or not turn.call_id:
             raise LoadError(f"the model called its tool, but what came was {turn}")
         self._last = turn
@@ -65,16 +67,18 @@ class Loop:
 
 
 def encoded(transport: str, create: dict[str, Any]) -> bytes:
-    """A create as ``transport`` sends it on a line."""
+    """A create as ``transport`` sends it on a connection."""
     event = msgspec.json.encode(create)
     if transport != GRPC:
         return event
     return proto.encode_request(json.RequestDecoder().decode(event)).SerializeToString()
 
 
-def first_turns(line: Connection, transport: str, meter: CpuMeter, *, count: int = FIRSTS) -> float:
+def first_turns(
+    connection: Connection, transport: str, meter: CpuMeter, *, count: int = FIRSTS
+) -> float:
     """Microseconds of CPU a turn of ``count`` that each begin a conversation."""
-    loops = [Loop(line, transport, tools=[]) for _ in range(count)]
+    loops = [Loop(connection, transport, tools=[]) for _ in range(count)]
     requests = [loop.request() for loop in loops]
     before = meter.rested()
     for loop, request in zip(loops, requests, strict=True):
@@ -83,13 +87,13 @@ def first_turns(line: Connection, transport: str, meter: CpuMeter, *, count: int
 
 
 def last_turns(
-    line: Connection, transport: str, meter: CpuMeter, model: Server, *, turns: range = LATE
+    connection: Connection, transport: str, meter: CpuMeter, model: Server, *, turns: range = LATE
 ) -> float:
     """Microseconds of CPU a turn of the last ``turns`` of a conversation.
 
     Raises :class:`LoadError` unless the model was shown all of it in the end.
     """
-    loop = Loop(line, transport, tools=[])
+    loop = Loop(connection, transport, tools=[])
     before = 0
     for number in range(1, turns.stop):
         if number == turns.start:

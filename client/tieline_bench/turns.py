@@ -39,7 +39,7 @@ LATE: Final = range(190, 211)
 CHAINS: Final = 5
 """Chains that are measured, after one that warms up."""
 
-_LINES: Final[dict[str, Callable[..., Connection]]] = {
+_CONNECTIONS: Final[dict[str, Callable[..., Connection]]] = {
     GRPC: GrpcConnection,
     WEBSOCKET: WebSocketConnection,
     SSE: SseConnection,
@@ -54,19 +54,19 @@ class Costs(NamedTuple):
 
 
 def connected(transport: str, server: Server, *, greet: bool = False) -> Connection:
-    """A line to a server; ``greet`` sends the gRPC session start that turns merging off.
+    """A connection to a server; ``greet`` sends the gRPC session start that turns merging off.
 
     Raises :class:`LoadError` or :class:`OSError` where the server has no such transport.
     """
     address = server.address(transport)
     if address is None:
         raise LoadError("it has no such door")
-    line = _LINES[transport](address, api_key=workload.KEY)
+    connection = _CONNECTIONS[transport](address, api_key=workload.KEY)
     if greet and transport == GRPC:
-        line.send(workload.session_start())
-        while not line.receive():
+        connection.send(workload.session_start())
+        while not connection.receive():
             pass
-    return line
+    return connection
 
 
 def record(transport: str, server: Server, folder: Path) -> None:
@@ -74,11 +74,11 @@ def record(transport: str, server: Server, folder: Path) -> None:
 
     Raises :class:`LoadError` unless its events are the ones that the benchmark is about.
     """
-    line = connected(transport, server, greet=True)
-    line.recorded = bytearray()
-    turn = take_turn(line, workload.create(transport, workload.ANSWER))
-    line.close()
-    events = line.split(bytes(line.recorded))
+    connection = connected(transport, server, greet=True)
+    connection.recorded = bytearray()
+    turn = take_turn(connection, workload.create(transport, workload.ANSWER))
+    connection.close()
+    events = connection.split(bytes(connection.recorded))
     if turn.events != workload.EVENTS or turn.text != workload.WORD * workload.DELTAS:
         raise LoadError(f"a turn has {turn.events} events, not {workload.EVENTS}")
     last_delta = workload.EVENTS - workload.ENDING - 1
@@ -94,18 +94,18 @@ def turn_costs(transport: str, server: Server, folder: Path, *, rounds: int = RO
     """
     request = workload.create(transport, workload.ANSWER)
     with bare(transport, folder, mode=TURNS, tokens=1, rate=1) as other:
-        lines = {
+        connections = {
             "product": connected(transport, server, greet=True),
             "bare": connected(transport, other),
         }
         meters = {"product": CpuMeter(server.pid), "bare": CpuMeter(other.pid)}
-        for line in lines.values():
-            _take(line, request, WARM_UP)
+        for connection in connections.values():
+            _take(connection, request, WARM_UP)
 
-        contenders = {n: partial(_cost, lines[n], request, meters[n]) for n in lines}
+        contenders = {n: partial(_cost, connections[n], request, meters[n]) for n in connections}
         found = interleaved(contenders, rounds)
-        for line in lines.values():
-            line.close()
+        for connection in connections.values():
+            connection.close()
     return Costs(found["product"], found["bare"])
 
 
@@ -132,33 +132,33 @@ class Resumable(NamedTuple):
 
 
 def resumable_costs(transport: str, server: Server, *, rounds: int = RESUMABLE_ROUNDS) -> Resumable:
-    """The same turn with and without ``resumable``, by turns; no line ever drops."""
-    line, meter = connected(transport, server, greet=True), CpuMeter(server.pid)
+    """The same turn with and without ``resumable``, by turns; no connection ever drops."""
+    connection, meter = connected(transport, server, greet=True), CpuMeter(server.pid)
     requests = {
         kind: workload.create(transport, workload.ANSWER, resumable=kind == "resumable")
         for kind in ("plain", "resumable")
     }
     for request in requests.values():
-        _take(line, request, WARM_UP)
+        _take(connection, request, WARM_UP)
     contenders = {
-        kind: partial(_cost, line, requests[kind], meter, turns=TURNS_A_SHORT_ROUND)
+        kind: partial(_cost, connection, requests[kind], meter, turns=TURNS_A_SHORT_ROUND)
         for kind in requests
     }
     found = interleaved(contenders, rounds)
-    line.close()
+    connection.close()
     return Resumable(found["plain"], found["resumable"])
 
 
-def _take(line: Connection, request: bytes, turns: int) -> None:
+def _take(connection: Connection, request: bytes, turns: int) -> None:
     for _ in range(turns):
-        take_turn(line, request)
+        take_turn(connection, request)
 
 
 def _cost(
-    line: Connection, request: bytes, meter: CpuMeter, *, turns: int = TURNS_A_ROUND
+    connection: Connection, request: bytes, meter: CpuMeter, *, turns: int = TURNS_A_ROUND
 ) -> float:
     before = meter.settled()
-    _take(line, request, turns)
+    _take(connection, request, turns)
     return (meter.settled() - before) / turns / 1000
 
 
@@ -175,16 +175,16 @@ def flatness(transport: str, server: Server, *, chains: int = CHAINS) -> Flatnes
     early: list[float] = []
     late: list[float] = []
     for number in range(chains + 1):
-        line = connected(transport, server, greet=True)
-        costs = _chain(transport, line, meter)
-        line.close()
+        connection = connected(transport, server, greet=True)
+        costs = _chain(transport, connection, meter)
+        connection.close()
         if number:
             early += [costs[turn] for turn in EARLY]
             late += [costs[turn] for turn in LATE]
     return Flatness(median(early), median(late))
 
 
-def _chain(transport: str, line: Connection, meter: CpuMeter) -> dict[int, float]:
+def _chain(transport: str, connection: Connection, meter: CpuMeter) -> dict[int, float]:
     """Number of the turn -> its cost, for the turns that are compared."""
     costs: dict[int, float] = {}
     previous: str | None = None
@@ -192,7 +192,7 @@ def _chain(transport: str, line: Connection, meter: CpuMeter) -> dict[int, float
         request = workload.create(transport, workload.ANSWER, previous=previous, tools=True)
         watched = number in EARLY or number in LATE
         before = meter.settled() if watched else 0
-        previous = take_turn(line, request).response_id
+        previous = take_turn(connection, request).response_id
         if watched:
             costs[number] = (meter.settled() - before) / 1000
     return costs

@@ -28,7 +28,7 @@ from tieline_bench.workload import GRPC, WEBSOCKET
 GROWTH: Final = 1.5
 KEPT: Final = 1.15
 TRANSPORTS: Final = (WEBSOCKET, GRPC)
-"""A chain that is not stored lives on a line: HTTP has none."""
+"""A chain that is not stored lives on a connection: HTTP has none."""
 
 
 class Upstream:

@@ -134,8 +134,8 @@ class Warm:
         self._say(f"{transport}, round {number + 1} of {self._rounds}")
         count = counter(server)
         history = history_of(f"{transport} {number}", count)
-        with _line(server, transport) as line:
-            cold = take(line, history)
+        with _connection(server, transport) as connection:
+            cold = take(connection, history)
             warm: list[Turn] = []
             expected: list[int] = []
             for turn in range(TURNS):
@@ -144,16 +144,16 @@ class Warm:
                 expected.append(
                     count([Message("user", words)]) + template.ending + (1 if last.cut else 0)
                 )
-                warm.append(take(line, words, after=last.response.id))
+                warm.append(take(connection, words, after=last.response.id))
         return Round(cold, warm, expected)
 
 
-def take(line: Connection, words: str, *, after: str | None = None) -> Turn:
+def take(connection: Connection, words: str, *, after: str | None = None) -> Turn:
     """One turn, timed; raises :class:`LoadError` for one that failed or said nothing."""
     first: float | None = None
     try:
         begun = time.perf_counter()
-        stream = line.create(
+        stream = connection.create(
             input=words,
             previous_response_id=after,
             max_output_tokens=ANSWER,
@@ -209,12 +209,12 @@ def counter(server: Server) -> Callable[[list[Message]], int]:
 
 
 @contextmanager
-def _line(server: Server, transport: str) -> Iterator[Connection]:
+def _connection(server: Server, transport: str) -> Iterator[Connection]:
     address = server.address(transport)
     if address is None:
         raise LoadError("it has no such door")
-    with connect(f"{SCHEMES[transport]}://{address}") as line:
-        yield line
+    with connect(f"{SCHEMES[transport]}://{address}") as connection:
+        yield connection
 
 
 def _ratio(rounds: list[Round]) -> float:

@@ -116,7 +116,7 @@ def prose(size: int) -> str:
 
 
 def session_start() -> bytes:
-    """The first message of a gRPC line: every event as it was made."""
+    """The first message of a gRPC connection: every event as it was made."""
     return proto.encode_request(SessionStart(merge="never")).SerializeToString()
 
 

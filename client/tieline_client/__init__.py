@@ -2,8 +2,8 @@
 
 >>> import asyncio
 >>> async def main(url: str) -> None:
-...     async with connect(url) as line:
-...         stream = await line.create(input="hello")
+...     async with connect(url) as connection:
+...         stream = await connection.create(input="hello")
 ...         async for event in stream:
 ...             print(event.type)
 ...         print(stream.text)
@@ -81,7 +81,7 @@ __all__ = [
     "Connection",
     "Lane",
     "ResponseStream",
-    # What outlives a line.
+    # What outlives a connection.
     "connect_session",
     "connect_session_sync",
     "Session",

@@ -1,4 +1,4 @@
-"""What one create leads to, and every state that it can be in (the theory is ``_line``'s)."""
+"""What one create leads to, and every state that it can be in (the theory is ``_connection``'s)."""
 
 from enum import Enum
 from typing import Final
@@ -55,7 +55,7 @@ class Signal(Enum):
     MOVED = "moved"
     """The response was resumed elsewhere: another reader has it."""
     LOST = "lost"
-    """The line is over."""
+    """The connection is over."""
 
 
 class Verdict(Enum):
@@ -76,7 +76,7 @@ class Verdict(Enum):
     DROP = "drop"
     """Too late to matter."""
     FAIL = "fail"
-    """Raise the loss of the line."""
+    """Raise the loss of the connection."""
     VIOLATION = "violation"
     """The server may not say that here; raised as :class:`ProtocolViolation`."""
 

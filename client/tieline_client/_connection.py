@@ -1,4 +1,4 @@
-"""The client half of a line, without I/O: which event belongs to which request.
+"""The client half of a connection, without I/O: which event belongs to which request.
 
 Whoever drives it tells it what is sent (``create``, ``append``, ``steer``, ``cancel``) and what
 came (``receive``), and does what the answers say. It never waits, and knows no clock.
@@ -13,7 +13,7 @@ shape ``response.done`` makes it HELD; the append that answers it makes it RESUM
 event shows that the server took it (RUNNING) or an error says that it did not (HELD again). A
 steer that was taken ends the running response and starts a successor by itself; between the two
 the ask is SUCCEEDING. A steer that was not taken when its response ended has no effect. Every ask
-ends, at the latest when the line does.
+ends, at the latest when the connection does.
 
 A resume makes an ask whose response is known before anything comes of it: ATTACHING. What comes
 is the rest of the old events with their old numbers, and any of them may be the first.
@@ -52,7 +52,7 @@ from tieline_client.errors import ProtocolViolation, TurnState
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """What to do with an event. ``ask`` is None when it belongs to the line."""
+    """What to do with an event. ``ask`` is None when it belongs to the connection."""
 
     verdict: Verdict
     ask: Ask | None
@@ -60,7 +60,7 @@ class Delivery(Struct, frozen=True, gc=False):
 
 
 class Loss(Struct, frozen=True):
-    """A transport's word that one create will not be answered to its end; the line lives on.
+    """A transport's word that one create will not be answered to its end; the connection lives on.
 
     Where each create is a connection of its own (HTTP), losing one is not losing the others.
     """
@@ -114,8 +114,8 @@ _NO_LANE: Final = _Lane()
 class Connection:
     """Pairs what comes with what was asked.
 
-    >>> line = Connection()
-    >>> line.create()
+    >>> connection = Connection()
+    >>> connection.create()
     <Ask create_1 waiting lane=None None>
     """
 
@@ -123,7 +123,7 @@ class Connection:
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
-        """Of every event_id, so that no other line has the same."""
+        """Of every event_id, so that no other connection has the same."""
         self._lanes: dict[str | None, _Lane] = {}
         self._asks: dict[str, Ask] = {}
         """event_id of a create or an append that can still be answered -> its ask."""
@@ -134,7 +134,8 @@ class Connection:
     def create(self, lane: str | None = None, *, event_id: str | None = None) -> Ask:
         """A create is about to be sent on this lane, with the ask's ``event_id``.
 
-        One that was sent before, on another line, keeps its name: the server may answer to it.
+        One that was sent before, on another connection, keeps its name, to which the server may
+        answer.
         """
         return self._wait(Ask(event_id or self.name("create"), lane))
 
@@ -204,8 +205,8 @@ class Connection:
     def receive(self, event: Event) -> Delivery:
         """Says whose event it is and what to do with it.
 
-        Raises :class:`ProtocolViolation` for an event that cannot come there: give the line up
-        and call :meth:`lost`.
+        Raises :class:`ProtocolViolation` for an event that cannot come there: give the connection
+        up and call :meth:`lost`.
         """
         ask = self._owner(event)
         if ask is None:
@@ -241,7 +242,7 @@ class Connection:
         return ask
 
     def lost(self) -> list[Ask]:
-        """The line is over: the asks that end with it, in the order they were sent per lane."""
+        """The connection is over: returns the asks that end with it, per lane in order."""
         pending = self.pending
         for ask in pending:
             self._move(ask, ASKS[ask.state, Signal.LOST][1])
@@ -256,7 +257,7 @@ class Connection:
     # How.
 
     def _owner(self, event: Event) -> Ask | None:
-        """Whose event it is; None for the line's own and for what nobody waits for."""
+        """Whose event it is; None for the connection's own and for what nobody waits for."""
         if isinstance(event, _LINE_EVENTS):
             return None
         lane = self._lanes.get(event.stream_id or None, _NO_LANE)

@@ -39,7 +39,7 @@ class Fault(Enum):
     BUSY = "busy"
     """Refused before the response began, by an error that may pass."""
     LEAVING = "leaving"
-    """Refused because this line takes no new work."""
+    """Refused because this connection takes no new work."""
     FORGOTTEN = "forgotten"
     """Refused because the server does not know the previous response."""
     TOO_LARGE = "too large"
@@ -54,7 +54,7 @@ class Move(Enum):
     AGAIN = "again"
     """The same request, after a while."""
     ELSEWHERE = "elsewhere"
-    """The same turn on a new line, with as much of its history as that line needs."""
+    """The same turn on a new connection, with as much of its history as that connection needs."""
     ATTACH = "attach"
     """The very same request under its key: it attaches to the first one, if there was one."""
     WHOLE = "whole"
@@ -116,14 +116,15 @@ _CODES: Final[dict[str, Fault]] = {
     "request_too_large": Fault.TOO_LARGE,
 }
 _ENDS: Final = frozenset({"request_too_large", "websocket_connection_limit_reached"})
-"""Codes of a line's end which say that what was just sent has not been taken (RFC 6455 7.4.1)."""
+"""Codes of a connection's end which say that what was just sent has not been taken (RFC 6455
+7.4.1)."""
 
 
 def fault(error: Exception, *, begun: bool, refused: bool) -> Fault:
     """What an exception says of a turn.
 
     ``begun``: its response had begun. ``refused``: the server has answered this request with it;
-    else it is why the line ended.
+    else it is why the connection ended.
     """
     match error:
         case IncompleteStream():
@@ -138,7 +139,7 @@ def fault(error: Exception, *, begun: bool, refused: bool) -> Fault:
             busy = Fault.BUSY if error.retryable else Fault.FINAL
             return _CODES.get(error.code, busy)
         case ApiError() if error.retryable or error.status >= _SERVER:
-            # The line broke with a word of why; whether the request was taken is not said.
+            # The connection broke with a word of why; whether the request was taken is not said.
             return Fault.LOST
         case ConnectionClosed() | _:
             return Fault.FINAL
@@ -157,7 +158,7 @@ def choose(what: Fault, means: Means) -> Move:
 
 
 MAX_AGE: Final = 55 * 60.0
-"""Seconds after which a line gets no new work: OpenAI closes a WebSocket after 60 minutes."""
+"""Seconds after which a connection gets no new work: OpenAI closes a WebSocket after 60 minutes."""
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
@@ -194,7 +195,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     ``idempotent``: each create gets a key, so that a server with the extension
     ``idempotency_key`` can be asked again without making anything twice, and keeps the response
     for a resume. ``replay_unsafe``: a create that was sent and not answered goes again even
-    without such a server; it may then run twice. ``max_age``: older lines get no new work.
+    without such a server; it may then run twice. ``max_age``: older connections get no new work.
     """
 
     idempotent: bool = True

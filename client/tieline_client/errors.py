@@ -3,13 +3,13 @@
 * :class:`tieline.errors.TielineError`
     * :class:`tieline.errors.ApiError`: the server says no, the same class on every transport
         * :class:`FailedResponse`: it says so of a response that had begun, which is in it
-    * :class:`ConnectionLost`: the line ended while something was pending
+    * :class:`ConnectionLost`: the connection ended while something was pending
         * :class:`NotSent`: before the request was on its way: to send it again is safe
             * :class:`ConnectTimeout`: it never came to be
         * :class:`OutcomeUnknown`: after that, and before any answer
         * :class:`IncompleteStream`: it ended in the middle of a response
     * :class:`ProtocolViolation`: the server said what it may not say there
-    * :class:`ConnectionClosed`: the line was used after its end (local)
+    * :class:`ConnectionClosed`: the connection was used after its end (local)
     * :class:`TurnState`: a turn was asked for what it cannot do now (local)
     * :class:`Unsupported`: this transport cannot carry that request (local)
     * :class:`UnsupportedUrl`: no transport for this URL (local)
@@ -105,7 +105,7 @@ _FAILED: Final[dict[type[ApiError], type[FailedResponse]]] = {
 
 
 class ConnectionLost(TielineError):
-    """The line ended while something was pending. The cause, where known, is ``__cause__``."""
+    """The connection ended while something was pending; ``__cause__`` says why, where known."""
 
 
 class NotSent(ConnectionLost):
@@ -113,18 +113,18 @@ class NotSent(ConnectionLost):
 
 
 class ConnectTimeout(NotSent):
-    """No line within the connect timeout."""
+    """No connection within the connect timeout."""
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The request was sent, and the line ended before any answer.
+    """The request was sent, and the connection ended before any answer.
 
     The server may have worked on it, and may still: to send it again may do everything twice.
     """
 
 
 class IncompleteStream(ConnectionLost):
-    """The line ended before the response did: what came is a part, never a result.
+    """The connection ended before the response did: what came is a part, never a result.
 
     ``text`` is the message text so far, ``sequence_number`` that of the last event (None when
     no event had one), ``response`` the response as far as it is known; what it has used is not.
@@ -149,14 +149,14 @@ class IncompleteStream(ConnectionLost):
 class ProtocolViolation(TielineError):
     """The server sent what is none of its events, or an event that cannot come there.
 
-    A line of gRPC or WebSocket is over, with all its turns: what follows cannot be paired any
+    A connection of gRPC or WebSocket is over, with all its turns: what follows cannot be paired any
     more. Over HTTP it is the one turn whose answer it was. The turns raise
     :class:`IncompleteStream` or :class:`OutcomeUnknown`, whose cause is this.
     """
 
 
 class ConnectionClosed(TielineError):
-    """The line was closed by this side."""
+    """The connection was closed by this side."""
 
 
 class TurnState(TielineError):

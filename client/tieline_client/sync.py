@@ -1,8 +1,8 @@
 """The blocking face: a thin proxy for :mod:`tieline_client.aio` on a loop of its own thread.
 
 >>> def ask(url: str) -> str:
-...     with connect(url) as line:
-...         return line.create(input="hello").result().text
+...     with connect(url) as connection:
+...         return connection.create(input="hello").result().text
 """
 
 import asyncio
@@ -36,13 +36,13 @@ def connect(
     tls: Tls | None = None,
     options: Options | None = None,
 ) -> Iterator["Connection"]:
-    """Opens a line for the body of a ``with``, as :func:`tieline_client.aio.connect` does."""
+    """Opens a connection for the body of a ``with``, as :func:`tieline_client.aio.connect` does."""
     with _LoopThread() as loop:
-        line = loop.run(aio.Connection.open(url, api_key=api_key, tls=tls, options=options))
+        connection = loop.run(aio.Connection.open(url, api_key=api_key, tls=tls, options=options))
         try:
-            yield Connection(loop, line)
+            yield Connection(loop, connection)
         finally:
-            loop.run(line.close())
+            loop.run(connection.close())
 
 
 @contextmanager
@@ -109,12 +109,12 @@ class _LoopThread:
         with self._lock:
             if self._closed:
                 work.close()
-                raise ConnectionClosed("the line is closed")
+                raise ConnectionClosed("the connection is closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise ConnectionClosed("the line was closed") from None
+            raise ConnectionClosed("the connection was closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -134,12 +134,12 @@ def _ignore_stolen_wakeups(loop: asyncio.AbstractEventLoop, context: dict[str, A
 
 
 class Connection:
-    """A line for blocking callers; may be used from several threads."""
+    """A connection for blocking callers; may be used from several threads."""
 
-    def __init__(self, loop: _LoopThread, line: aio.Connection) -> None:
+    def __init__(self, loop: _LoopThread, connection: aio.Connection) -> None:
         self._loop = loop
-        self.aio = line
-        """The asynchronous line; what is awaited on it goes through :meth:`wait`."""
+        self.aio = connection
+        """The asynchronous connection; what is awaited on it goes through :meth:`wait`."""
 
     def create(
         self,
@@ -177,12 +177,15 @@ class Connection:
         return Lane(self._loop, self.aio.lane(name))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the line's loop: ``line.wait(Agent(line.aio, ...).run("..."))``."""
+        """Runs a coroutine in the connection's loop.
+
+        For instance ``connection.wait(Agent(connection.aio, ...).run("..."))``.
+        """
         return self._loop.run(work)
 
     @property
     def transport(self) -> str:
-        """What carries the line: grpc, websocket or sse."""
+        """What carries the connection: grpc, websocket or sse."""
         return self.aio.transport
 
     @property
@@ -202,7 +205,7 @@ class Connection:
 
     @property
     def going_away(self) -> SessionGoingAway | None:
-        """Set when the server is about to close the line."""
+        """Set when the server is about to close the connection."""
         return self.aio.going_away
 
 
@@ -243,7 +246,7 @@ class Lane:
 
 
 class Session:
-    """A server, and the lines to it, for blocking callers; may be used from several threads."""
+    """A server and the connections to it, for blocking callers; several threads may use it."""
 
     def __init__(self, loop: _LoopThread, session: aio.Session) -> None:
         self._loop = loop
@@ -292,10 +295,10 @@ class Session:
         return self.aio.policy
 
     @property
-    def line(self) -> Connection | None:
-        """The line that new work goes to, where one is open."""
-        line = self.aio.line
-        return Connection(self._loop, line) if line is not None else None
+    def connection(self) -> Connection | None:
+        """The connection that new work goes to, where one is open."""
+        connection = self.aio.connection
+        return Connection(self._loop, connection) if connection is not None else None
 
 
 class Conversation:

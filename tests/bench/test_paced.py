@@ -19,7 +19,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.mark.parametrize(
     "way",
-    [Way(WEBSOCKET), Way(GRPC), Way(GRPC, lines=4), Way(WEBSOCKET, model=APART)],
+    [Way(WEBSOCKET), Way(GRPC), Way(GRPC, connections=4), Way(WEBSOCKET, model=APART)],
     ids=["websocket", "grpc", "lanes", "apart"],
 )
 def test_every_token_comes_as_an_event_of_its_own(servers: Pair, way: Way) -> None:

@@ -53,7 +53,7 @@ def test_bars_are_over_the_peers_websocket(monkeypatch: pytest.MonkeyPatch) -> N
         "loop.grpc.turn_200": (1.2, 1.0, False),
         "tokens.websocket": (0.9, 0.9, True),
         "tokens.grpc": (1.5, 1.5, True),
-        "tokens.grpc_4_lines": (1.01, 1.0, False),
+        "tokens.grpc_4_connections": (1.01, 1.0, False),
     }
     assert result.figures["peer"] == "agentic-api==0.9.0"
     assert "aiohttp" in result.figures["versions"]

@@ -22,31 +22,31 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("transport", [WEBSOCKET, GRPC])
 def test_each_turn_answers_the_call_of_the_one_before(servers: Pair, transport: str) -> None:
-    line = connected(transport, servers.product, greet=True)
-    loop = Loop(line, transport, tools=[])
+    connection = connected(transport, servers.product, greet=True)
+    loop = Loop(connection, transport, tools=[])
     turns = []
     for number in range(3):
         turns.append(loop.take(loop.request()))
         assert last_asked(servers.model).calls == number
     assert len({turn.call_id for turn in turns}) == 3
     assert len({(turn.events, turn.text, turn.deltas) for turn in turns}) == 1
-    line.close()
+    connection.close()
 
 
 def test_both_ends_of_a_conversation_cost_something(servers: Pair) -> None:
-    line = connected(WEBSOCKET, servers.product)
+    connection = connected(WEBSOCKET, servers.product)
     meter = CpuMeter(servers.product.pid)
-    assert first_turns(line, WEBSOCKET, meter, count=2) > 0
-    assert last_turns(line, WEBSOCKET, meter, servers.model, turns=range(3, 5)) > 0
-    line.close()
+    assert first_turns(connection, WEBSOCKET, meter, count=2) > 0
+    assert last_turns(connection, WEBSOCKET, meter, servers.model, turns=range(3, 5)) > 0
+    connection.close()
 
 
 def test_an_answer_that_is_not_the_models_is_not_measured(
     servers: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_loop, "ARGUMENTS", ("{}",))
-    line = connected(WEBSOCKET, servers.product)
-    loop = Loop(line, WEBSOCKET, tools=[])
+    connection = connected(WEBSOCKET, servers.product)
+    loop = Loop(connection, WEBSOCKET, tools=[])
     with pytest.raises(LoadError, match="the model called its tool"):
         loop.take(loop.request())
-    line.close()
+    connection.close()

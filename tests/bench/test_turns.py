@@ -38,13 +38,13 @@ def test_the_bare_server_sends_what_the_product_sent(
     turns.record(transport, server, tmp_path)
     request = workload.create(transport, workload.ANSWER)
     with bare(transport, tmp_path, mode="turns", tokens=1, rate=1) as other:
-        line = turns.connected(transport, other)
-        line.recorded = bytearray()
+        connection = turns.connected(transport, other)
+        connection.recorded = bytearray()
         for _ in range(2):
-            turn = take_turn(line, request)
+            turn = take_turn(connection, request)
             assert (turn.events, turn.text) == (28, " go" * 20)
-        line.close()
-    assert line.recorded == (tmp_path / "turn.bin").read_bytes() * 2
+        connection.close()
+    assert connection.recorded == (tmp_path / "turn.bin").read_bytes() * 2
 
 
 def test_a_turn_costs_something_on_both(server: Server, tmp_path: Path) -> None:

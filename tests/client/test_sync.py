@@ -52,8 +52,8 @@ def url(server: ServerProcess) -> Iterator[str]:
 
 
 def test_a_turn_is_read_event_by_event(url: str) -> None:
-    with connect(url) as line:
-        stream = line.create(input="hello")
+    with connect(url) as connection:
+        stream = connection.create(input="hello")
         types = [event.type for event in stream]
         assert (types[0], types[-1]) == ("response.created", "response.completed")
         assert stream.text == "You said: hello"
@@ -61,26 +61,26 @@ def test_a_turn_is_read_event_by_event(url: str) -> None:
         assert stream.response().id == stream.response_id
         assert stream.timing is not None
         assert stream.wall is not None
-        assert line.session is not None
-        assert line.alive
-        assert line.going_away is None
+        assert connection.session is not None
+        assert connection.alive
+        assert connection.going_away is None
 
 
 def test_a_chain_remembers_and_lanes_are_named(url: str) -> None:
-    with connect(url) as line:
-        lane = line.lane("side")
+    with connect(url) as connection:
+        lane = connection.lane("side")
         first = lane.create(input="one").response()
         second = lane.create(input="two", previous_response_id=first.id).response()
         assert second.previous_response_id == first.id
         assert lane.append("three").result().text == "You said: three"
-        assert line.create(input="four", store=False).result().text == "You said: four"
-        assert line.append("five").result().text == "You said: five"
+        assert connection.create(input="four", store=False).result().text == "You said: four"
+        assert connection.append("five").result().text == "You said: five"
         assert lane.name == "side"
 
 
 def test_a_held_turn_is_answered(url: str) -> None:
-    with connect(url) as line:
-        stream = line.create(input="add", tools=TOOLS, append=True)
+    with connect(url) as connection:
+        stream = connection.create(input="add", tools=TOOLS, append=True)
         (call,) = stream.result().calls
         assert (stream.held, stream.calls) == (True, (call,))
         stream.append([tool_output(call, "3")])
@@ -88,8 +88,8 @@ def test_a_held_turn_is_answered(url: str) -> None:
 
 
 def test_a_running_turn_is_cancelled(url: str) -> None:
-    with connect(url) as line:
-        stream = line.create(input="stall")
+    with connect(url) as connection:
+        stream = connection.create(input="stall")
         for event in stream:
             if isinstance(event, events.OutputTextDelta):
                 stream.cancel()
@@ -97,8 +97,8 @@ def test_a_running_turn_is_cancelled(url: str) -> None:
 
 
 def test_a_running_turn_is_steered(url: str) -> None:
-    with connect(url) as line:
-        stream = line.create(input="stall")
+    with connect(url) as connection:
+        stream = connection.create(input="stall")
         seen: list[str] = []
         for event in stream:
             seen.append(event.type)
@@ -110,17 +110,17 @@ def test_a_running_turn_is_steered(url: str) -> None:
 
 
 def test_leaving_the_block_cancels_what_runs(url: str) -> None:
-    with connect(url) as line, line.create(input="stall") as stream:
+    with connect(url) as connection, connection.create(input="stall") as stream:
         next(iter(stream))
     with pytest.raises(ConnectionClosed):
-        line.create(input="late")
+        connection.create(input="late")
 
 
 def test_a_thread_that_waits_when_the_line_is_closed_is_let_go(url: str) -> None:
     caught: list[Exception] = []
     waiting = threading.Event()
 
-    with connect(url) as line:
+    with connect(url) as connection:
 
         async def forever() -> None:
             waiting.set()
@@ -128,7 +128,7 @@ def test_a_thread_that_waits_when_the_line_is_closed_is_let_go(url: str) -> None
 
         def work() -> None:
             try:
-                line.wait(forever())
+                connection.wait(forever())
             except ConnectionClosed as error:
                 caught.append(error)
 
@@ -140,21 +140,21 @@ def test_a_thread_that_waits_when_the_line_is_closed_is_let_go(url: str) -> None
 
 
 def test_errors_are_raised_in_the_calling_thread(url: str) -> None:
-    with connect(url) as line:
+    with connect(url) as connection:
         with pytest.raises(NotFound):
-            line.create(input="x", model="nope").response()
+            connection.create(input="x", model="nope").response()
         with pytest.raises(ValueError, match="lane"):
-            line.lane("a b")
+            connection.lane("a b")
     with pytest.raises(ConnectionLost), connect("grpc://127.0.0.1:1"):
         pass
 
 
 def test_several_threads_may_use_one_line(url: str) -> None:
-    with connect(url) as line:
+    with connect(url) as connection:
         said: dict[str, str] = {}
 
         def work(name: str) -> None:
-            said[name] = line.lane(name).create(input=name).result().text
+            said[name] = connection.lane(name).create(input=name).result().text
 
         threads = [threading.Thread(target=work, args=(f"t{number}",)) for number in range(8)]
         for thread in threads:
@@ -169,21 +169,21 @@ def test_an_agent_runs_on_a_blocking_line(url: str) -> None:
         """Adds two numbers."""
         return a + b
 
-    with connect(url) as line:
-        run = line.wait(Agent(line.aio, tools=[add], shape="append").run("add"))
+    with connect(url) as connection:
+        run = connection.wait(Agent(connection.aio, tools=[add], shape="append").run("add"))
         assert run.text == "It is 3"
 
 
 def test_a_killed_server_ends_what_is_read(tmp_path: Any) -> None:
     script = write_script(tmp_path, rules=RULES)
-    with serving("--script", script) as server, connect(f"grpc://{server.address}") as line:
-        stream = line.create(input="stall")
+    with serving("--script", script) as server, connect(f"grpc://{server.address}") as connection:
+        stream = connection.create(input="stall")
         assert "response.output_text.done" in {next(iter(stream)).type for _ in range(6)}
         server.process.kill()
         with pytest.raises(IncompleteStream, match="incomplete") as caught:
             stream.response()
         assert caught.value.text == "before"
-        assert not line.alive
+        assert not connection.alive
 
 
 def test_a_session_and_its_conversation_block_as_well(server: ServerProcess) -> None:
@@ -197,8 +197,8 @@ def test_a_session_and_its_conversation_block_as_well(server: ServerProcess) -> 
         conversation.add("three")
         assert (len(conversation.items), conversation.lane) == (5, None)
         assert session.policy.max_age == 600.0
-        assert session.line is not None
-        assert session.line.transport == "websocket"
-        assert "append" in session.line.extensions()
+        assert session.connection is not None
+        assert session.connection.transport == "websocket"
+        assert "append" in session.connection.extensions()
         assert session.create(input="other").result().text == "You said: other"
         assert session.wait(Agent(session.aio).run("agent")).text == "You said: agent"

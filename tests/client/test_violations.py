@@ -16,7 +16,7 @@ from aiohttp import web as aiohttp_web
 from msgspec import Raw
 
 from tests.client import servicer, web
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tests.client.servicer import Speaker
 from tieline import events, requests
 from tieline.codecs import json as json_codec
@@ -85,8 +85,8 @@ async def serving(scheme: str, play: Play) -> AsyncIterator[str]:
 @asynccontextmanager
 async def connected(scheme: str, play: Play) -> AsyncIterator[Connection]:
     async with serving(scheme, play) as url:
-        async with connect(url, options=Options(close_timeout=1)) as line:
-            yield line
+        async with connect(url, options=Options(close_timeout=1)) as connection:
+            yield connection
         assert ours() == []
 
 
@@ -128,13 +128,13 @@ async def test_cn_24_a_malformed_event_of_the_response_ends_its_turn(
 ) -> None:
     """CN-24: with all that had come before it."""
 
-    async with connected(scheme, lambda create: [*begun(create), end]) as line:
-        stream = await line.create(input="a")
+    async with connected(scheme, lambda create: [*begun(create), end]) as connection:
+        stream = await connection.create(input="a")
         with pytest.raises(IncompleteStream) as caught:
             await stream.response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
         assert (caught.value.text, caught.value.response_id) == ("par", "r1")
-        assert line.alive is (scheme == "http")
+        assert connection.alive is (scheme == "http")
 
 
 UNPARSED: Final = {
@@ -148,9 +148,9 @@ UNPARSED: Final = {
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 @pytest.mark.parametrize("end", list(UNPARSED.values()), ids=list(UNPARSED))
 async def test_cn_24_what_is_no_json_ends_its_turn(scheme: str, end: bytes) -> None:
-    async with connected(scheme, lambda create: [*begun(create), end]) as line:
+    async with connected(scheme, lambda create: [*begun(create), end]) as connection:
         with pytest.raises(IncompleteStream) as caught:
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
         assert caught.value.text == "par"
 
@@ -171,9 +171,9 @@ BEGINNINGS: Final = {
 async def test_cn_24_a_malformed_beginning_ends_its_turn(scheme: str, beginning: bytes) -> None:
     """CN-24: what the server makes of it is not known."""
 
-    async with connected(scheme, lambda _: [beginning]) as line:
+    async with connected(scheme, lambda _: [beginning]) as connection:
         with pytest.raises(OutcomeUnknown) as caught:
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
 
 
@@ -210,10 +210,10 @@ async def test_cn_24_what_harms_nothing_is_carried(scheme: str, odd: bytes) -> N
         said = [raw(event) for event in Speaker(create).answer("whole")]
         return [*said[:4], odd, *said[4:]]
 
-    async with connected(scheme, play) as line:
-        result = await (await line.create(input="a")).result()
+    async with connected(scheme, play) as connection:
+        result = await (await connection.create(input="a")).result()
         assert (result.text, result.response.status) == ("whole", "completed")
-        assert line.alive
+        assert connection.alive
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -225,18 +225,20 @@ async def test_cn_24_output_that_cannot_be_read_is_never_completed(scheme: str) 
         end = say(type="response.completed", sequence_number=9, response=SNAPSHOT)
         return [*begun(create), torn, end]
 
-    async with connected(scheme, play) as line:
+    async with connected(scheme, play) as connection:
         with pytest.raises(IncompleteStream, match="cannot be read") as caught:
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
         assert caught.value.text == "par"
-        assert line.alive
+        assert connection.alive
 
 
 async def test_cn_24_a_turn_that_is_read_when_its_end_is_another_ones_is_told() -> None:
     """CN-24: the reader waits for the end as it comes, which once left it waiting."""
 
-    async with connected("ws", lambda create: [*begun(create), ENDS["another response"]]) as line:
-        stream = await line.create(input="a")
+    async with connected(
+        "ws", lambda create: [*begun(create), ENDS["another response"]]
+    ) as connection:
+        stream = await connection.create(input="a")
         reading = asyncio.create_task(stream.response())
         with pytest.raises(IncompleteStream):
             await reading
@@ -254,8 +256,8 @@ async def test_cn_24_an_event_of_a_lane_that_was_never_used_ends_the_line(
         end = say(type="response.completed", stream_id="elsewhere", response=SNAPSHOT)
         return [*begun(create), end]
 
-    async with connected(scheme, play) as line:
-        at = line if lane is None else line.lane(lane)
+    async with connected(scheme, play) as connection:
+        at = connection if lane is None else connection.lane(lane)
         with pytest.raises(IncompleteStream, match="never used"):
             await (await at.create(input="a")).response()
 
@@ -272,16 +274,16 @@ def broken_on_lane_b(create: Create) -> list[bytes]:
 async def test_cn_24_the_other_lanes_end_with_their_line_and_over_http_go_on(scheme: str) -> None:
     """CN-24: the documented fate of the others."""
 
-    async with connected(scheme, broken_on_lane_b) as line:
-        good = await line.lane("a").create(input="a")
+    async with connected(scheme, broken_on_lane_b) as connection:
+        good = await connection.lane("a").create(input="a")
         while not good.text:
             await good.batch()
-        bad = await line.lane("b").create(input="b")
+        bad = await connection.lane("b").create(input="b")
         with pytest.raises(IncompleteStream, match="completed without a response"):
             await bad.response()
         if scheme == "http":
             assert not good.ended
-            assert line.alive
+            assert connection.alive
             return
         with pytest.raises(IncompleteStream) as caught:
             await good.response()
@@ -298,12 +300,12 @@ async def test_cn_24_a_held_response_that_is_read_over_http_is_none() -> None:
         await peer.send(*held, *speaker.text("three"), speaker.completed())
         return peer.response
 
-    async with web.serving(handle) as address, connect(f"http://{address}") as line:
-        stream = await line.resume("r1")
+    async with web.serving(handle) as address, connect(f"http://{address}") as connection:
+        stream = await connection.resume("r1")
         assert [call.call_id for call in (await stream.result()).calls] == ["c1"]
         assert (await stream.result()).text == "three"
         with pytest.raises(IncompleteStream) as caught:
-            await (await line.create(input="a")).result()
+            await (await connection.create(input="a")).result()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
 
 
@@ -324,8 +326,8 @@ async def test_cn_24_the_blocking_face_is_told_as_well() -> None:
     async with serving("ws", lambda create: [*begun(create), ENDS["no response"]]) as url:
 
         def blocking() -> None:
-            with connect_sync(url) as line, pytest.raises(IncompleteStream):
-                line.create(input="a").response()
+            with connect_sync(url) as connection, pytest.raises(IncompleteStream):
+                connection.create(input="a").response()
 
         async with asyncio.timeout(PATIENCE):
             await asyncio.to_thread(blocking)
@@ -347,9 +349,9 @@ async def test_cn_24_an_event_of_a_newer_schema_is_passed_over() -> None:
     async with (
         servicer.serving(script) as address,
         asyncio.timeout(PATIENCE),
-        connect(f"grpc://{address}") as line,
+        connect(f"grpc://{address}") as connection,
     ):
-        assert (await (await line.create(input="a")).result()).text == "whole"
+        assert (await (await connection.create(input="a")).result()).text == "whole"
 
 
 async def test_cn_24_an_event_of_no_type_at_all_ends_a_grpc_line() -> None:
@@ -363,10 +365,10 @@ async def test_cn_24_an_event_of_no_type_at_all_ends_a_grpc_line() -> None:
     async with (
         servicer.serving(script) as address,
         asyncio.timeout(PATIENCE),
-        connect(f"grpc://{address}") as line,
+        connect(f"grpc://{address}") as connection,
     ):
         with pytest.raises(OutcomeUnknown) as caught:
-            await (await line.create(input="a")).result()
+            await (await connection.create(input="a")).result()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
 
 
@@ -374,5 +376,5 @@ async def test_cn_24_capabilities_that_are_rubbish_are_none() -> None:
     async def handle(_: aiohttp_web.Request) -> aiohttp_web.StreamResponse:
         return aiohttp_web.Response(body=b'{"extensions":' + b"[" * 100_000)
 
-    async with web.serving(handle) as address, connect(f"http://{address}") as line:
-        assert await line.extensions() == frozenset()
+    async with web.serving(handle) as address, connect(f"http://{address}") as connection:
+        assert await connection.extensions() == frozenset()

@@ -1,4 +1,4 @@
-"""What the load clients of all transports share: an open line, and a turn on it."""
+"""What the load clients of all transports share: an open connection, and a turn on it."""
 
 import socket
 from collections.abc import Sequence
@@ -65,13 +65,13 @@ class Turn(NamedTuple):
     call_id: str = ""
 
 
-def take_turn(line: Connection, request: bytes) -> Turn:
+def take_turn(connection: Connection, request: bytes) -> Turn:
     """Sends a request and reads until its turn is over; raises :class:`LoadError` on failure."""
-    line.send(request)
+    connection.send(request)
     count, call_id = 0, ""
     pieces: list[str] = []
     while True:
-        for seen in line.receive():
+        for seen in connection.receive():
             count += 1
             call_id = seen.call_id or call_id
             if seen.delta:

@@ -123,7 +123,7 @@ class GrpcConnection:
         return found
 
     def _heed(self, happened: Iterable[object]) -> None:
-        """Ends with an error when the stream does: a benchmark's lines are closed by the client."""
+        """Ends with an error when the stream does: the client closes a benchmark's connections."""
         for event in happened:
             if isinstance(event, TrailersReceived):
                 raise LoadError(f"the stream ended: {_status(event.headers)}")

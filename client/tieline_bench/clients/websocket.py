@@ -1,4 +1,4 @@
-"""A WebSocket line on a raw socket: hand-made masked frames, whole text frames back."""
+"""A WebSocket connection on a raw socket: hand-made masked frames, whole text frames back."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""An agent loop over a line: plain typed functions as tools."""
+"""An agent loop over a connection: plain typed functions as tools."""
 
 from tieline_client.agent.execution import RepeatedCall
 from tieline_client.agent.loop import Agent, Run, Turn, TurnLimitReached

@@ -90,7 +90,7 @@ class Agent:
     that do not match and a tool that does not exist become outputs that say so.
 
     Over a :class:`Session` (each run is a conversation of its own) or a :class:`Conversation` a
-    run goes on when its line breaks. A tool with ``side_effect`` runs at most once for each
+    run goes on when its connection breaks. A tool with ``side_effect`` runs at most once for each
     call, whatever the network does: a call that comes again gets its first output, and one that
     a model repeats after a lost turn raises :class:`RepeatedCall`. ``approve(call, repeated)``
     is asked before each such call, where it is given. ``resample``: how many lost turns of a run
@@ -102,16 +102,16 @@ class Agent:
     ``on_event(event)``, ``on_output(call, output)`` and ``on_turn(turn)`` are called as things
     happen, and awaited where they are asynchronous.
 
-    >>> async def example(line: Connection) -> str:
+    >>> async def example(connection: Connection) -> str:
     ...     def add(a: int, b: int) -> int:
     ...         '''Adds two numbers.'''
     ...         return a + b
-    ...     return (await Agent(line, tools=[add]).run("What is 2 + 3?")).text
+    ...     return (await Agent(connection, tools=[add]).run("What is 2 + 3?")).text
     """
 
     def __init__(
         self,
-        line: Connection | Lane | Session | Conversation,
+        connection: Connection | Lane | Session | Conversation,
         *,
         tools: Sequence[Callable[..., Any] | Tool] = (),
         model: str | None = None,
@@ -128,7 +128,7 @@ class Agent:
     ) -> None:
         if max_turns < 1 or concurrency < 1:
             raise ValueError("max_turns and concurrency are at least 1")
-        self._line = line
+        self._connection = connection
         known = [Tool.of(tool) for tool in tools]
         if len({tool.name for tool in known}) < len(known):
             raise ValueError("two tools have the same name")
@@ -180,8 +180,10 @@ class _Rollout:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        line = agent._line
-        self._line = line.conversation() if isinstance(line, Session) else line
+        connection = agent._connection
+        self._connection = (
+            connection.conversation() if isinstance(connection, Session) else connection
+        )
         self._stream: ResponseStream | SessionStream | None = None
         self._asked: tuple[Input, str | None] = ("", None)
         """What the latest create said."""
@@ -222,7 +224,7 @@ class _Rollout:
         agent = self._agent
         self._choice = agent._choice(len(self.turns) + 1)
         self._asked = (input, previous_response_id)
-        self._stream = await self._line.create(
+        self._stream = await self._connection.create(
             input=input,
             model=agent._model,
             previous_response_id=previous_response_id,
@@ -295,8 +297,8 @@ class _Rollout:
         return [tool_output(each.call, each.output) for each in done]
 
     def _tell_later(self, done: Sequence[Execution]) -> None:
-        if isinstance(self._line, Conversation):
-            self._line.add([tool_output(each.call, each.output) for each in done])
+        if isinstance(self._connection, Conversation):
+            self._connection.add([tool_output(each.call, each.output) for each in done])
 
     async def go_on(self, outputs: list[Item]) -> None:
         """Gives the outputs to the model."""

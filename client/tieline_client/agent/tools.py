@@ -125,7 +125,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 
 def definitions(tools: list[Tool]) -> Raw:
-    """The ``tools`` of a create, as the same bytes every time (a line compares them)."""
+    """The ``tools`` of a create, as the same bytes every time (a connection compares them)."""
     return Raw(msgspec.json.encode([tool.definition for tool in tools]))
 
 

@@ -1,4 +1,4 @@
-"""A line and its lanes: one reader task, no queue without a bound."""
+"""A connection and its lanes: one reader task, no queue without a bound."""
 
 import asyncio
 import secrets
@@ -32,7 +32,7 @@ async def connect(
     tls: Tls | None = None,
     options: Options | None = None,
 ) -> AsyncIterator["Connection"]:
-    """Opens a line for the body of an ``async with``.
+    """Opens a connection for the body of an ``async with``.
 
     ``url`` is ``grpc://HOST:PORT``, ``ws://HOST:PORT`` or ``http://HOST:PORT``; with TLS
     ``grpcs://``, ``wss://`` or ``https://``. The last four may have a base path. A server that
@@ -44,22 +44,22 @@ async def connect(
     continued by ``previous_response_id``, and one that is lost leaves the others alone.
 
     >>> async def ask(url: str) -> str:
-    ...     async with connect(url) as line:
-    ...         stream = await line.create(input="hello")
+    ...     async with connect(url) as connection:
+    ...         stream = await connection.create(input="hello")
     ...         return (await stream.result()).text
     """
-    line = await Connection.open(url, api_key=api_key, tls=tls, options=options)
+    connection = await Connection.open(url, api_key=api_key, tls=tls, options=options)
     try:
-        yield line
+        yield connection
     finally:
-        await line.close()
+        await connection.close()
 
 
 class Connection:
     """One connection: its responses are remembered until it is closed.
 
     Creates on one lane are answered one after the other; lanes run side by side. Everything
-    here must be called in the event loop that opened the line.
+    here must be called in the event loop that opened the connection.
     """
 
     def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
@@ -76,14 +76,14 @@ class Connection:
         self._closed = False
         self._ended = False
         self._unsent = False
-        """Whether a request could not be sent: the line is lost, if the reader has not seen it."""
+        """Whether a request could not be sent, so that the connection is lost."""
         self._lost: BaseException | None = None
-        """Why the line ended; while it lives, an error that the server addressed to the line."""
+        """Why the connection ended; while it lives, an error that the server addressed to it."""
         self.session: SessionStarted | None = None
         """What the server speaks and allows, once it has told."""
         self.going_away: SessionGoingAway | None = None
-        """Set when the server is about to close the line: send new work elsewhere."""
-        self._reader = asyncio.create_task(self._read(), name="tieline-line-reader")
+        """Set when the server is about to close the connection: send new work elsewhere."""
+        self._reader = asyncio.create_task(self._read(), name="tieline-connection-reader")
 
     @classmethod
     async def open(
@@ -94,9 +94,9 @@ class Connection:
         tls: Tls | None = None,
         options: Options | None = None,
     ) -> "Connection":
-        """Opens a line that its caller must close; :func:`connect` does it by itself."""
+        """Opens a connection that its caller must close; :func:`connect` does it by itself."""
         endpoint = transports.endpoint(url, api_key=api_key, tls=tls, options=options or Options())
-        return cls(endpoint, await transports.open_line(endpoint))
+        return cls(endpoint, await transports.open_connection(endpoint))
 
     # Asking.
 
@@ -110,7 +110,7 @@ class Connection:
     ) -> ResponseStream:
         """Asks for one response on the default lane; returns once the request is on its way.
 
-        Raises :class:`ConnectionClosed` or :class:`ConnectionLost` when the line is over, and
+        Raises :class:`ConnectionClosed` or :class:`ConnectionLost` when the connection is over, and
         RequestTooLarge for a request beyond what the server takes. What the server says comes
         in the iteration.
         """
@@ -128,7 +128,7 @@ class Connection:
 
         What comes are its events after number ``after`` (:attr:`ResponseStream.cursor`; without
         it, all), with the very numbers of the first time. The response and its chain move to
-        the default lane of this line, which must be free; over HTTP nothing moves. An earlier
+        the default lane of this connection, which must be free; over HTTP nothing moves. An earlier
         reader gets a :class:`tieline.errors.Conflict` of code ``resumed_elsewhere``.
         """
         return await self._resume(response_id, after=after, lane=None)
@@ -154,7 +154,7 @@ class Connection:
         except TimeoutError:
             return frozenset()
         if self.session is None:
-            raise NotSent("the line is lost") from self._lost
+            raise NotSent("the connection is lost") from self._lost
         return frozenset(self.session.extensions)
 
     def lane(self, name: str) -> "Lane":
@@ -165,7 +165,7 @@ class Connection:
 
     @property
     def transport(self) -> str:
-        """What carries the line: grpc, websocket or sse."""
+        """What carries the connection: grpc, websocket or sse."""
         return self._transport.name
 
     @property
@@ -179,7 +179,7 @@ class Connection:
         return not (self._closed or self._ended or self._unsent)
 
     async def close(self) -> None:
-        """Ends the line and every task of it, within ``close_timeout``.
+        """Ends the connection and every task of it, within ``close_timeout``.
 
         With nothing under way it says goodbye; what is under way is cancelled. Idempotent.
         """
@@ -200,7 +200,7 @@ class Connection:
             await asyncio.wait((self._reader,))
             # A reader that was cancelled before its first step has ended nothing.
             if not self._ended:
-                self._end("the line was closed")
+                self._end("the connection was closed")
                 await self._transport.close()
 
     async def _create(
@@ -325,19 +325,19 @@ class Connection:
         """Sends what somebody waits for; raises :class:`NotSent` where it never leaves."""
         if not await self._transport.send(request):
             self._unsent = True
-            raise NotSent("the line is lost") from self._lost
+            raise NotSent("the connection is lost") from self._lost
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ConnectionClosed("the line is closed")
+            raise ConnectionClosed("the connection is closed")
         if self._ended:
-            raise NotSent("the line is lost") from self._lost
+            raise NotSent("the connection is lost") from self._lost
 
     # Reading.
 
     async def _read(self) -> None:
-        """The only reader; ends the line and all that is pending, whatever ends it."""
-        reason = "the server ended the line"
+        """The only reader; ends the connection and all that is pending, whatever ends it."""
+        reason = "the server ended the connection"
         try:
             while True:
                 # Back-pressure: what is not read here fills the connection's window.
@@ -354,7 +354,7 @@ class Connection:
         except TielineError as error:
             self._lost, reason = _fuller(self._lost, error), str(error)
         except asyncio.CancelledError as error:
-            self._lost, reason = error, "the line was closed"
+            self._lost, reason = error, "the connection was closed"
             raise
         except Exception as error:
             self._lost, reason = error, "the client failed"
@@ -385,7 +385,7 @@ class Connection:
         elif isinstance(event, SessionGoingAway):
             self.going_away = event
         elif isinstance(event, ErrorEvent) and event.error.event_id is UNSET:
-            # One that answers a request of ours, but late, says nothing about the line.
+            # One that answers a request of ours, but late, says nothing about the connection.
             self._lost = to_error(event)
 
     def _lose(self, loss: Loss) -> None:
@@ -426,28 +426,28 @@ class Connection:
         self._read_on(ask)
 
     def _on_dropped(self, ask: Ask) -> Callable[[object], None]:
-        """What to do when a stream is garbage: it must not hold up the line."""
-        line, loop = weakref.ref(self), self._loop
+        """What to do when a stream is garbage: it must not hold up the connection."""
+        connection, loop = weakref.ref(self), self._loop
 
         def dropped(_: object) -> None:
             # The collector may run in any thread, and after the loop has ended.
-            if (found := line()) is not None and not loop.is_closed():
+            if (found := connection()) is not None and not loop.is_closed():
                 loop.call_soon_threadsafe(found._abandon, ask)
 
         return dropped
 
 
 def _fuller(stated: BaseException | None, end: TielineError) -> BaseException:
-    """Why a line ended: the event that said so, where the end itself only repeats its code."""
+    """Why a connection ended: the event that said so, where the end only repeats its code."""
     same = isinstance(stated, ApiError) and isinstance(end, ApiError) and stated.code == end.code
     return stated if stated is not None and same else end
 
 
 class Lane:
-    """A named lane of a line: creates are answered one after the other, beside other lanes."""
+    """A named lane of a connection: its creates are answered one by one, beside other lanes."""
 
-    def __init__(self, line: Connection, name: str) -> None:
-        self._line = line
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
         self.name = name
 
     async def create(
@@ -459,12 +459,14 @@ class Lane:
         **settings: Unpack[Settings],
     ) -> ResponseStream:
         """As :meth:`Connection.create`, on this lane."""
-        return await self._line._create(self.name, input, model, previous_response_id, settings)
+        return await self._connection._create(
+            self.name, input, model, previous_response_id, settings
+        )
 
     async def append(self, input: Input) -> ResponseStream:
         """As :meth:`Connection.append`, on this lane."""
-        return await self._line._continue(self.name, input)
+        return await self._connection._continue(self.name, input)
 
     async def resume(self, response_id: str, *, after: int | None = None) -> ResponseStream:
         """As :meth:`Connection.resume`, to this lane."""
-        return await self._line._resume(response_id, after=after, lane=self.name)
+        return await self._connection._resume(response_id, after=after, lane=self.name)

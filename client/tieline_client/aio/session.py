@@ -1,4 +1,4 @@
-"""Conversations that outlive their lines."""
+"""Conversations that outlive their connections."""
 
 import random
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from tieline.ids import is_stream_id
 from tieline_client._history import History
 from tieline_client._replay import Policy
 from tieline_client.aio.connection import Connection
-from tieline_client.aio.links import Links
+from tieline_client.aio.connection_pool import ConnectionPool
 from tieline_client.aio.requests import Input, Settings, to_create, to_items
 from tieline_client.aio.session_stream import SessionStream
 from tieline_client.errors import TurnState
@@ -45,7 +45,7 @@ async def connect_session(
 
 
 class Session:
-    """A server, and the lines to it as they come and go; :func:`connect_session` closes it.
+    """A server, and the connections to it as they come and go; :func:`connect_session` closes it.
 
     Everything here must be called in the event loop in which it was made.
     """
@@ -61,7 +61,7 @@ class Session:
     ) -> None:
         self.policy = policy or Policy()
         self._options = options or Options()
-        self._links = Links(
+        self._pool = ConnectionPool(
             url,
             api_key=api_key,
             tls=tls,
@@ -100,22 +100,22 @@ class Session:
         return await conversation.create(input=input, **settings)
 
     async def ready(self) -> Connection:
-        """The line that new work goes to, opened where there is none; tried once.
+        """The connection that new work goes to, opened where there is none; tried once.
 
         Raises what :func:`tieline_client.aio.connect` raises: a first turn need not find out.
         """
-        link = await self._links.take()
-        self._links.release(link)
-        return link.line
+        leased = await self._pool.take()
+        self._pool.release(leased)
+        return leased.connection
 
     @property
-    def line(self) -> Connection | None:
-        """The line that new work goes to, where one is open."""
-        return self._links.line
+    def connection(self) -> Connection | None:
+        """The connection that new work goes to, where one is open."""
+        return self._pool.connection
 
     async def close(self) -> None:
-        """Closes all lines, within ``close_timeout``; what is pending ends. Idempotent."""
-        await self._links.close()
+        """Closes all connections, within ``close_timeout``; what is pending ends. Idempotent."""
+        await self._pool.close()
 
 
 class Conversation:
@@ -182,7 +182,7 @@ class Conversation:
             settings={**self._settings, **settings},
         )
         stream = SessionStream(
-            self._session._links,
+            self._session._pool,
             self._history,
             request,
             [] if input is None else to_items(input),

@@ -1,4 +1,4 @@
-"""One turn of a session: a stream of events that survives the line on which it began."""
+"""One turn of a session: a stream of events that survives the connection on which it began."""
 
 import secrets
 import weakref
@@ -17,7 +17,7 @@ from tieline.requests import Create
 from tieline.responses import Response
 from tieline_client._history import History, Plan
 from tieline_client._replay import Fault, Means, Move, Policy, choose, fault
-from tieline_client.aio.links import Link, Links
+from tieline_client.aio.connection_pool import ConnectionPool, Leased
 from tieline_client.aio.requests import Call, Input, ToolChoice, to_items
 from tieline_client.aio.stream import ResponseStream, Result
 from tieline_client.errors import (
@@ -48,7 +48,7 @@ class _Kind(Enum):
 
 
 class SessionStream:
-    """The events of one turn, in order, each once, whatever happens to the line.
+    """The events of one turn, in order, each once, whatever happens to the connection.
 
     It reads like a :class:`tieline_client.aio.ResponseStream`. What cannot be mended without the
     risk of doing something twice is raised: :class:`OutcomeUnknown` when the request was sent and
@@ -58,7 +58,7 @@ class SessionStream:
 
     def __init__(
         self,
-        links: Links,
+        pool: ConnectionPool,
         history: History,
         request: Create,
         new: list[Raw],
@@ -66,7 +66,7 @@ class SessionStream:
         policy: Policy,
         chance: Callable[[], float],
     ) -> None:
-        self._links = links
+        self._pool = pool
         self._history = history
         self._request = request
         self._given_key = request.idempotency_key
@@ -76,8 +76,8 @@ class SessionStream:
         self._chance = chance
         self._kind = _Kind.CREATE
         self._plan: Plan | None = None
-        """What the create sends; None: to be made for the line that it goes on."""
-        self._link: Link | None = None
+        """What the create sends; None: to be made for the connection that it goes on."""
+        self._leased: Leased | None = None
         self._dropped: weakref.finalize[..., SessionStream] | None = None
         self._stream: ResponseStream | None = None
         self._side = False
@@ -89,7 +89,7 @@ class SessionStream:
         self._kept = True
         """Whether the server may tell a create that comes again from a new one."""
         self._attached = False
-        """Whether the response may belong to another line than ours."""
+        """Whether the response may belong to another connection than ours."""
         self._pending: tuple[Input, ToolChoice | None] | None = None
         """Outputs of which nobody knows whether the server has taken them."""
         self._unsent = False
@@ -106,7 +106,7 @@ class SessionStream:
         """Whether a steer has made another response of it."""
         self._rested = False
         self._cancels = False
-        """Whether it was cancelled while there was no line to say it on."""
+        """Whether it was cancelled while there was no connection to say it on."""
         self._abandoned = False
         self._failure: TielineError | None = None
 
@@ -215,8 +215,8 @@ class SessionStream:
     async def append(self, outputs: Input, *, tool_choice: ToolChoice | None = None) -> None:
         """Answers the open calls of a held turn; iterate again for what follows.
 
-        Where the turn was lost with its line before they could be sent, and cannot be resumed,
-        they go with all that was said before into a new response of the same stream.
+        Where the turn was lost with its connection before they could be sent, and cannot be
+        resumed, they go with all that was said before into a new response of the same stream.
         """
         if not self.held:
             raise TurnState("append: the turn is not held")
@@ -250,7 +250,7 @@ class SessionStream:
         if closes:
             self._forget()
             await self._reading.aclose()
-            if not self._reading._line.alive:
+            if not self._reading._connection.alive:
                 with suppress(TielineError):
                     await self._cancel_lost()
         self._leave()
@@ -267,14 +267,14 @@ class SessionStream:
         await self.aclose()
 
     async def _cancel_lost(self) -> None:
-        """Cancels by id, from another line, what the server keeps for a resume."""
+        """Cancels by id, from another connection, what the server keeps for a resume."""
         if self.response_id is None or not self._resumable:
             return
-        link = await self._links.take(side=self._side)
+        leased = await self._pool.take(side=self._side)
         try:
-            await link.line.cancel(self.response_id)
+            await leased.connection.cancel(self.response_id)
         finally:
-            self._links.release(link)
+            self._pool.release(leased)
 
     # Asking.
 
@@ -294,32 +294,32 @@ class SessionStream:
             except TielineError as error:
                 step = await self._mend(error, reading=False)
 
-    async def _take(self) -> Link:
-        """A line to ask on; the one before is given back."""
+    async def _take(self) -> Leased:
+        """A connection to ask on; the one before is given back."""
         self._leave()
-        self._link = link = await self._links.take(side=self._side)
-        # Whoever drops a stream unread must not keep an old line open.
-        self._dropped = weakref.finalize(self, _give_back, self._links, link)
+        self._leased = leased = await self._pool.take(side=self._side)
+        # Whoever drops a stream unread must not keep an old connection open.
+        self._dropped = weakref.finalize(self, _give_back, self._pool, leased)
         self._dropped.atexit = False
-        return link
+        return leased
 
     def _leave(self) -> None:
-        if self._link is not None and self._dropped is not None:
+        if self._leased is not None and self._dropped is not None:
             self._dropped.detach()
-            self._links.release(self._link)
-            self._link = self._dropped = None
+            self._pool.release(self._leased)
+            self._leased = self._dropped = None
 
     async def _create(self) -> None:
-        """Asks for the response, with as much history as the line needs."""
+        """Asks for the response, with as much history as the connection needs."""
         self._kind = _Kind.CREATE
-        link = await self._take()
-        plan = self._plan or self._history.plan(self._new, remembered=self._remembers(link))
+        leased = await self._take()
+        plan = self._plan or self._history.plan(self._new, remembered=self._remembers(leased))
         self._plan = plan
-        known = self._links.too_large
+        known = self._pool.too_large
         if not self._side and known is not None and len(bytes(plan.input)) >= known:
             raise ApiError.of("request_too_large", "The request is too large for one message.")
         key = self._request.idempotency_key
-        if key is None and self._policy.idempotent and link.line.extended:
+        if key is None and self._policy.idempotent and leased.connection.extended:
             key = secrets.token_hex(16)
         self._request = replace(
             self._request,
@@ -329,7 +329,7 @@ class SessionStream:
             idempotency_key=key,
         )
         self._attached = False
-        self._stream = await link.line._ask(self._request)
+        self._stream = await leased.connection._ask(self._request)
 
     async def _begin_anew(self) -> None:
         """Answers calls in a new response, after a held one that is gone."""
@@ -342,24 +342,24 @@ class SessionStream:
     async def _attach(self) -> None:
         """Asks for the very same once more: under its key it is made once."""
         self._kind = _Kind.ATTACH
-        link = await self._take()
-        if not await self._links.offers(link, KEYS):
+        leased = await self._take()
+        if not await self._pool.offers(leased, KEYS):
             self._kept = False
             assert self._debt is not None
             raise self._debt
         self._attached = True
-        self._stream = await link.line._ask(self._request)
+        self._stream = await leased.connection._ask(self._request)
 
     async def _resume(self) -> None:
         """Asks for the rest of the response."""
         self._kind, known = _Kind.RESUME, self._reading
-        link = await self._take()
+        leased = await self._take()
         after = known.cursor
         if self._pending is not None and after == self._held_at:
             # The event of the hold comes again and shows that the turn is where it was.
             after = after - 1 if after else None
         self._attached = False
-        self._stream = await link.line._resume(
+        self._stream = await leased.connection._resume(
             known.response_id or "", after=after, lane=self.lane, known=known
         )
         if self._cancels:
@@ -370,15 +370,15 @@ class SessionStream:
         outputs, choice = self._pending
         stream, repeats = self._reading, not self._unsent
         self._unsent = False
-        await stream._line._append(stream._ask, outputs, choice, repeats=repeats)
+        await stream._connection._append(stream._ask, outputs, choice, repeats=repeats)
 
-    def _remembers(self, link: Link) -> bool:
-        """Whether this line's server should know the latest response."""
+    def _remembers(self, leased: Leased) -> bool:
+        """Whether this connection's server should know the latest response."""
         if self._request.store is not False:
             return True
         latest = self._history.latest
-        on_line = link.line.transport != "sse" and latest is not None
-        return on_line and link.latest.get(self.lane) == latest
+        on_connection = leased.connection.transport != "sse" and latest is not None
+        return on_connection and leased.latest.get(self.lane) == latest
 
     # Mending.
 
@@ -392,10 +392,10 @@ class SessionStream:
             return self._after_refused_append(error)
         move = choose(what, self._means())
         wait = self._wait(what, error)
-        if self._links.closed or isinstance(error, ConnectionClosed) or wait is None:
+        if self._pool.closed or isinstance(error, ConnectionClosed) or wait is None:
             move = Move.RAISE
         if move in (Move.RAISE, Move.UNKNOWN):
-            if self._kind is _Kind.RESUME and self._unsent and not self._links.closed:
+            if self._kind is _Kind.RESUME and self._unsent and not self._pool.closed:
                 return self._begin_anew
             self._fail(error, what, move)
         if what in (Fault.CUT, Fault.LOST):
@@ -403,8 +403,8 @@ class SessionStream:
         # To be forgotten is an answer.
         self._attempts += what is not Fault.FORGOTTEN
         if wait:
-            await self._links.pause(wait)
-            if self._links.closed:
+            await self._pool.pause(wait)
+            if self._pool.closed:
                 self._fail(error, what, Move.RAISE)
         return self._step(move, what)
 
@@ -422,15 +422,15 @@ class SessionStream:
         return fault(error, begun=begun, refused=refused)
 
     def _means(self) -> Means:
-        plan, line = self._plan, self._links.line
-        over_http = self._side or (line is not None and line.transport == "sse")
+        plan, connection = self._plan, self._pool.connection
+        over_http = self._side or (connection is not None and connection.transport == "sse")
         return Means(
             attempts=self._attempts < self._policy.backoff.max_retries,
             keyed=self._kept and self._request.idempotency_key is not None,
             unsafe=self._policy.replay_unsafe,
             resumable=self._resumable,
             whole=plan is not None and not plan.whole,
-            other_transport=not over_http and self._links.beside is not None and self._can_move,
+            other_transport=not over_http and self._pool.beside is not None and self._can_move,
         )
 
     @property
@@ -446,7 +446,7 @@ class SessionStream:
     def _wait(self, what: Fault, error: TielineError) -> float | None:
         """Seconds until the next attempt; None when the server wants more than our patience.
 
-        A line that has just broken is replaced at once.
+        A connection that has just broken is replaced at once.
         """
         backoff = self._policy.backoff
         if what is Fault.BUSY:
@@ -459,8 +459,8 @@ class SessionStream:
         return backoff.wait(self._attempts, asked=None, chance=self._chance())
 
     def _step(self, move: Move, what: Fault) -> Step:
-        if what is Fault.LEAVING and self._link is not None:
-            self._links.retire(self._link)
+        if what is Fault.LEAVING and self._leased is not None:
+            self._pool.retire(self._leased)
         if move is Move.ATTACH:
             return self._attach
         if move is Move.RESUME or self._kind is _Kind.RESUME:
@@ -472,7 +472,7 @@ class SessionStream:
         if move is Move.OTHER_TRANSPORT:
             assert self._plan is not None
             size = len(bytes(self._plan.input))
-            self._links.too_large = min(size, self._links.too_large or size)
+            self._pool.too_large = min(size, self._pool.too_large or size)
             self._side = True
         if move is Move.WHOLE:
             self._history.forget()
@@ -480,11 +480,11 @@ class SessionStream:
         return self._create
 
     def _after_refused_append(self, error: ApiError) -> Step:
-        """The turn is held as before, unless it is held on another line."""
-        if self._attached and error.code in _ELSEWHERE and self._link is not None:
+        """The turn is held as before, unless it is held on another connection."""
+        if self._attached and error.code in _ELSEWHERE and self._leased is not None:
             self._debt, self._unsent = error, True
             # Our lane is busy with reading it, and cannot get it as well.
-            self._links.retire(self._link)
+            self._pool.retire(self._leased)
             return self._resume
         self._still_held()
         raise error
@@ -511,8 +511,8 @@ class SessionStream:
 
     def _forget(self) -> None:
         """The server's side of the conversation is not known any more."""
-        if self._link is not None:
-            self._link.latest.pop(self.lane, None)
+        if self._leased is not None:
+            self._leased.latest.pop(self.lane, None)
         self._history.forget()
 
     # Resting.
@@ -539,7 +539,7 @@ class SessionStream:
         return False
 
     def _lost_at_hold(self, error: TielineError) -> bool:
-        """Whether the line was lost when everything had been read: it matters with an append."""
+        """Whether the connection was lost when all had been read: it matters with an append."""
         return self._at_hold and self._pending is None and isinstance(error, IncompleteStream)
 
     def _rest(self, *, held: bool) -> None:
@@ -553,18 +553,18 @@ class SessionStream:
         self._new, self._read = [], len(response.output)
         self._held, self._held_at = held, stream.cursor
         self._rested, self._pending = True, None
-        if self._link is not None and self._attached:
-            self._link.latest.pop(self.lane, None)
-        elif self._link is not None:
-            self._link.latest[self.lane or None] = response.id
+        if self._leased is not None and self._attached:
+            self._leased.latest.pop(self.lane, None)
+        elif self._leased is not None:
+            self._leased.latest[self.lane or None] = response.id
         if not self._held:
             self._leave()
 
 
-def _give_back(links: Links, link: Link) -> None:
+def _give_back(pool: ConnectionPool, leased: Leased) -> None:
     # The collector may run in any thread, and after the loop has ended.
-    if not links.loop.is_closed():
-        links.loop.call_soon_threadsafe(links.release, link)
+    if not pool.loop.is_closed():
+        pool.loop.call_soon_threadsafe(pool.release, leased)
 
 
 def _owed(error: TielineError, what: Fault) -> TielineError:

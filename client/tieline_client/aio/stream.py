@@ -44,7 +44,7 @@ MERGE_FROM: Final = 16
 MERGED_CHARS: Final = 64 * 1024
 """A delta that has grown to this is joined no further."""
 FULL: Final = 256
-"""Unread events at which the whole line stops reading (they share one flow of bytes)."""
+"""Unread events at which the whole connection stops reading (they share one flow of bytes)."""
 
 _SHAPING: Final = frozenset(
     name
@@ -78,21 +78,21 @@ class ResponseStream:
     the ``calls`` with :meth:`append` and iterate again. It raises
     :class:`tieline.errors.ApiError` when the server refuses the turn, its kind
     :class:`FailedResponse`, with the response and its usage, when it fails, and
-    :class:`ConnectionLost` when the line ends before it does: :class:`NotSent`,
+    :class:`ConnectionLost` when the connection ends before it does: :class:`NotSent`,
     :class:`OutcomeUnknown` or :class:`IncompleteStream`, by how far it had come.
-    A stream that is neither read nor dropped holds up its line once its buffer is full.
+    A stream that is neither read nor dropped holds up its connection once its buffer is full.
     """
 
     def __init__(
         self,
-        line: "Connection",
+        connection: "Connection",
         ask: Ask,
         *,
         merge: bool,
         sent_at: float,
         known: "ResponseStream | None" = None,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._ask = ask
         self._merge = merge
         self._buffer: deque[Event | Exception] = deque()
@@ -208,7 +208,7 @@ class ResponseStream:
         Raises :class:`TurnState` when the turn is not held. A server that does not accept them
         says so in the iteration, as an ApiError; the turn is then held as before.
         """
-        await self._line._append(self._ask, outputs, tool_choice)
+        await self._connection._append(self._ask, outputs, tool_choice)
 
     async def steer(self, input: Input) -> None:
         """Gives the running response new user messages.
@@ -218,19 +218,19 @@ class ResponseStream:
         ``SteerFailed``, which harms nothing; or ``SteerPending``. One that meets the end of the
         response has no effect and no answer here. Raises :class:`TurnState` when nothing runs.
         """
-        await self._line._steer(self._ask, input)
+        await self._connection._steer(self._ask, input)
 
     async def cancel(self) -> None:
         """Ends the turn: the iteration ends with its partial output and the usage so far."""
-        await self._line._cancel(self._ask)
+        await self._connection._cancel(self._ask)
 
     async def aclose(self) -> None:
         """Cancels the turn unless it has ended, and reads no more of it."""
         self._abandoned = True
         self._buffer.clear()
         self._wake.set()
-        self._line._abandon(self._ask)
-        if self._line.alive:
+        self._connection._abandon(self._ask)
+        if self._connection.alive:
             await self.cancel()
 
     async def __aenter__(self) -> Self:
@@ -250,7 +250,7 @@ class ResponseStream:
             events.append(self._pop())
         return events
 
-    # Called by the line.
+    # Called by the connection.
 
     def _resumed(self, at: float, answered: Sequence[str]) -> None:
         """An append that answers these calls is on its way."""
@@ -264,7 +264,7 @@ class ResponseStream:
         self._answered -= self._sent
 
     def _take(self, verdict: Verdict, event: Event, at: float) -> None:
-        """Takes an event that the line's rules gave to this turn."""
+        """Takes an event that the connection's rules gave to this turn."""
         if verdict is Verdict.DELIVER:
             self._deliver(event)
         else:
@@ -305,7 +305,7 @@ class ResponseStream:
             self._failure = _failure(self._fold.response, self._fold.error)
             self._buffer.append(self._failure)
         if len(self._buffer) >= FULL:
-            self._line._hold_back(self._ask)
+            self._connection._hold_back(self._ask)
 
     def _has(self, event: Event) -> bool:
         """Whether a resume has brought again what the reader knows: it shows where it stands.
@@ -338,7 +338,7 @@ class ResponseStream:
         sent: bool = True,
         refused: bool = False,
     ) -> None:
-        """The line is over, and with it this turn; ``refused``: by an answer to its request."""
+        """The connection is over, and so is this turn; ``refused``: by an answer to its request."""
         response_id = self._ask.response_id
         self._refused = refused
         stated = refused or response_id is None
@@ -365,7 +365,7 @@ class ResponseStream:
     def _pop(self) -> Event:
         entry = self._buffer.popleft()
         if len(self._buffer) == FULL // 2:
-            self._line._read_on(self._ask)
+            self._connection._read_on(self._ask)
         if isinstance(entry, Exception):
             raise entry
         return entry

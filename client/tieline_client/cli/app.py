@@ -44,7 +44,7 @@ class Shape(StrEnum):
 
 
 class TransportName(StrEnum):
-    """What carries the line."""
+    """What carries the connection."""
 
     GRPC = "grpc"
     WEBSOCKET = "websocket"
@@ -220,9 +220,9 @@ def agent(
     return _run(printer, work())
 
 
-def _best_shape(line: Connection) -> Shape:
+def _best_shape(connection: Connection) -> Shape:
     # Over HTTP nothing can be held open.
-    return Shape.CREATE if line.transport == "sse" else Shape.APPEND
+    return Shape.CREATE if connection.transport == "sse" else Shape.APPEND
 
 
 def _finish(printer: Printer, run: Run, *, timing: bool) -> None:

@@ -158,7 +158,7 @@ async def _head(process: asyncio.subprocess.Process) -> bytes:
 
 
 async def ask_on_terminal(question: str) -> bool:
-    """Asks on the terminal; no answer is no. The line's heartbeats go on meanwhile."""
+    """Asks on the terminal; no answer is no. The connection's heartbeats go on meanwhile."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str] = loop.create_future()
 

@@ -22,8 +22,8 @@ class _Entry(NamedTuple):
     """The scheme to use at once where the server answers 426 Upgrade Required."""
 
 
-_WEBSOCKET: Final = "tieline_client.transports.websocket:open_line"
-_SSE: Final = "tieline_client.transports.sse:open_line"
+_WEBSOCKET: Final = "tieline_client.transports.websocket:open_connection"
+_SSE: Final = "tieline_client.transports.sse:open_connection"
 
 TRANSPORTS: Final[dict[str, _Entry]] = {
     "grpc": _Entry("tieline_client.transports.grpc:open_plain", 50051),
@@ -57,7 +57,7 @@ def opener(scheme: str) -> Opener:
     return found
 
 
-async def open_line(endpoint: Endpoint) -> Transport:
+async def open_connection(endpoint: Endpoint) -> Transport:
     """Opens a line; raises what its opener raises.
 
     A server that has no WebSocket says so by 426 (RFC 9110 15.5.22): HTTP is used instead.
@@ -80,6 +80,6 @@ __all__ = [
     "Transport",
     "beside",
     "endpoint",
-    "open_line",
+    "open_connection",
     "opener",
 ]

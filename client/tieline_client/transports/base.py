@@ -33,7 +33,7 @@ class Tls(Struct, frozen=True, kw_only=True):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How a line behaves. Times are seconds.
+    """How a connection behaves. Times are seconds.
 
     ``connect_timeout``: until the server has answered. ``close_timeout``: how long closing may
     wait for it. ``heartbeat``: silence of ours after which we say that we live.
@@ -57,7 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where a line goes, and as whom. ``path`` is the API's base path, without a last ``/``."""
+    """Where a connection goes, and as whom. ``path``: the API's base path, without a last ``/``."""
 
     scheme: str
     host: str
@@ -135,7 +135,7 @@ def proxy_of(endpoint: Endpoint) -> Proxy | None:
 
 
 class Transport(Protocol):
-    """One open line."""
+    """One open connection."""
 
     @property
     def name(self) -> str:
@@ -160,16 +160,16 @@ class Transport(Protocol):
         Whether it may reach the server: False only when it certainly never does.
         Raises :class:`tieline.errors.RequestTooLarge` for a request beyond what the server
         takes, and :class:`tieline_client.errors.Unsupported` for one that this transport cannot
-        carry. A line that has ended says so in :meth:`receive`, not here.
+        carry. A connection that has ended says so in :meth:`receive`, not here.
         """
         ...
 
     async def receive(self) -> Sequence[Event | Loss]:
-        """The next events, in order; none at all when the server has ended the line well.
+        """The next events, in order; none at all when the server has ended the connection well.
 
-        A :class:`Loss` among them ends one create while the line lives on.
-        Not to be cancelled unless the line is given up. Raises
-        :class:`tieline.errors.ApiError` when the server says why it ended the line, and
+        A :class:`Loss` among them ends one create while the connection lives on.
+        Not to be cancelled unless the connection is given up. Raises
+        :class:`tieline.errors.ApiError` when the server says why it ended the connection, and
         :class:`tieline_client.errors.ConnectionLost` when nobody does.
         """
         ...
@@ -183,7 +183,7 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Gives the line up, at once, and ends every task of the transport. Idempotent."""
+        """Gives the connection up, at once, and ends every task of the transport. Idempotent."""
         ...
 
 
@@ -216,7 +216,7 @@ def checked(event: Event) -> Event:
 
 
 Opener = Callable[[Endpoint], Awaitable[Transport]]
-"""Opens a line; raises ConnectTimeout, ConnectionLost or ApiError."""
+"""Opens a connection; raises ConnectTimeout, ConnectionLost or ApiError."""
 
 
 def parse(

@@ -69,13 +69,13 @@ _STATED: Final = frozenset(
 
 
 async def open_plain(endpoint: Endpoint) -> "GrpcTransport":
-    """Opens a line without TLS: loopback, or a network that is trusted."""
+    """Opens a connection without TLS: loopback, or a network that is trusted."""
     channel = grpc.aio.insecure_channel(endpoint.address, options=_options(endpoint.options))
     return await _open(endpoint, channel)
 
 
 async def open_tls(endpoint: Endpoint) -> "GrpcTransport":
-    """Opens a line over TLS, with a certificate of our own where ``endpoint.tls`` has one."""
+    """Opens a connection over TLS, with a certificate of our own where ``endpoint.tls`` has one."""
     given = endpoint.tls or Tls()
     options = [*_way(endpoint), *_options(endpoint.options)]
     if given.server_name is not None:
@@ -361,7 +361,7 @@ def _cause(error: grpc.aio.AioRpcError, endpoint: Endpoint, *, opening: bool = F
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return ConnectionLost(f"{endpoint.address} does not serve tieline.v1")
     if not opening:
-        return ConnectionLost(f"lost the line to {endpoint.address}: {details or code.name}")
+        return ConnectionLost(f"lost the connection to {endpoint.address}: {details or code.name}")
     silent = details.endswith(_UNANSWERED)
     why = causes.unanswered(endpoint) if silent else causes.likely(details or code.name, endpoint)
     if (proxy := causes.proxy_in(details, endpoint)) is not None:

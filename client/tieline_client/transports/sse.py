@@ -60,8 +60,8 @@ _ELSEWHERE: Final = frozenset(
 """Members of a create that HTTP has no place for in the body, or says in a header."""
 
 
-async def open_line(endpoint: Endpoint) -> "SseTransport":
-    """A line over ``http://`` or ``https://``; it connects with the first create."""
+async def open_connection(endpoint: Endpoint) -> "SseTransport":
+    """A connection over ``http://`` or ``https://``; it connects with the first create."""
     traffic, proxy = Traffic(), proxy_of(endpoint)
     session = web.session(endpoint, traffic, proxy=proxy)
     return SseTransport(endpoint, session, traffic, web.request_options(endpoint, proxy))
@@ -118,7 +118,7 @@ class _Turn:
         return self.request.event_id or ""
 
     def stamp(self, event: Event) -> Event:
-        """The event as a line has it: of this lane, and saying which create it answers."""
+        """The event as a connection has it: of this lane, and saying which create it answers."""
         lane = UNSET if self.request.stream_id is None else self.request.stream_id
         if event.stream_id != lane:
             event = replace(event, stream_id=lane)
@@ -176,7 +176,7 @@ class _Batch(Struct, frozen=True):
 
 
 class SseTransport:
-    """A line of POSTs over kept connections."""
+    """A connection of POSTs over kept connections."""
 
     name: Final = "sse"
     extended: Final = True
@@ -221,7 +221,7 @@ class SseTransport:
     async def send(self, request: Request) -> bool:
         """Sends a create or a resume when its lane is free, or a cancel.
 
-        Raises RequestTooLarge, and :class:`Unsupported` for what needs a line of its own.
+        Raises RequestTooLarge, and :class:`Unsupported` for what needs a connection of its own.
         """
         if isinstance(request, Cancel):
             self._cancel(request)
@@ -253,7 +253,7 @@ class SseTransport:
         self._limit = send_bytes
 
     async def finish(self) -> None:
-        """Nothing more will be sent: the line ends."""
+        """Nothing more will be sent: the connection ends."""
         self._batches.put_nowait(_Batch(()))
 
     async def close(self) -> None:
@@ -400,7 +400,7 @@ class SseTransport:
     def _cancel(self, cancel: Cancel) -> None:
         turn = self._target(cancel)
         if turn is None and cancel.response_id is not None:
-            # Of another line, or of none any more.
+            # Of another connection, or of none any more.
             self._own(self._post_cancel(cancel.response_id), "cancel")
         if turn is None or turn.canceller is not None:
             return

@@ -207,8 +207,8 @@ def _opening(error: BaseException, endpoint: Endpoint, *, heard: bool) -> Tielin
 
 def _ending(error: BaseException, address: str) -> ConnectionLost:
     if isinstance(error, aiohttp.ServerTimeoutError):
-        return ConnectionLost(f"lost the line to {address}: the server is silent")
-    return ConnectionLost(f"lost the line to {address}: {error or type(error).__name__}")
+        return ConnectionLost(f"lost the connection to {address}: the server is silent")
+    return ConnectionLost(f"lost the connection to {address}: {error or type(error).__name__}")
 
 
 def _proxy_refused(status: int, address: str) -> NotSent:

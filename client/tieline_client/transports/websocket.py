@@ -2,7 +2,7 @@
 
 aiohttp answers pings and stops reading the socket while nobody calls ``receive``. Whether the
 server lives is ours to judge: aiohttp's own heartbeat also counts the time in which we do not
-read, and would end a good line of a slow application.
+read, and would end a good connection of a slow application.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ _OURS: Final[dict[int, str]] = {
 _HTTP: Final = {"ws": "http", "wss": "https"}
 
 
-async def open_line(endpoint: Endpoint) -> "WebSocketTransport":
-    """Opens a line over ``ws://`` or ``wss://``; raises what the server says instead of 101."""
+async def open_connection(endpoint: Endpoint) -> "WebSocketTransport":
+    """Opens a connection by ``ws://`` or ``wss://``; raises what a server says instead of 101."""
     address, options = endpoint.address, endpoint.options
     traffic = Traffic()
     extended = asyncio.Event()
@@ -204,7 +204,7 @@ class WebSocketTransport:
         named = reason.partition(":")[0].strip()
         stated = named if named in ERRORS else _CLOSES.get(code)
         said = f": {reason}" if reason else ""
-        text = f"{self._address} closed the line with {code}{said}"
+        text = f"{self._address} closed the connection with {code}{said}"
         if stated is None:
             raise ConnectionLost(text)
         raise ApiError.of(stated, text)
@@ -222,10 +222,10 @@ class WebSocketTransport:
             return ApiError.of(code, text) if code else ProtocolViolation(text)
         if isinstance(cause, Exception):
             return web.loss(cause, self._endpoint)
-        return ConnectionLost(f"lost the line to {self._address}: the connection was closed")
+        return ConnectionLost(f"lost the connection to {self._address}: the connection was closed")
 
     async def _keep_alive(self) -> None:
-        """Pings a silent server, and ends the line of one that stays silent."""
+        """Pings a silent server, and ends the connection of one that stays silent."""
         every, patience = self._options.keepalive, self._options.keepalive_timeout
         while True:
             silence = self._loop.time() - self._traffic.at
@@ -246,6 +246,6 @@ class WebSocketTransport:
 
     def _give_up(self, silence: float) -> None:
         self._dead = ConnectionLost(
-            f"lost the line to {self._address}: the server is silent for {silence:.1f} s"
+            f"lost the connection to {self._address}: the server is silent for {silence:.1f} s"
         )
         self._traffic.abort()

@@ -35,10 +35,10 @@ def turns(
     with bare(transport, folder, mode=mode, tokens=tokens, rate=1000) as server:
         address = server.address(transport)
         assert address is not None
-        line = connect(address)
-        line.recorded = bytearray()
-        taken = [take_turn(line, b"{}") for _ in range(count)]
-        line.close()
+        connection = connect(address)
+        connection.recorded = bytearray()
+        taken = [take_turn(connection, b"{}") for _ in range(count)]
+        connection.close()
     expected = whole if mode == "turns" else delta * tokens + last
-    assert line.recorded.replace(b": tokens\n\n", b"") == expected * count
+    assert connection.recorded.replace(b": tokens\n\n", b"") == expected * count
     return taken

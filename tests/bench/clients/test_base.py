@@ -42,10 +42,10 @@ def delta(text: str) -> Seen:
 
 
 def test_a_turn_counts_its_events_and_ends_with_its_terminal_one() -> None:
-    line = Recorded([CREATED, delta("a")], [], [delta("b"), COMPLETED])
-    turn = take_turn(line, b"{}")
+    connection = Recorded([CREATED, delta("a")], [], [delta("b"), COMPLETED])
+    turn = take_turn(connection, b"{}")
     assert (turn.events, turn.response_id, turn.text) == (4, "resp_1", "ab")
-    assert line.sent == [b"{}"]
+    assert connection.sent == [b"{}"]
 
 
 @pytest.mark.parametrize("kind", ["response.incomplete", "response.failed", "error"])

@@ -51,14 +51,14 @@ def test_the_library_receives_the_bytes_that_were_sent_and_they_come_back(size: 
             await context.write(data)
 
     with library(echo) as address:
-        line = GrpcConnection(address)
+        connection = GrpcConnection(address)
         for fill in (b"a", b"b"):
-            line.send(fill * size)
+            connection.send(fill * size)
             found: list[bytes] = []
             while not found:
-                found = line.messages()
+                found = connection.messages()
             assert found == [fill * size]
-        line.close()
+        connection.close()
 
 
 def test_the_library_sees_the_key_and_both_see_the_same_events() -> None:
@@ -72,17 +72,17 @@ def test_the_library_sees_the_key_and_both_see_the_same_events() -> None:
         await context.read()
 
     with library(send) as address:
-        line = GrpcConnection(address, api_key="k")
-        line.recorded = bytearray()
-        line.send(b"")
+        connection = GrpcConnection(address, api_key="k")
+        connection.recorded = bytearray()
+        connection.send(b"")
         found: list[Any] = []
         while len(found) < len(NUMBERED):
-            found += line.receive()
-        line.close()
+            found += connection.receive()
+        connection.close()
     assert ("authorization", "Bearer k") in seen
     assert [event.kind for event in found] == [event.type for event in NUMBERED]
-    assert line.recorded == whole
-    cut = line.split(whole)
+    assert connection.recorded == whole
+    cut = connection.split(whole)
     assert len(cut) == len(NUMBERED)
     assert line_pb2.ConnectResponse.FromString(b"".join(cut)) == (
         line_pb2.ConnectResponse.FromString(whole)
@@ -104,9 +104,9 @@ def test_the_real_client_and_the_load_client_take_the_same_turn() -> None:
 
     with serving() as server:
         kinds = asyncio.run(by_library(server.address))
-        line = GrpcConnection(server.address)
-        turn = take_turn(line, request)
-        line.close()
+        connection = GrpcConnection(server.address)
+        turn = take_turn(connection, request)
+        connection.close()
     assert turn.events == len(kinds)
     assert turn.response_id.startswith("resp_")
 
@@ -116,7 +116,7 @@ def test_a_refused_call_says_its_status() -> None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you")
 
     with library(refuse) as address:
-        line = GrpcConnection(address)
+        connection = GrpcConnection(address)
         with pytest.raises(LoadError, match="16 who are you"):
-            take_turn(line, b"")
-        line.close()
+            take_turn(connection, b"")
+        connection.close()

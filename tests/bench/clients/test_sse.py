@@ -34,16 +34,16 @@ def test_events_are_read_however_the_chunks_are_cut_and_the_connection_lives(siz
         return response
 
     with serving(handle) as address:
-        line = SseConnection(address, api_key="k")
-        line.recorded = bytearray()
+        connection = SseConnection(address, api_key="k")
+        connection.recorded = bytearray()
         for _ in range(2):
-            turn = take_turn(line, b'{"n":1}')
+            turn = take_turn(connection, b'{"n":1}')
             assert (turn.events, turn.response_id, turn.text) == (3, "r", "ab")
-        line.close()
+        connection.close()
     assert asked == [("/v1/responses", b'{"n":1}', "Bearer k")] * 2
-    assert line.recorded == EVENTS * 2
-    assert b"".join(line.split(EVENTS)) == EVENTS
-    assert len(line.split(EVENTS)) == 4
+    assert connection.recorded == EVENTS * 2
+    assert b"".join(connection.split(EVENTS)) == EVENTS
+    assert len(connection.split(EVENTS)) == 4
 
 
 def test_a_refusal_is_an_error() -> None:
@@ -51,10 +51,10 @@ def test_a_refusal_is_an_error() -> None:
         return web.Response(status=401, text="no")
 
     with serving(handle) as address:
-        line = SseConnection(address)
+        connection = SseConnection(address)
         with pytest.raises(LoadError, match="401"):
-            take_turn(line, b"{}")
-        line.close()
+            take_turn(connection, b"{}")
+        connection.close()
 
 
 def test_a_connection_that_ends_early_is_an_error() -> None:
@@ -64,7 +64,7 @@ def test_a_connection_that_ends_early_is_an_error() -> None:
         return web.Response()
 
     with serving(handle) as address:
-        line = SseConnection(address)
+        connection = SseConnection(address)
         with pytest.raises(LoadError, match="closed"):
-            take_turn(line, b"{}")
-        line.close()
+            take_turn(connection, b"{}")
+        connection.close()

@@ -31,9 +31,9 @@ def test_the_library_unmasks_what_was_sent_and_its_frames_are_read(size: int) ->
         return socket
 
     with serving(handle) as address:
-        line = WebSocketConnection(address, api_key="k")
-        turn = take_turn(line, b"y" * size)
-        line.close()
+        connection = WebSocketConnection(address, api_key="k")
+        turn = take_turn(connection, b"y" * size)
+        connection.close()
     assert got == ["y" * size, WSMsgType.CLOSE.name]
     assert (turn.events, turn.response_id, turn.text) == (2, "resp_7", "x" * size)
 
@@ -52,13 +52,13 @@ def test_frames_that_come_together_are_recorded_whole() -> None:
     events = [delta("a").encode(), delta("b").encode(), COMPLETED.encode()]
     frames = b"".join(bytes((0x81, len(event))) + event for event in events)
     with serving(handle) as address:
-        line = WebSocketConnection(address)
-        line.recorded = bytearray()
-        assert take_turn(line, b"{}").text == "ab"
-        line.close()
-    assert line.recorded == frames
-    assert b"".join(line.split(frames)) == frames
-    assert len(line.split(frames)) == 3
+        connection = WebSocketConnection(address)
+        connection.recorded = bytearray()
+        assert take_turn(connection, b"{}").text == "ab"
+        connection.close()
+    assert connection.recorded == frames
+    assert b"".join(connection.split(frames)) == frames
+    assert len(connection.split(frames)) == 3
 
 
 def test_a_turn_that_ends_badly_is_an_error() -> None:
@@ -71,10 +71,10 @@ def test_a_turn_that_ends_badly_is_an_error() -> None:
         return socket
 
     with serving(handle) as address:
-        line = WebSocketConnection(address)
+        connection = WebSocketConnection(address)
         with pytest.raises(LoadError, match="ended with error"):
-            take_turn(line, b"{}")
-        line.close()
+            take_turn(connection, b"{}")
+        connection.close()
 
 
 def test_a_server_that_does_not_upgrade_is_an_error() -> None:
@@ -96,10 +96,10 @@ def test_what_a_server_must_not_send_unasked_is_an_error(frame: bytes) -> None:
         return socket
 
     with serving(handle) as address:
-        line = WebSocketConnection(address)
+        connection = WebSocketConnection(address)
         with pytest.raises(LoadError, match="fragment"):
-            line.receive()
-        line.close()
+            connection.receive()
+        connection.close()
 
 
 def test_a_mask_is_an_exclusive_or_with_its_key() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from tests.client.aio.lines import connected
+from tests.client.aio.connections import connected
 from tests.client.servicer import Peer, Script, Speaker
 from tieline import events, requests
 from tieline.errors import ServerError

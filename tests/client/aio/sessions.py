@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from tests.client import servicer
 from tests.client import web as http
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tieline import events, requests
 from tieline.errors import ApiError
 from tieline_client._replay import Backoff, Policy

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from tests.client.aio.lines import collect, connected, ours
+from tests.client.aio.connections import collect, connected, ours
 from tests.client.relay import Relay
 from tests.client.servicer import Peer, Script, Speaker, echoing, forever, refusal, serving
 from tieline import events, requests
@@ -35,8 +35,8 @@ from tieline_client.transports import Options
 
 
 async def test_a_turn_is_created_and_read() -> None:
-    async with connected(echoing) as line:
-        stream = await line.create(input="hello", model="m")
+    async with connected(echoing) as connection:
+        stream = await connection.create(input="hello", model="m")
         types = [event.type async for event in stream]
         assert types[0] == "response.created"
         assert types[-1] == "response.completed"
@@ -52,11 +52,11 @@ async def test_lanes_run_side_by_side_and_each_gets_its_own_events() -> None:
         for step in zip(*scripts, strict=True):
             await peer.send(*reversed(step))
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         streams = [
-            await line.lane("a").create(input="1"),
-            await line.lane("b").create(input="2"),
-            await line.create(input="3"),
+            await connection.lane("a").create(input="1"),
+            await connection.lane("b").create(input="2"),
+            await connection.create(input="3"),
         ]
         results = await asyncio.gather(*(stream.result() for stream in streams))
         assert [result.text for result in results] == ["r0!", "r1!", "r2!"]
@@ -64,17 +64,17 @@ async def test_lanes_run_side_by_side_and_each_gets_its_own_events() -> None:
 
 
 async def test_creates_of_one_lane_are_answered_one_after_the_other() -> None:
-    async with connected(echoing) as line:
-        streams = [await line.create(input=str(number)) for number in range(5)]
+    async with connected(echoing) as connection:
+        streams = [await connection.create(input=str(number)) for number in range(5)]
         texts = [(await stream.result()).text for stream in reversed(streams)]
         assert texts == ["4", "3", "2", "1", "0"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 257, "ü"])
 async def test_a_name_that_is_no_lane_is_refused_here(name: str) -> None:
-    async with connected(echoing) as line:
+    async with connected(echoing) as connection:
         with pytest.raises(ValueError, match="lane"):
-            line.lane(name)
+            connection.lane(name)
 
 
 async def test_a_refused_create_raises_its_error_and_the_line_lives_on() -> None:
@@ -86,15 +86,15 @@ async def test_a_refused_create_raises_its_error_and_the_line_lives_on() -> None
         await peer.send(refusal(error, create.event_id))
         await echoing(peer)
 
-    async with connected(script) as line:
-        stream = await line.create(input="a", model="x")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a", model="x")
         with pytest.raises(NotFound, match="No model") as caught:
             await stream.response()
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
         with pytest.raises(NotFound):
             await stream.response()
         assert [event async for event in stream] == []
-        assert (await (await line.create(input="b")).result()).text == "b"
+        assert (await (await connection.create(input="b")).result()).text == "b"
 
 
 async def test_session_and_heartbeat_events_are_hidden_from_turns() -> None:
@@ -111,25 +111,25 @@ async def test_session_and_heartbeat_events_are_hidden_from_turns() -> None:
         await peer.send(*speaker.text("x"), speaker.completed())
         await peer.gone()
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         types = {event.type async for event in stream}
         assert not types & events.EXTENSIONS
-        assert line.session is not None
-        assert line.session.session_id == "s"
-        assert line.going_away is not None
-        assert line.going_away.seconds == 5.0
+        assert connection.session is not None
+        assert connection.session.session_id == "s"
+        assert connection.going_away is not None
+        assert connection.going_away.seconds == 5.0
         with pytest.raises(RequestTooLarge, match="500"):
-            await line.create(input="x" * 1000)
+            await connection.create(input="x" * 1000)
 
 
 async def test_a_request_that_could_not_be_sent_leaves_nothing_behind() -> None:
-    async with connected(echoing) as line:
+    async with connected(echoing) as connection:
         with pytest.raises(TypeError):
-            await line.create(input="a", text=object())  # type: ignore[arg-type]
+            await connection.create(input="a", text=object())  # type: ignore[arg-type]
         with pytest.raises(RequestTooLarge):
-            await line.create(input="x" * 40_000_000)
-        assert (await (await line.create(input="b")).result()).text == "b"
+            await connection.create(input="x" * 40_000_000)
+        assert (await (await connection.create(input="b")).result()).text == "b"
 
 
 async def test_a_lane_goes_on_with_the_settings_of_its_latest_response() -> None:
@@ -140,8 +140,8 @@ async def test_a_lane_goes_on_with_the_settings_of_its_latest_response() -> None
         assert append.response_id is None
         await peer.send(*Speaker(append, "r2").answer("two"))
 
-    async with connected(script) as line:
-        lane = line.lane("a")
+    async with connected(script) as connection:
+        lane = connection.lane("a")
         assert (await (await lane.create(input="x")).result()).text == "one"
         assert (await (await lane.append("more")).result()).text == "two"
 
@@ -163,18 +163,18 @@ async def test_a_slow_reader_gets_every_event_while_the_server_waits(
         await peer.send(*Speaker(await peer.create(), "r2").answer("other"))
         await peer.send(speaker.incomplete())
 
-    async with connected(script, merge="never") as line:
+    async with connected(script, merge="never") as connection:
         full = asyncio.Event()
-        hold_back = line._hold_back
+        hold_back = connection._hold_back
 
         def hold_back_and_tell(ask: Ask) -> None:
             hold_back(ask)
             full.set()
 
-        monkeypatch.setattr(line, "_hold_back", hold_back_and_tell)
+        monkeypatch.setattr(connection, "_hold_back", hold_back_and_tell)
         # This lane is not read, so the other one cannot be: they share one flow of bytes.
-        stream = await line.lane("a").create(input="a")
-        other = asyncio.create_task((await line.lane("b").create(input="b")).response())
+        stream = await connection.lane("a").create(input="a")
+        other = asyncio.create_task((await connection.lane("b").create(input="b")).response())
         await full.wait()
         await asyncio.wait((other,), timeout=0.1)
         assert not other.done()
@@ -196,9 +196,9 @@ async def test_a_turn_that_nobody_reads_does_not_hold_up_another_lane() -> None:
         await peer.send(*second.answer("second"))
         await peer.send(*first.close_text("x" * 20 * FULL), first.completed())
 
-    async with connected(script) as line:
-        unread = await line.lane("a").create(input="1")
-        other = await line.lane("b").create(input="2")
+    async with connected(script) as connection:
+        unread = await connection.lane("a").create(input="1")
+        other = await connection.lane("b").create(input="2")
         assert (await other.result()).text == "second"
         assert len(unread._buffer) < FULL
         deltas = [e.delta async for e in unread if isinstance(e, events.OutputTextDelta)]
@@ -217,8 +217,8 @@ async def test_a_turn_that_was_given_up_does_not_hold_up_its_line(how: str) -> N
             pass
         await peer.send(*Speaker(request, "r2").answer("second"))
 
-    async with connected(script, merge="never") as line:
-        stream = await line.create(input="a")
+    async with connected(script, merge="never") as connection:
+        stream = await connection.create(input="a")
         async for _ in stream:
             break
         if how == "closed":
@@ -226,7 +226,7 @@ async def test_a_turn_that_was_given_up_does_not_hold_up_its_line(how: str) -> N
             assert [event async for event in stream] == []
         del stream
         gc.collect()
-        assert (await (await line.create(input="b")).result()).text == "second"
+        assert (await (await connection.create(input="b")).result()).text == "second"
 
 
 def cut(kind: str) -> Script:
@@ -244,8 +244,8 @@ def cut(kind: str) -> Script:
 async def test_rc_10_a_cut_stream_is_never_a_result(kind: str) -> None:
     """RC-10 (d): gRPC OK, or any status, without a terminal event is IncompleteStream."""
 
-    async with connected(cut(kind)) as line:
-        stream = await line.create(input="a")
+    async with connected(cut(kind)) as connection:
+        stream = await connection.create(input="a")
         seen: list[str] = []
         with pytest.raises(IncompleteStream) as caught:
             await collect(stream, seen)
@@ -257,10 +257,10 @@ async def test_rc_10_a_cut_stream_is_never_a_result(kind: str) -> None:
             await stream.response()
 
 
-async def pending(line: Connection) -> list[ResponseStream]:
+async def pending(connection: Connection) -> list[ResponseStream]:
     """Turns in every state in which something is waited for."""
-    streams = [await line.create(input="a"), await line.create(input="b")]
-    streams.append(await line.lane("x").create(input="c"))
+    streams = [await connection.create(input="a"), await connection.create(input="b")]
+    streams.append(await connection.lane("x").create(input="c"))
     async for event in streams[0]:
         if isinstance(event, events.OutputTextDelta):
             break
@@ -280,8 +280,8 @@ async def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> Non
     options = Options(keepalive=0.1, keepalive_timeout=0.1) if half_open else Options()
 
     async with serving(hanging) as address, Relay(address) as relay:
-        async with connect(f"grpc://{relay.address}", options=options) as line:
-            streams = await pending(line)
+        async with connect(f"grpc://{relay.address}", options=options) as connection:
+            streams = await pending(connection)
             waiting = [asyncio.create_task(stream.response()) for stream in streams]
             await asyncio.sleep(0)
             if way == "reset":
@@ -289,10 +289,10 @@ async def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> Non
             elif way == "half-open":
                 relay.forget()
             elif way == "reader cancelled":
-                line._reader.cancel()
+                connection._reader.cancel()
             else:
                 # As when the library gives the stream up by itself.
-                line._transport._call.cancel()  # type: ignore[attr-defined]
+                connection._transport._call.cancel()  # type: ignore[attr-defined]
             async with asyncio.timeout(5):
                 results = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(result) for result in results] == [
@@ -300,9 +300,9 @@ async def test_rc_06_everything_pending_ends_when_the_line_does(way: str) -> Non
                 OutcomeUnknown,
                 OutcomeUnknown,
             ]
-            assert not line.alive
+            assert not connection.alive
             with pytest.raises(ConnectionLost):
-                await line.create(input="d")
+                await connection.create(input="d")
         assert ours() == []
 
 
@@ -311,24 +311,24 @@ async def test_rc_06_closing_ends_everything_within_close_timeout() -> None:
     options = Options(close_timeout=0.2)
 
     async with serving(hanging) as address, Relay(address) as relay:
-        async with connect(f"grpc://{relay.address}", options=options) as line:
-            streams = await pending(line)
+        async with connect(f"grpc://{relay.address}", options=options) as connection:
+            streams = await pending(connection)
             waiting = [asyncio.create_task(stream.response()) for stream in streams]
             relay.forget()
             async with asyncio.timeout(5):
-                await line.close()
+                await connection.close()
                 results = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(result, ConnectionLost) for result in results)
             with pytest.raises(ConnectionClosed):
-                await line.create(input="d")
+                await connection.create(input="d")
         assert ours() == []
 
 
 async def test_an_idle_line_that_closes_against_a_silent_peer_waits_close_timeout_at_most() -> None:
-    async with connected(forever, close_timeout=0.1) as line:
+    async with connected(forever, close_timeout=0.1) as connection:
         async with asyncio.timeout(5):
-            await line.close()
-            await line.close()
+            await connection.close()
+            await connection.close()
 
 
 async def test_an_idle_line_says_goodbye() -> None:
@@ -350,8 +350,8 @@ async def test_a_status_before_the_response_is_the_error_that_it_states() -> Non
         await peer.create()
         await peer.abort(ApiError.of("invalid_api_key", "no"))
 
-    async with connected(script) as line:
-        streams = [await line.create(input="a"), await line.create(input="b")]
+    async with connected(script) as connection:
+        streams = [await connection.create(input="a"), await connection.create(input="b")]
         for stream in streams:
             with pytest.raises(AuthenticationError):
                 await stream.response()
@@ -363,8 +363,8 @@ async def test_an_error_of_the_line_is_why_it_ended() -> None:
         error = ApiError.of("websocket_connection_limit_reached", "60 minutes")
         await peer.send(events.Heartbeat(phase="idle"), refusal(error, None))
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         with pytest.raises(BadRequest, match="60 minutes"):
             await stream.response()
 
@@ -375,8 +375,8 @@ async def test_an_event_that_cannot_come_there_ends_the_line() -> None:
         await peer.send(speaker.completed())
         await forever(peer)
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         with pytest.raises(ConnectionLost) as caught:
             await stream.response()
         assert isinstance(caught.value.__cause__, ProtocolViolation)
@@ -404,16 +404,16 @@ async def test_a_line_on_which_nothing_can_be_sent_is_over_before_its_reader_kno
     async def lost(_request: requests.Request) -> bool:
         return False
 
-    async with connected(forever) as line:
-        monkeypatch.setattr(line._transport, "send", lost)
+    async with connected(forever) as connection:
+        monkeypatch.setattr(connection._transport, "send", lost)
         with pytest.raises(NotSent):
-            await line.create(input="hello", model="m")
-        assert not line.alive
+            await connection.create(input="hello", model="m")
+        assert not connection.alive
 
 
 async def test_a_line_that_is_closed_before_its_reader_has_begun_leaves_nothing() -> None:
     async with serving(forever) as address:
-        line = await Connection.open(f"grpc://{address}")
-        line._core.create(None)  # Something is under way: it does not wait for a goodbye.
-        await line.close()
+        connection = await Connection.open(f"grpc://{address}")
+        connection._core.create(None)  # Something is under way: it does not wait for a goodbye.
+        await connection.close()
         assert ours() == []

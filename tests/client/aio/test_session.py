@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tests.client.aio.sessions import (
     LINES,
     QUICK,
@@ -307,12 +307,12 @@ async def test_rc_05_a_dead_line_is_noticed_before_it_is_lent(kind: str) -> None
     ):
         conversation = session.conversation()
         await (await conversation.create(input="a")).response()
-        line = session.line
-        assert line is not None
+        connection = session.connection
+        assert connection is not None
         relay.reset()
         if kind == "grpc":
             # The library hears of it in a thread of its own.
-            await asyncio.wait((line._reader,))
+            await asyncio.wait((connection._reader,))
         assert (await (await conversation.create(input="b")).result()).text == "two"
     assert server.dials == 2
     assert len(server.creates) == 2
@@ -464,10 +464,10 @@ async def test_a_session_that_is_ready_has_its_line(kind: str) -> None:
     server = served(("one",))
 
     async with session_with(server, kind=kind) as session:
-        assert session.line is None
-        line = await session.ready()
-        assert session.line is line
-        assert await line.extensions() == {"idempotency_key", "resumable"}
+        assert session.connection is None
+        connection = await session.ready()
+        assert session.connection is connection
+        assert await connection.extensions() == {"idempotency_key", "resumable"}
         await (await session.create(input="a")).response()
     assert server.dials == 1
 

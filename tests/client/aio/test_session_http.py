@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from tests.client import web as scripted
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tests.client.aio.sessions import QUICK, said
 from tests.client.servicer import Speaker
 from tests.client.web import SocketPeer, StreamPeer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tests.client.aio.sessions import LINES, QUICK
 from tests.client.relay import Relay
 from tests.support.server_process import ServerProcess, serving, write_script
@@ -221,7 +221,7 @@ async def test_a_lost_response_is_cancelled_and_says_so(server: ServerProcess, k
         async for event in stream:
             if isinstance(event, events.OutputTextDelta):
                 break
-        line = session.line
+        line = session.connection
         assert line is not None
         relay.reset()
         if kind != "http":

@@ -96,14 +96,14 @@ async def test_rc_04_1_what_never_left_is_sent_again(kind: str) -> None:
     server.scripts = (quiet, script)
 
     async with session_with(server, kind=kind, policy=BARE) as session:
-        link = await session._links.take()
-        transport: Any = link.line._transport
+        leased = await session._pool.take()
+        transport: Any = leased.connection._transport
         # As when the system says so now: the reader has not heard of it yet.
         if kind == "grpc":
             transport._call.cancel()
         else:
             transport._traffic.abort()
-        assert link.line.alive
+        assert leased.connection.alive
         assert (await (await session.create(input="a")).result()).text == "well"
     assert (server.dials, len(server.creates)) == (2, 1)
 
@@ -441,9 +441,9 @@ async def answered(session: Session, before: Callable[[], Awaitable[None]] | Non
 
 def gone(session: Session) -> Callable[[], Awaitable[None]]:
     async def wait() -> None:
-        line = session.line
-        assert line is not None
-        await asyncio.wait((line._reader,))
+        connection = session.connection
+        assert connection is not None
+        await asyncio.wait((connection._reader,))
 
     return wait
 
@@ -622,7 +622,7 @@ async def test_a_lost_response_is_cancelled_by_its_id_from_another_line(kind: st
         await stream.aclose()
         assert stream.over
         assert (await cancels.get()).response_id == "r1"
-        await session._links.close()
+        await session._pool.close()
     assert cancels.empty()
 
 

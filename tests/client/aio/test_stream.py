@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from tests.client.aio.lines import collect, connected
+from tests.client.aio.connections import collect, connected
 from tests.client.servicer import Peer, Speaker, refusal
 from tieline import events, requests
 from tieline.errors import ApiError, BadRequest, ServerError
@@ -26,8 +26,8 @@ async def test_a_held_turn_pauses_the_iteration_until_it_is_answered() -> None:
         assert append.input == Raw(b'[{"type":"function_call_output","call_id":"c1","output":"2"}]')
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a", append=True)
+    async with connected(script) as connection:
+        stream = await connection.create(input="a", append=True)
         held = await stream.result()
         assert (stream.held, stream.ended, held.response.status) == (True, False, "in_progress")
         assert [(call.call_id, call.name, call.arguments) for call in held.calls] == [
@@ -51,12 +51,12 @@ async def test_in_07_what_the_server_ignores_is_an_attribute_of_the_stream() -> 
         speaker = Speaker(await peer.create(), response_id="r2")
         await peer.send(speaker.created(), *speaker.text("two"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         assert not stream.warnings
         await stream.result()
         assert stream.warnings == (warning,)
-        plain = await line.create(input="b")
+        plain = await connection.create(input="b")
         await plain.result()
         assert not plain.warnings
 
@@ -68,8 +68,8 @@ async def test_an_append_in_the_middle_of_the_loop_carries_the_loop_on() -> None
         await peer.read(requests.Append)
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a", append=True)
+    async with connected(script) as connection:
+        stream = await connection.create(input="a", append=True)
         types = []
         async for event in stream:
             types.append(event.type)
@@ -85,8 +85,8 @@ async def test_a_held_turn_that_was_cancelled_is_read_to_its_end() -> None:
         await peer.read(requests.Cancel)
         await peer.send(speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a", append=True)
+    async with connected(script) as connection:
+        stream = await connection.create(input="a", append=True)
         await stream.result()
         assert stream.held
         await stream.cancel()
@@ -104,8 +104,8 @@ async def test_a_refused_append_is_raised_once_and_the_turn_is_still_held() -> N
         await peer.read(requests.Append)
         await peer.send(*speaker.text("two"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a", append=True)
+    async with connected(script) as connection:
+        stream = await connection.create(input="a", append=True)
         (call,) = (await stream.result()).calls
         await stream.append([tool_output(call, "2")])
         assert not stream.calls
@@ -121,8 +121,8 @@ async def test_only_a_held_turn_takes_an_append_and_only_a_running_one_a_steer()
     async def script(peer: Peer) -> None:
         await peer.send(*Speaker(await peer.create()).answer("x"))
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         with pytest.raises(TurnState, match="waiting"):
             await stream.append([])
         await stream.response()
@@ -139,11 +139,11 @@ async def test_a_lane_that_holds_a_turn_is_continued_by_its_stream() -> None:
         await peer.send(speaker.created(), *speaker.call("f", "{}", "c1"), speaker.done())
         await peer.gone()
 
-    async with connected(script) as line:
-        stream = await line.create(input="a", append=True)
+    async with connected(script) as connection:
+        stream = await connection.create(input="a", append=True)
         await stream.response()
         with pytest.raises(TurnState, match="holds"):
-            await line.append("more")
+            await connection.append("more")
 
 
 async def test_a_failed_turn_shows_its_events_and_then_raises() -> None:
@@ -153,8 +153,8 @@ async def test_a_failed_turn_shows_its_events_and_then_raises() -> None:
         await peer.send(speaker.failed("server_error", "It broke."))
         await peer.gone()
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         types: list[str] = []
         with pytest.raises(ServerError, match="It broke") as caught:
             await collect(stream, types)
@@ -173,9 +173,9 @@ async def test_an_error_event_before_the_failure_says_more_about_it() -> None:
         error = speaker.event(events.ErrorEvent, status=503, error=detail)
         await peer.send(created, error, speaker.failed("acme_7", "Seven."))
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         with pytest.raises(ApiError, match="Seven") as caught:
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
         assert (caught.value.status, caught.value.type, caught.value.param) == (
             503,
             "x_error",
@@ -191,8 +191,8 @@ async def test_a_cut_turn_is_returned_with_its_partial_output() -> None:
         assert cancel.response_id == "r1"
         await peer.send(*speaker.close_text("par"), speaker.incomplete("cancelled"))
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         async for event in stream:
             if isinstance(event, events.OutputTextDelta):
                 await stream.cancel()
@@ -208,8 +208,8 @@ async def test_a_create_that_waits_is_cancelled_by_its_event_id() -> None:
         speaker = Speaker(create)
         await peer.send(speaker.created(), speaker.incomplete("cancelled"))
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         await stream.cancel()
         assert (await stream.response()).status == "cancelled"
 
@@ -229,8 +229,8 @@ async def test_a_steered_turn_goes_on_in_its_successor() -> None:
         successor = Speaker(requests.Create(), "r2")
         await peer.send(*successor.answer("other"))
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         types = []
         async for event in stream:
             types.append(event.type)
@@ -252,8 +252,8 @@ async def test_a_refused_steer_is_an_event_and_harms_nothing() -> None:
         failed = events.SteerFailed(sequence_number=0, error=detail, steer=ref)
         await peer.send(failed, *speaker.text("x"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         types = []
         async for event in stream:
             types.append(event.type)
@@ -275,8 +275,8 @@ async def test_unknown_events_and_odd_items_kill_no_stream() -> None:
         null = events.OutputItemAdded(output_index=0, item=Raw(b"null"))
         await peer.send(speaker.created(), vendor, null, bare, speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         types = [event.type async for event in stream]
         assert types[1] == "acme:gauge"
         result = await stream.result()
@@ -289,8 +289,8 @@ async def test_timing_is_kept_and_is_no_event() -> None:
         timing = events.Timing(response_id="r1", phases={"overhead": 120, "decode": 900})
         await peer.send(speaker.created(), timing, speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         assert stream.wall is None
         assert "tieline.timing" not in [event.type async for event in stream]
         assert stream.timing == {"overhead": 120, "decode": 900}
@@ -302,8 +302,8 @@ async def test_a_batch_is_all_that_is_there() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(*Speaker(await peer.create()).answer("a", "b"))
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
         batch = await stream.batch()
         assert len(batch) == 9
         assert await stream.batch() == []
@@ -315,8 +315,8 @@ async def test_two_readers_of_one_turn_share_its_events() -> None:
         await peer.send(speaker.created())
         await peer.send(*speaker.text("a", "b"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
 
         async def read() -> list[str]:
             return [event.type async for event in stream]
@@ -336,8 +336,8 @@ async def test_leaving_the_block_cancels_a_turn_that_runs() -> None:
         await peer.send(speaker.incomplete("cancelled"))
         await peer.gone()
 
-    async with connected(script) as line:
-        async with await line.create(input="a") as stream:
+    async with connected(script) as connection:
+        async with await connection.create(input="a") as stream:
             async for _ in stream:
                 break
         await cancelled.wait()

@@ -78,8 +78,8 @@ def why(url: str, ca: str | None = None) -> str:
 
     async def main() -> None:
         options = Options(connect_timeout=5)
-        async with connect(url, tls=Tls(ca=ca) if ca else None, options=options) as line:
-            await (await line.create(input="a")).response()
+        async with connect(url, tls=Tls(ca=ca) if ca else None, options=options) as connection:
+            await (await connection.create(input="a")).response()
 
     with pytest.raises(ConnectionLost) as caught:
         asyncio.run(main())
@@ -184,9 +184,9 @@ async def test_op_06_a_line_that_was_heard_of_says_nothing_of_ports() -> None:
     """OP-06: the guess is for a connection on which nothing ever came."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hello\n\n"
 
-    async with web.speaking(head) as address, connect(f"http://{address}") as line:
+    async with web.speaking(head) as address, connect(f"http://{address}") as connection:
         with pytest.raises(ConnectionLost, match="the server ended the stream"):
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
 
 
 def test_op_06_what_no_row_knows_is_told_on_one_line() -> None:

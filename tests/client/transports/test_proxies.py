@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tests.support.grpc_certificates import Authority
 from tests.support.http_proxy import HttpProxy
 from tests.support.server_process import ServerProcess, serving

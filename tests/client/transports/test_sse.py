@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from msgspec import Raw
 
-from tests.client.aio.lines import collect, ours
+from tests.client.aio.connections import collect, ours
 from tests.client.servicer import Speaker, refusal
 from tests.client.web import (
     Handler,
@@ -44,7 +44,7 @@ from tieline_client.errors import (
     Unsupported,
 )
 from tieline_client.transports import Options
-from tieline_client.transports.sse import open_line
+from tieline_client.transports.sse import open_connection
 
 DONE = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -54,8 +54,8 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
 async def handled(handler: Handler, **options: Any) -> AsyncIterator[Connection]:
     """A connection to a server of this handler; then no task of ours may be left."""
     async with serving(handler, handler_cancellation=True) as address:
-        async with connect(f"http://{address}", options=Options(**options)) as line:
-            yield line
+        async with connect(f"http://{address}", options=Options(**options)) as connection:
+            yield connection
         assert ours() == []
 
 
@@ -71,9 +71,9 @@ async def answered_by(
     """A connection to a server that sends these bytes, one answer a connection."""
     async with (
         speaking(*answers, hold=hold) as address,
-        connect(f"http://{address}", options=Options(**options)) as line,
+        connect(f"http://{address}", options=Options(**options)) as connection,
     ):
-        yield line
+        yield connection
 
 
 def text_of(create: requests.Create) -> str:
@@ -107,7 +107,7 @@ async def test_a_create_is_a_post_of_its_body() -> None:
         await echo(peer)
 
     async with serving(posting(script)) as address:
-        transport = await open_line(endpoint("http", address, path="/base", api_key="sk-1"))
+        transport = await open_connection(endpoint("http", address, path="/base", api_key="sk-1"))
         create = requests.Create(
             event_id="create_1",
             stream_id="a",
@@ -141,10 +141,10 @@ async def test_ev_07_a_terminal_event_is_the_end_with_or_without_done(end: bytes
         await peer.send(*answer("hello"))
         await peer.write(end)
 
-    async with connected(script) as line:
-        assert line.transport == "sse"
+    async with connected(script) as connection:
+        assert connection.transport == "sse"
         for _ in range(2):
-            stream = await line.create(input="a")
+            stream = await connection.create(input="a")
             types = [event.type async for event in stream]
             assert (types[0], types[-1]) == ("response.created", "response.completed")
             assert stream.text == "hello"
@@ -157,11 +157,11 @@ async def test_ev_07_a_server_that_keeps_the_stream_open_does_not_hold_up_the_la
         await peer.send(*answer("x"))
         await peer.gone()
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         async with asyncio.timeout(0.9):
             for _ in range(3):
-                assert (await (await line.create(input="a")).result()).text == "x"
-            await line.close()
+                assert (await (await connection.create(input="a")).result()).text == "x"
+            await connection.close()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -174,8 +174,8 @@ async def test_ev_08_text_is_exact_however_the_bytes_come(size: int, end: bytes)
     chunked = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
     wire = HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunked + b"0\r\n\r\n"
 
-    async with answered_by(wire) as line:
-        assert (await (await line.create(input="a")).result()).text == odd
+    async with answered_by(wire) as connection:
+        assert (await (await connection.create(input="a")).result()).text == odd
 
 
 async def test_ev_09_unknown_events_are_handed_over_and_break_nothing() -> None:
@@ -191,8 +191,8 @@ async def test_ev_09_unknown_events_are_handed_over_and_break_nothing() -> None:
         await peer.write(f"data: {delta}\n\n".encode())
         await peer.send(*speaker.close_text("x"), speaker.completed())
 
-    async with connected(script) as line:
-        stream = await line.lane("a").create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.lane("a").create(input="a")
         seen = [event async for event in stream]
         assert [event.type for event in seen].count("acme:gauge") == 1
         assert {event.stream_id for event in seen} == {"a"}
@@ -214,8 +214,8 @@ async def test_lanes_run_side_by_side_and_one_lane_in_order() -> None:
         running.discard(name)
         await echo(peer)
 
-    async with connected(script) as line:
-        a, b = line.lane("a"), line.lane("b")
+    async with connected(script) as connection:
+        a, b = connection.lane("a"), connection.lane("b")
         streams = [
             await lane.create(input=name)
             for lane, name in ((a, "a1"), (a, "a2"), (b, "b1"), (b, "b2"), (a, "a3"))
@@ -233,9 +233,9 @@ async def test_one_connection_carries_one_turn_after_the_other() -> None:
         ports.add(peer.request.transport.get_extra_info("peername")[1])
         await echo(peer)
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         for number in range(5):
-            await (await line.create(input=str(number))).result()
+            await (await connection.create(input=str(number))).result()
             # The end of the stream, behind its last event, frees the connection.
             turns = [each for each in asyncio.all_tasks() if each.get_name() == "tieline-sse-turn"]
             await asyncio.gather(*turns)
@@ -252,15 +252,15 @@ async def test_a_refused_create_is_its_own_error_and_no_one_elses() -> None:
         await echo(peer)
         return peer.response
 
-    async with handled(handle) as line:
-        bad = await line.create(input="bad")
-        good = await line.create(input="good")
+    async with handled(handle) as connection:
+        bad = await connection.create(input="bad")
+        good = await connection.create(input="good")
         with pytest.raises(RateLimited, match="slow down") as caught:
             await bad.response()
         assert (caught.value.retry_after, caught.value.request_id) == (3.0, "req_1")
         assert bad.ended
         assert (await good.result()).text == "good"
-        assert line.alive
+        assert connection.alive
 
 
 async def test_an_error_event_before_the_response_is_a_refusal() -> None:
@@ -268,8 +268,8 @@ async def test_an_error_event_before_the_response_is_a_refusal() -> None:
         await peer.send(refusal(ApiError.of("invalid_value", "no", param="top_p"), None))
         await peer.gone()
 
-    async with connected(script) as line:
-        stream = await line.lane("a").create(input="a")
+    async with connected(script) as connection:
+        stream = await connection.lane("a").create(input="a")
         with pytest.raises(BadRequest, match="no") as caught:
             await stream.response()
         assert caught.value.param == "top_p"
@@ -280,9 +280,9 @@ async def test_a_failed_response_is_its_error() -> None:
         speaker = Speaker(requests.Create())
         await peer.send(speaker.created(), speaker.failed("server_error", "It broke."))
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         with pytest.raises(ServerError, match="It broke"):
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
 
 
 @pytest.mark.parametrize("way", ["reset", "fin", "fin in a chunked body", "done"])
@@ -305,8 +305,8 @@ async def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
         elif way == "fin in a chunked body":
             transport.close()
 
-    async with connected(script) as line:
-        stream = await line.create(input="bad")
+    async with connected(script) as connection:
+        stream = await connection.create(input="bad")
         seen: list[str] = []
         with pytest.raises(IncompleteStream) as caught:
             await collect(stream, seen)
@@ -314,17 +314,17 @@ async def test_rc_10_a_cut_stream_is_never_a_result(way: str) -> None:
         assert (caught.value.text, caught.value.response_id) == ("partial", "r1")
         with pytest.raises(IncompleteStream):
             await stream.response()
-        assert (await (await line.create(input="good")).result()).text == "good"
+        assert (await (await connection.create(input="good")).result()).text == "good"
 
 
 async def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
     """RC-10 (b): a body that ends with its connection."""
 
     whole = b"".join(frame(event) for event in answer("x"))
-    async with answered_by(HEAD + b"\r\n" + beginning(), HEAD + b"\r\n" + whole) as line:
+    async with answered_by(HEAD + b"\r\n" + beginning(), HEAD + b"\r\n" + whole) as connection:
         with pytest.raises(IncompleteStream):
-            await (await line.create(input="a")).response()
-        assert (await (await line.create(input="b")).result()).text == "x"
+            await (await connection.create(input="a")).response()
+        assert (await (await connection.create(input="b")).result()).text == "x"
 
 
 @pytest.mark.parametrize(
@@ -341,9 +341,9 @@ async def test_an_unframed_body_that_ends_is_the_end_of_the_stream() -> None:
     ],
 )
 async def test_what_is_no_event_stream_is_a_loss(response: bytes, says: str) -> None:
-    async with answered_by(response) as line:
+    async with answered_by(response) as connection:
         with pytest.raises(ConnectionLost, match=says) as caught:
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
         if "json" in says or "read" in says:
             assert isinstance(caught.value.__cause__, ProtocolViolation)
 
@@ -352,9 +352,9 @@ async def test_an_event_beyond_our_limit_is_told() -> None:
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer("x" * 50_000))
 
-    async with connected(script, max_receive_bytes=10_000) as line:
+    async with connected(script, max_receive_bytes=10_000) as connection:
         with pytest.raises((RequestTooLarge, IncompleteStream), match="10000"):
-            await (await line.create(input="a")).response()
+            await (await connection.create(input="a")).response()
 
 
 async def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> None:
@@ -367,8 +367,8 @@ async def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> No
             await peer.write(b": heartbeat\n\n")
         await peer.gone()
 
-    async with connected(script, idle_timeout=0.25) as line:
-        stream = await line.create(input="a")
+    async with connected(script, idle_timeout=0.25) as connection:
+        stream = await connection.create(input="a")
         async with asyncio.timeout(5):
             with pytest.raises(IncompleteStream, match="silent"):
                 await stream.response()
@@ -378,8 +378,8 @@ async def test_a_server_that_falls_silent_is_lost_after_the_idle_timeout() -> No
 async def test_a_refused_connection_is_the_turns_loss() -> None:
     async with serving(posting(echo)) as address:
         pass
-    async with connect(f"http://{address}") as line:
-        stream = await line.create(input="a")
+    async with connect(f"http://{address}") as connection:
+        stream = await connection.create(input="a")
         with pytest.raises(ConnectionLost, match=f"^cannot connect to {address}: .*refused"):
             await stream.response()
 
@@ -395,9 +395,9 @@ async def test_a_server_that_accepts_no_connection_is_a_connect_timeout() -> Non
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
         options = Options(connect_timeout=0.1)
-        async with connect(f"http://127.0.0.1:{port}", options=options) as line:
+        async with connect(f"http://127.0.0.1:{port}", options=options) as connection:
             with pytest.raises(ConnectTimeout):
-                await (await line.create(input="a")).response()
+                await (await connection.create(input="a")).response()
         for filler in fillers:
             filler.close()
 
@@ -413,12 +413,12 @@ async def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
         await finish.wait()
         await peer.send(*speaker.text("x"), speaker.completed())
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         with pytest.raises(Unsupported, match="append"):
-            await line.create(input="a", append=True)
+            await connection.create(input="a", append=True)
         with pytest.raises(Unsupported, match=r"response\.append"):
-            await line.append("a")
-        stream = await line.create(input="a")
+            await connection.append("a")
+        stream = await connection.create(input="a")
         await anext(stream)
         with pytest.raises(Unsupported, match=r"response\.steer"):
             await stream.steer("left")
@@ -427,10 +427,10 @@ async def test_append_and_steer_are_refused_here_and_harm_nothing() -> None:
 
 
 async def test_a_request_beyond_the_servers_limit_is_not_sent() -> None:
-    async with connected(echo) as line:
+    async with connected(echo) as connection:
         with pytest.raises(RequestTooLarge):
-            await line.create(input="x" * 33 * 1024 * 1024)
-        assert (await (await line.create(input="b")).result()).text == "b"
+            await connection.create(input="x" * 33 * 1024 * 1024)
+        assert (await (await connection.create(input="b")).result()).text == "b"
 
 
 def cancelling(*, status: int) -> tuple[Handler, list[str]]:
@@ -467,9 +467,9 @@ def cancelling(*, status: int) -> tuple[Handler, list[str]]:
 async def test_a_cancel_goes_by_id_and_else_by_closing_the_stream(status: int) -> None:
     handler, log = cancelling(status=status)
 
-    async with handled(handler) as line:
-        stream = await line.create(input="a")
-        following = await line.create(input="next")
+    async with handled(handler) as connection:
+        stream = await connection.create(input="a")
+        following = await connection.create(input="next")
         async for _ in stream:
             if stream.text == "par":
                 break
@@ -499,8 +499,8 @@ async def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server
         await peer.send(*speaker.close_text("whole"), speaker.completed())
         return peer.response
 
-    async with handled(handle) as line:
-        stream = await line.create(input="a")
+    async with handled(handle) as connection:
+        stream = await connection.create(input="a")
         async for _ in stream:
             if stream.text == "whole":
                 break
@@ -508,7 +508,7 @@ async def test_in_05_a_cancel_that_comes_too_late_leaves_the_end_that_the_server
         response = await stream.response()
         assert (response.status, stream.text) == ("completed", "whole")
         # Of a response that is no turn of this line, as of one that has ended: no error.
-        await line.cancel("resp_elsewhere")
+        await connection.cancel("resp_elsewhere")
 
 
 async def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
@@ -518,10 +518,10 @@ async def test_a_cancel_of_what_waits_is_told_and_frees_its_place() -> None:
         else:
             await peer.gone()
 
-    async with connected(script) as line:
-        sent = await line.create(input="hang")
-        waits = await line.create(input="waits")
-        good = await line.create(input="good")
+    async with connected(script) as connection:
+        sent = await connection.create(input="hang")
+        waits = await connection.create(input="waits")
+        good = await connection.create(input="good")
         for stream in (waits, sent):
             await stream.cancel()
             with pytest.raises(Cancelled):
@@ -539,12 +539,12 @@ async def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
         finally:
             ended.set()
 
-    async with connected(script) as line:
-        stream = await line.create(input="a")
-        other = await line.create(input="b")
+    async with connected(script) as connection:
+        stream = await connection.create(input="a")
+        other = await connection.create(input="b")
         await anext(stream)
         async with asyncio.timeout(5):
-            await line.close()
+            await connection.close()
             await ended.wait()
         with pytest.raises(IncompleteStream):
             await stream.response()
@@ -553,22 +553,22 @@ async def test_closing_the_line_ends_what_runs_at_the_server_too() -> None:
 
 
 async def test_a_large_request_goes_in_one_piece() -> None:
-    async with connected(echo) as line:
+    async with connected(echo) as connection:
         text = "x" * 3_000_000
-        assert (await (await line.create(input=text)).result()).text == text
+        assert (await (await connection.create(input=text)).result()).text == text
 
 
 async def test_closing_does_not_wait_for_a_server_that_takes_nothing() -> None:
     # The kernel accepts, and nobody reads.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        async with connect(f"http://127.0.0.1:{port}") as line:
-            stream = await line.create(input="x" * 30_000_000)
+        async with connect(f"http://127.0.0.1:{port}") as connection:
+            stream = await connection.create(input="x" * 30_000_000)
             accepted, _ = await asyncio.to_thread(listener.accept)
             with accepted:
                 await asyncio.to_thread(accepted.recv, 1)
                 async with asyncio.timeout(5):
-                    await line.close()
+                    await connection.close()
             with pytest.raises(ConnectionLost):
                 await stream.response()
     assert ours() == []
@@ -590,16 +590,16 @@ async def test_a_reader_that_stops_stops_the_server_and_loses_nothing(
             sent += 1
         await peer.send(speaker.incomplete())
 
-    async with connected(script, merge="never") as line:
+    async with connected(script, merge="never") as connection:
         full = asyncio.Event()
-        hold_back = line._hold_back
+        hold_back = connection._hold_back
 
         def hold_back_and_tell(ask: Ask) -> None:
             hold_back(ask)
             full.set()
 
-        monkeypatch.setattr(line, "_hold_back", hold_back_and_tell)
-        stream = await line.create(input="a")
+        monkeypatch.setattr(connection, "_hold_back", hold_back_and_tell)
+        stream = await connection.create(input="a")
         await full.wait()
         assert sent < count
         assert len(stream._buffer) < 2 * FULL
@@ -614,8 +614,8 @@ async def test_lb_03_a_burst_of_tiny_deltas_comes_whole_and_in_order() -> None:
     async def script(peer: StreamPeer) -> None:
         await peer.send(*answer(*pieces))
 
-    async with connected(script, merge="never") as line:
-        stream = await line.create(input="a")
+    async with connected(script, merge="never") as connection:
+        stream = await connection.create(input="a")
         await anext(stream)
         deltas = [e.delta async for e in stream if isinstance(e, events.OutputTextDelta)]
         assert deltas == pieces
@@ -637,8 +637,8 @@ async def test_the_agent_loop_runs_over_http_in_create_shape() -> None:
         """Adds."""
         return a + b
 
-    async with connected(script) as line:
-        done = await Agent(line, tools=[add]).run("2 + 3?")
+    async with connected(script) as connection:
+        done = await Agent(connection, tools=[add]).run("2 + 3?")
         assert done.text == "five"
         assert done.turns[0].outputs == ("5",)
     assert parents == [None, "r1"]

@@ -32,8 +32,8 @@ def test_every_entry_is_an_opener(scheme: str) -> None:
 
 def say(url: str, tls: Tls | None = None) -> str:
     async def main() -> str:
-        async with connect(url, tls=tls) as line:
-            return (await (await line.create(input="hello")).result()).text
+        async with connect(url, tls=tls) as connection:
+            return (await (await connection.create(input="hello")).result()).text
 
     return asyncio.run(main())
 
@@ -82,8 +82,8 @@ def breaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
 
 
 async def on_line(url: str) -> None:
-    async with connect(url) as line:
-        await (await line.create(input="a")).result()
+    async with connect(url) as connection:
+        await (await connection.create(input="a")).result()
 
 
 async def on_session(url: str) -> None:
@@ -98,8 +98,8 @@ async def of_agent(url: str) -> None:
 
 async def of_blocking_line(url: str) -> None:
     def work() -> None:
-        with connect_sync(url) as line:
-            line.create(input="a").result()
+        with connect_sync(url) as connection:
+            connection.create(input="a").result()
 
     await asyncio.to_thread(work)
 
@@ -140,8 +140,8 @@ async def test_cn_13_a_response_that_is_cut_or_cancelled_is_a_result_with_its_us
 ) -> None:
     """CN-13: those raise nowhere."""
 
-    async with connect(url_of(server, scheme)) as line:
-        cut = await (await line.create(input="hello you", max_output_tokens=1)).result()
+    async with connect(url_of(server, scheme)) as connection:
+        cut = await (await connection.create(input="hello you", max_output_tokens=1)).result()
         assert (cut.response.status, cut.response.model) == ("incomplete", "scripted")
         assert cut.usage is not None
         assert cut.usage.output_tokens == 1
@@ -151,12 +151,12 @@ async def test_cn_13_a_response_that_is_cut_or_cancelled_is_a_result_with_its_us
 async def test_a_stored_response_is_continued_and_its_time_is_told(
     server: ServerProcess, scheme: str
 ) -> None:
-    async with connect(url_of(server, scheme)) as line:
-        first = await (await line.lane("a").create(input="one", store=True)).result()
+    async with connect(url_of(server, scheme)) as connection:
+        first = await (await connection.lane("a").create(input="one", store=True)).result()
         assert first.timing is not None
         assert {"decode", "overhead"} <= set(first.timing)
         parent = first.response.id
-        stream = await line.lane("a").create(input="two", previous_response_id=parent)
+        stream = await connection.lane("a").create(input="two", previous_response_id=parent)
         second = await stream.result()
         assert second.response.previous_response_id == parent
         assert second.usage is not None
@@ -170,9 +170,9 @@ async def test_sd_03_a_chain_without_a_store_lives_as_long_as_its_line(
 ) -> None:
     """SD-03: over HTTP there is no line, and the error is that of any unknown response."""
 
-    async with connect(url_of(server, scheme)) as line:
-        first = await (await line.create(input="one", store=False)).result()
-        stream = await line.create(input="two", previous_response_id=first.response.id)
+    async with connect(url_of(server, scheme)) as connection:
+        first = await (await connection.create(input="one", store=False)).result()
+        stream = await connection.create(input="two", previous_response_id=first.response.id)
         if scheme == "http":
             with pytest.raises(BadRequest) as caught:
                 await stream.response()
@@ -185,11 +185,11 @@ async def test_sd_03_a_chain_without_a_store_lives_as_long_as_its_line(
 async def test_what_the_server_refuses_is_the_same_error_on_each(
     server: ServerProcess, scheme: str
 ) -> None:
-    async with connect(url_of(server, scheme)) as line:
+    async with connect(url_of(server, scheme)) as connection:
         with pytest.raises(NotFound) as caught:
-            await (await line.create(input="a", model="nope")).response()
+            await (await connection.create(input="a", model="nope")).response()
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-        assert (await (await line.create(input="b")).result()).text
+        assert (await (await connection.create(input="b")).result()).text
 
 
 REFUSALS = (
@@ -255,10 +255,10 @@ async def test_gr_07_a_refusal_is_the_same_class_over_every_transport(
 ) -> None:
     """GR-07: class, code, status and words; and the line takes the next request."""
 
-    async with connect(url_of(ruled, scheme)) as line:
+    async with connect(url_of(ruled, scheme)) as connection:
         for _ in range(2):
             with pytest.raises(ApiError, match=f"{code} it is") as caught:
-                await (await line.create(input=f"early {code}")).response()
+                await (await connection.create(input=f"early {code}")).response()
             error = caught.value
             assert type(error) is type(ApiError.of(code, ""))
             assert (error.code, error.status) == (code, ERRORS[code].status)
@@ -271,9 +271,9 @@ async def test_gr_07_a_failure_amid_a_response_is_the_same_class_over_every_tran
 ) -> None:
     """GR-07: of the codes that JSON clients are told."""
 
-    async with connect(url_of(ruled, scheme)) as line:
+    async with connect(url_of(ruled, scheme)) as connection:
         with pytest.raises(ApiError, match=f"{code} it is") as caught:
-            await (await line.create(input=f"late {code}")).response()
+            await (await connection.create(input=f"late {code}")).response()
         assert isinstance(caught.value, type(ApiError.of(code, "")))
         assert caught.value.code == code
 
@@ -303,9 +303,9 @@ def test_tl_06_parallel_calls_are_answered_each_by_its_own_id_over_every_transpo
         return "three"
 
     async def main() -> str:
-        async with connect(url_of(ruled, scheme)) as line:
+        async with connect(url_of(ruled, scheme)) as connection:
             tools = [slow, broken, quick]
-            agent = Agent(line, tools=tools, concurrency=concurrency, store=True)
+            agent = Agent(connection, tools=tools, concurrency=concurrency, store=True)
             return (await agent.run("go")).text
 
     seen = json.loads(asyncio.run(main()))
@@ -326,8 +326,8 @@ async def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme
     script = write_script(tmp_path, rules=[rule], pace={"tokens_per_second": 200})
 
     with serving("--script", script) as server:
-        async with connect(url_of(server, scheme)) as line:
-            stream = await line.create(input="a", store=False)
+        async with connect(url_of(server, scheme)) as connection:
+            stream = await connection.create(input="a", store=False)
             async for _ in stream:
                 if stream.text:
                     break
@@ -341,19 +341,19 @@ async def test_a_running_turn_is_cancelled_with_its_usage(tmp_path: Path, scheme
 
 @pytest.mark.parametrize("scheme", ["grpc", "ws"])
 async def test_a_line_has_its_session(server: ServerProcess, scheme: str) -> None:
-    async with connect(url_of(server, scheme), options=Options(merge="never")) as line:
-        await (await line.create(input="a")).response()
-        assert line.session is not None
-        assert {"heartbeat", "timing"} <= set(line.session.extensions)
+    async with connect(url_of(server, scheme), options=Options(merge="never")) as connection:
+        await (await connection.create(input="a")).response()
+        assert connection.session is not None
+        assert {"heartbeat", "timing"} <= set(connection.session.extensions)
 
 
 async def test_au_07_the_real_server_without_websocket() -> None:
     """AU-07: its 426 is what the client understands."""
 
     with serving("--no-websocket") as server:
-        async with connect(url_of(server, "ws")) as line:
-            assert line.transport == "sse"
-            assert "hello" in (await (await line.create(input="hello")).result()).text
+        async with connect(url_of(server, "ws")) as connection:
+            assert connection.transport == "sse"
+            assert "hello" in (await (await connection.create(input="hello")).result()).text
 
 
 def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
@@ -413,10 +413,10 @@ async def test_au_07_a_server_without_websocket_is_spoken_to_over_http_at_once(
         return await without_websocket(request)
 
     with caplog.at_level(logging.INFO, logger="tieline_client"):
-        async with scripted.serving(handle) as address, connect(f"ws://{address}") as line:
-            assert line.transport == "sse"
+        async with scripted.serving(handle) as address, connect(f"ws://{address}") as connection:
+            assert connection.transport == "sse"
             for _ in range(3):
-                assert (await (await line.create(input="a")).result()).text == "over HTTP"
+                assert (await (await connection.create(input="a")).result()).text == "over HTTP"
     assert upgrades == 1
     said = [each for each in caplog.records if each.name == "tieline_client"]
     assert [each.levelname for each in said] == ["INFO"]

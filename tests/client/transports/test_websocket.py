@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from tests.client.aio.lines import ours
+from tests.client.aio.connections import ours
 from tests.client.relay import Relay
 from tests.client.servicer import Speaker
 from tests.client.web import SocketPeer, SocketScript, endpoint, serving, speaking, upgrading
@@ -39,14 +39,14 @@ from tieline_client.errors import (
     ProtocolViolation,
 )
 from tieline_client.transports import Options
-from tieline_client.transports.websocket import WebSocketTransport, open_line
+from tieline_client.transports.websocket import WebSocketTransport, open_connection
 
 
 @asynccontextmanager
 async def transport_to(script: SocketScript, **options: Any) -> AsyncIterator[WebSocketTransport]:
     """A transport to a server that plays the script."""
     async with serving(upgrading(script)) as address:
-        transport = await open_line(endpoint("ws", address, **options))
+        transport = await open_connection(endpoint("ws", address, **options))
         try:
             yield transport
         finally:
@@ -104,7 +104,7 @@ async def test_only_a_server_with_our_extensions_is_told_what_we_can_take(extend
         return socket
 
     async with serving(handle) as address:
-        transport = await open_line(endpoint("ws", address, merge="never"))
+        transport = await open_connection(endpoint("ws", address, merge="never"))
         await transport.send(requests.Create(event_id="1"))
         await transport.receive()
         await transport.close()
@@ -225,7 +225,7 @@ async def test_sd_02_a_refused_upgrade_is_what_the_server_said(
 
     async with serving(refuse) as address:
         with pytest.raises(kind) as caught:
-            await open_line(endpoint("ws", address))
+            await open_connection(endpoint("ws", address))
     error = caught.value
     assert error.status == status
     assert error.request_id == headers.get("x-request-id")
@@ -243,7 +243,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
     async with serving(move) as address:
         with pytest.raises(ConnectionLost, match="307, to /elsewhere"):
-            await open_line(endpoint("ws", address))
+            await open_connection(endpoint("ws", address))
     assert asked == ["/v1/responses"]
 
 
@@ -259,14 +259,14 @@ async def test_what_is_no_websocket_server_is_told_apart() -> None:
     async with speaking(*answers) as address:
         for _ in answers:
             with pytest.raises(ConnectionLost):
-                await open_line(endpoint("ws", address))
+                await open_connection(endpoint("ws", address))
 
 
 async def test_a_refused_connection_is_told_at_once() -> None:
     async with serving(upgrading(quiet)) as address:
         pass
     with pytest.raises(ConnectionLost, match=f"^cannot connect to {address}: .*refused"):
-        await open_line(endpoint("ws", address))
+        await open_connection(endpoint("ws", address))
 
 
 async def test_a_server_that_does_not_answer_is_a_connect_timeout() -> None:
@@ -274,7 +274,7 @@ async def test_a_server_that_does_not_answer_is_a_connect_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ConnectTimeout, match=r"0\.05 s"):
-            await open_line(endpoint("ws", address, connect_timeout=0.05))
+            await open_connection(endpoint("ws", address, connect_timeout=0.05))
 
 
 async def test_a_binary_frame_of_the_server_is_a_violation() -> None:
@@ -416,7 +416,9 @@ async def test_lb_06_bytes_of_a_frame_that_is_not_whole_are_proof_of_life() -> N
         assert len(bytes(event.raw)) == len(payload)
 
     async with raw_socket(slowly(payload, parts=30, pause=0.02)) as address:
-        transport = await open_line(endpoint("ws", address, keepalive=0.05, keepalive_timeout=0.1))
+        transport = await open_connection(
+            endpoint("ws", address, keepalive=0.05, keepalive_timeout=0.1)
+        )
         await test(transport)
         await transport.close()
 

@@ -14,8 +14,8 @@ from tieline_client.transports import Options
 async def connected(script: Script, **options: Any) -> AsyncIterator[Connection]:
     """A connection to a server that plays the script; then no task may be left."""
     async with serving(script) as address:
-        async with connect(f"grpc://{address}", options=Options(**options)) as line:
-            yield line
+        async with connect(f"grpc://{address}", options=Options(**options)) as connection:
+            yield connection
         assert ours() == []
 
 

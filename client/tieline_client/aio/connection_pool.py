@@ -1,4 +1,4 @@
-"""The lines of a session: one for new work, and those whose last turns are ending."""
+"""The connections of a session: one for new work, and those whose last turns are ending."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -15,11 +15,11 @@ _SETTLE: Final = 5
 """Turns of the loop in which the end of a connection that has come is noticed."""
 
 
-class Link:
-    """A line, and what a session knows about it."""
+class Leased:
+    """A connection, and what a session knows about it."""
 
-    def __init__(self, line: Connection, *, opened_at: float) -> None:
-        self.line = line
+    def __init__(self, connection: Connection, *, opened_at: float) -> None:
+        self.connection = connection
         self.opened_at = opened_at
         self.turns = 0
         """How many turns are on it; with none left, one that takes no new work is closed."""
@@ -27,8 +27,8 @@ class Link:
         """Lane -> the response that it remembers."""
 
 
-class Links:
-    """Opens lines and closes them; each is checked before it is lent.
+class ConnectionPool:
+    """Opens connections and closes them; each is checked before it is lent.
 
     One that has ended, that the server is about to close, or that is older than ``max_age``
     gets no new work: what runs on it ends there.
@@ -46,16 +46,16 @@ class Links:
         self._url = url
         self._api_key = api_key
         self._tls = tls
-        # A line of ours has a connection of its own. Those that the library shares between its
-        # channels are dialled again only after a wait that the channels share as well.
+        # Each has a connection of TCP to itself. Those that gRPC shares between its channels are
+        # dialled again only after a wait that the channels share as well.
         own: dict[str, str | int] = {"grpc.use_local_subchannel_pool": 1}
         self._options = replace(options, channel={**own, **options.channel})
         self._max_age = max_age
         self.loop = asyncio.get_running_loop()
         self._dialing = asyncio.Lock()
-        self._current: Link | None = None
-        self._side: Link | None = None
-        self._ending: set[Link] = set()
+        self._current: Leased | None = None
+        self._side: Leased | None = None
+        self._ending: set[Leased] = set()
         self._closers: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[Connection] | None = None
         self._closing = asyncio.Event()
@@ -64,13 +64,13 @@ class Links:
         self._offered: frozenset[str] = frozenset()
 
     @property
-    def line(self) -> Connection | None:
-        """The line for new work, where there is one."""
-        return self._current.line if self._current is not None else None
+    def connection(self) -> Connection | None:
+        """The connection for new work, where there is one."""
+        return self._current.connection if self._current is not None else None
 
     @property
     def closed(self) -> bool:
-        """Whether no line will be lent any more."""
+        """Whether no connection will be lent any more."""
         return self._closing.is_set()
 
     @property
@@ -78,29 +78,29 @@ class Links:
         """The URL of the same server's HTTP, where that is another transport."""
         return beside(self._url)
 
-    async def take(self, *, side: bool = False) -> Link:
-        """A line that can be used, for one turn; ``side``: over HTTP.
+    async def take(self, *, side: bool = False) -> Leased:
+        """A connection that can be used, for one turn; ``side``: over HTTP.
 
-        Raises what opening a line raises, and :class:`ConnectionClosed`.
+        Raises what opening a connection raises, and :class:`ConnectionClosed`.
         """
         async with self._dialing:
             self._check_open()
-            link = self._side if side else self._current
-            if link is not None and not link.turns:
+            leased = self._side if side else self._current
+            if leased is not None and not leased.turns:
                 # What the system knows of a connection's end is read before a turn rests on it.
                 for _ in range(_SETTLE):
                     await asyncio.sleep(0)
-            if link is None or not self._takes_work(link):
-                if link is not None:
-                    self.retire(link)
-                link = await self._dial(side=side)
-            link.turns += 1
-            return link
+            if leased is None or not self._takes_work(leased):
+                if leased is not None:
+                    self.retire(leased)
+                leased = await self._dial(side=side)
+            leased.turns += 1
+            return leased
 
-    async def offers(self, link: Link, name: str) -> bool:
+    async def offers(self, leased: Leased, name: str) -> bool:
         """Whether the server has this extension; one that has said so is not asked again."""
         if name not in self._offered:
-            self._offered |= await link.line.extensions()
+            self._offered |= await leased.connection.extensions()
         return name in self._offered
 
     async def pause(self, seconds: float) -> None:
@@ -109,48 +109,48 @@ class Links:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
 
-    def release(self, link: Link) -> None:
-        """One turn of the line has ended, or went elsewhere."""
-        link.turns -= 1
-        if not link.turns and link in self._ending:
-            self._ending.discard(link)
-            self._spawn(link.line.close())
+    def release(self, leased: Leased) -> None:
+        """One turn of the connection has ended, or went elsewhere."""
+        leased.turns -= 1
+        if not leased.turns and leased in self._ending:
+            self._ending.discard(leased)
+            self._spawn(leased.connection.close())
 
-    def retire(self, link: Link) -> None:
-        """The line gets no new work; it is closed when its turns have ended. Idempotent."""
-        if link is self._current:
+    def retire(self, leased: Leased) -> None:
+        """The connection gets no new work; it is closed when its turns have ended. Idempotent."""
+        if leased is self._current:
             self._current = None
-        elif link is self._side:
+        elif leased is self._side:
             self._side = None
         else:
             return
-        if link.turns:
-            self._ending.add(link)
+        if leased.turns:
+            self._ending.add(leased)
         else:
-            self._spawn(link.line.close())
+            self._spawn(leased.connection.close())
 
     async def close(self) -> None:
-        """Closes every line and ends every task. Idempotent."""
+        """Closes every connection and ends every task. Idempotent."""
         self._closing.set()
         if self._opening is not None:
             self._opening.cancel()
-        links = [self._current, self._side, *self._ending]
+        pool = [self._current, self._side, *self._ending]
         self._current = self._side = None
         self._ending.clear()
-        for link in links:
-            if link is not None:
-                self._spawn(link.line.close())
+        for leased in pool:
+            if leased is not None:
+                self._spawn(leased.connection.close())
         if self._closers:
             await asyncio.wait(self._closers)
 
-    async def _dial(self, *, side: bool) -> Link:
-        line = await self._open(self.beside if side else self._url)
-        link = Link(line, opened_at=self.loop.time())
+    async def _dial(self, *, side: bool) -> Leased:
+        connection = await self._open(self.beside if side else self._url)
+        leased = Leased(connection, opened_at=self.loop.time())
         if side:
-            self._side = link
+            self._side = leased
         else:
-            self._current = link
-        return link
+            self._current = leased
+        return leased
 
     async def _open(self, url: str | None) -> Connection:
         assert url is not None
@@ -159,7 +159,7 @@ class Links:
         try:
             return await opening
         except asyncio.CancelledError:
-            # By the end of the session, or with whoever waits for the line.
+            # By the end of the session, or with whoever waits for the connection.
             self._check_open()
             raise
         except ConnectionLost as error:
@@ -167,12 +167,12 @@ class Links:
                 raise
             raise NotSent(str(error)) from error
 
-    def _takes_work(self, link: Link) -> bool:
-        line = link.line
-        if not line.alive or line.going_away is not None:
+    def _takes_work(self, leased: Leased) -> bool:
+        connection = leased.connection
+        if not connection.alive or connection.going_away is not None:
             return False
         # Each request over HTTP is as new as can be.
-        return line.transport == "sse" or self.loop.time() - link.opened_at < self._max_age
+        return connection.transport == "sse" or self.loop.time() - leased.opened_at < self._max_age
 
     def _check_open(self) -> None:
         if self.closed:
