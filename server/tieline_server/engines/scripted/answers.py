@@ -27,10 +27,11 @@ from tieline_server.core.deltas import (
     TextDelta,
 )
 from tieline_server.core.effects import Prompt
+from tieline_server.engines.base import EngineError
 from tieline_server.engines.bpe import Vocabulary
 from tieline_server.engines.client_tools import callable_tools
 from tieline_server.engines.scripted import script
-from tieline_server.engines.scripted.example import example
+from tieline_server.engines.scripted.example import NoExample, example
 from tieline_server.engines.scripted.facts import Facts, Head, text_of
 from tieline_server.engines.scripted.pattern import NoSample, sample
 from tieline_server.engines.scripted.script import (
@@ -310,11 +311,22 @@ def _names(text: str, folded: str, name: str) -> bool:
 
 
 def arguments_for(tool: Tool, hint: str) -> str:
-    """Arguments that satisfy a function's schema, or input for a custom tool."""
+    """Arguments that satisfy a function's schema, or input for a custom tool.
+
+    Raises :class:`EngineError` where none are found.
+    """
     if tool.type == "custom":
         return _input_for(tool, hint)
-    value = example(tool.parameters, hint=hint, fallback={}) if tool.parameters else {}
-    return _json(value if isinstance(value, dict) else {})
+    if not tool.parameters:
+        return "{}"
+    try:
+        return _json(example(tool.parameters, hint=hint, kind="object"))
+    except NoExample:
+        raise EngineError(
+            "invalid_function_parameters",
+            f"The scripted engine finds no arguments for the schema of '{(tool.name or '')[:64]}'.",
+            param=f"{tool.param}.parameters",
+        ) from None
 
 
 class _Grammar(Struct, frozen=True):
@@ -326,14 +338,30 @@ def _input_for(tool: Tool, hint: str) -> str:
     try:
         grammar = msgspec.json.decode(tool.format or b"{}", type=_Grammar)
         return sample(grammar.definition) if grammar.syntax == "regex" else hint
-    except (msgspec.MsgspecError, NoSample):
+    except msgspec.MsgspecError:
         return hint
+    except NoSample:
+        raise EngineError(
+            "invalid_value",
+            "The scripted engine finds no text that this regular expression matches.",
+            param=f"{tool.param}.format",
+        ) from None
 
 
 def in_format(form: Format, text: str, hint: str) -> str:
-    """``text`` in the shape that the request asks for; ``hint`` is what it is about."""
+    """``text`` in the shape that the request asks for; ``hint`` is what it is about.
+
+    Raises :class:`EngineError` where no value is found for its schema.
+    """
     if form.type == "json_schema" and form.schema is not None:
-        return _json(example(form.schema, hint=hint, fallback={}))
+        try:
+            return _json(example(form.schema, hint=hint))
+        except NoExample:
+            raise EngineError(
+                "invalid_json_schema",
+                "The scripted engine finds no value for this schema.",
+                param="text.format.schema",
+            ) from None
     if form.type == "json_object":
         return _json({"text": text})
     return text

@@ -2,8 +2,8 @@
 
 What a value must be is gathered first (references followed, ``allOf`` merged), then candidates
 are built, then the first one that conforms (:mod:`.conform`) is taken; where alternatives are
-open, each is tried. Schemas come from clients: the work is bounded, a text is never searched for
-a pattern, and a schema that cannot be met gives a fallback rather than an error.
+open, each is tried. Schemas come from clients: the work is bounded, and a text is never searched
+for a pattern. Where no value is found there is none: never one that does not conform.
 """
 
 import contextlib
@@ -79,22 +79,27 @@ class _Stuck(Exception):
     """No value on this way."""
 
 
-def example(schema: bytes, *, hint: str = "", fallback: Any = None) -> Any:
-    """A value for ``schema`` (raw JSON); ``fallback`` where none is found.
+class NoExample(Exception):
+    """No value is found for a schema."""
 
-    Strings that may be anything are ``hint``.
+
+def example(schema: bytes, *, hint: str = "", kind: str | None = None) -> Any:
+    """A value for ``schema`` (raw JSON), of the type ``kind`` where one is named.
+
+    Strings that may be anything are ``hint``. Raises :class:`NoExample`.
 
     >>> example(b'{"properties":{"n":{"type":"integer","minimum":3}},"required":["n"]}')
     {'n': 3}
     """
     try:
         root = msgspec.json.decode(schema)
-        return _Builder(root, hint[:HINT] or "text").build(root)
+        wanted = root if kind is None else {"type": kind, "allOf": [root]}
+        return _Builder(root, hint[:HINT] or "text").build(wanted)
     except (_Stuck, Spent, RecursionError, msgspec.MsgspecError):
-        return fallback
+        raise NoExample from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # A keyword's value has a type that the standard does not allow ("minItems": "two").
-        return fallback
+        raise NoExample from None
 
 
 class _Builder:

@@ -21,6 +21,7 @@ from tieline_server.core.deltas import (
 )
 from tieline_server.core.effects import Prompt
 from tieline_server.engines import bpe
+from tieline_server.engines.base import EngineError
 from tieline_server.engines.scripted.answers import Author, Context, Output, Plan
 from tieline_server.engines.scripted.facts import Reader, head_of
 from tieline_server.engines.scripted.script import Pace, Script, Stall, parse
@@ -289,8 +290,8 @@ def test_the_arguments_satisfy_the_schema_and_use_the_users_words() -> None:
     assert value["city"] == "Paris"
 
 
-@pytest.mark.parametrize("parameters", [None, {}, {"type": "array"}, {"required": 5}])
-def test_a_function_without_a_usable_schema_gets_an_empty_object(parameters: Any) -> None:
+@pytest.mark.parametrize("parameters", [None, {}])
+def test_a_function_without_a_schema_gets_an_empty_object(parameters: Any) -> None:
     tool = {"type": "function", "name": "f", "parameters": parameters}
     made = default(prompt("x", tools=[tool], tool_choice="required"))
     assert arguments(made) == "{}"
@@ -302,7 +303,6 @@ def test_a_function_without_a_usable_schema_gets_an_empty_object(parameters: Any
         (None, "do it"),
         ({"type": "text"}, "do it"),
         ({"type": "grammar", "syntax": "regex", "definition": "^v[0-9]+$"}, "v0"),
-        ({"type": "grammar", "syntax": "regex", "definition": "(?=x)"}, "do it"),
         ({"type": "grammar", "syntax": "lark", "definition": "start: X"}, "do it"),
     ],
 )
@@ -313,6 +313,31 @@ def test_a_custom_tool_gets_the_users_words_or_what_its_pattern_matches(
     made = default(prompt("do it", tools=[tool], tool_choice="required"))
     assert made[0] == CallStart(kind="custom_tool_call", name="patch", tokens=1)
     assert arguments(made) == sent
+
+
+@pytest.mark.parametrize("parameters", [{"type": "array"}, {"required": 5}, {"not": {}}])
+def test_a_function_whose_schema_cannot_be_met_is_refused(parameters: Any) -> None:
+    tool = {"type": "function", "name": "f", "parameters": parameters}
+    with pytest.raises(EngineError, match="no arguments for the schema of 'f'") as refused:
+        default(prompt("x", tools=[tool], tool_choice="required"))
+    assert refused.value.code == "invalid_function_parameters"
+    assert refused.value.param == "tools[0].parameters"
+
+
+def test_a_custom_tool_whose_pattern_cannot_be_met_is_refused() -> None:
+    form = {"type": "grammar", "syntax": "regex", "definition": "(?=x)"}
+    tool = {"type": "custom", "name": "patch", "format": form}
+    with pytest.raises(EngineError, match="no text that this regular expression") as refused:
+        default(prompt("x", tools=[tool], tool_choice="required"))
+    assert (refused.value.code, refused.value.param) == ("invalid_value", "tools[0].format")
+
+
+def test_a_format_whose_schema_cannot_be_met_is_refused() -> None:
+    form = {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}
+    with pytest.raises(EngineError, match="no value for this schema") as refused:
+        default(prompt("x", text=form))
+    assert refused.value.code == "invalid_json_schema"
+    assert refused.value.param == "text.format.schema"
 
 
 def test_a_tool_in_a_namespace_is_called_with_it() -> None:

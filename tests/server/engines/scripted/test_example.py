@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from tieline_server.engines.scripted.example import FORMATS, example
+from tieline_server.engines.scripted.example import FORMATS, NoExample, example
 
-FALLBACK = {"fell": "back"}
+NONE = {"no": "value"}
 
 
 def built(schema: Any, hint: str = "Paris") -> Any:
-    """The value, as it comes out of its JSON."""
-    value = example(json.dumps(schema).encode(), hint=hint, fallback=FALLBACK)
+    """The value, as it comes out of its JSON; NONE where none is found."""
+    try:
+        value = example(json.dumps(schema).encode(), hint=hint)
+    except NoExample:
+        return NONE
     return json.loads(msgspec.json.encode(value))
 
 
@@ -126,17 +129,17 @@ def built(schema: Any, hint: str = "Paris") -> Any:
                 "oneOf": [{"type": "integer"}, {"minimum": -5, "type": "integer"}],
                 "not": {"const": 0},
             },
-            FALLBACK,
+            NONE,
         ),
         ({"oneOf": [{"maximum": 3}, {"minimum": 2}], "type": "integer"}, 0),
         ({"anyOf": [False, {"const": 2}]}, 2),
         ({"if": {"const": 1}, "then": False, "else": {"const": 2}}, 2),
-        (False, FALLBACK),
+        (False, NONE),
     ],
 )
 def test_in_09_the_value_is_the_simplest_sensible_one(schema: Any, value: Any) -> None:
     assert built(schema) == value
-    if value is not FALLBACK:
+    if value is not NONE:
         Draft202012Validator(schema).validate(value)
 
 
@@ -257,16 +260,27 @@ def test_two_choices_are_decided_together() -> None:
         "text",
     ],
 )
-def test_a_schema_that_cannot_be_met_falls_back_soon(schema: Any) -> None:
+def test_that_a_schema_cannot_be_met_is_found_soon(schema: Any) -> None:
     start = time.process_time()
     value = built(schema)
     assert time.process_time() - start < 5
-    assert value == FALLBACK or value == "Paris"
+    assert value == NONE or value == "Paris"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"a":' * 5000, b"\xff", b'{"minimum": 1e999}'])
-def test_what_is_no_json_falls_back(data: bytes) -> None:
-    assert example(data, fallback=FALLBACK) == FALLBACK
+def test_what_is_no_json_has_no_value(data: bytes) -> None:
+    with pytest.raises(NoExample):
+        example(data)
+
+
+@pytest.mark.parametrize("schema", [{}, {"description": "d"}, {"required": ["a"]}, {"not": {}}])
+def test_a_value_of_a_kind_is_one_or_there_is_none(schema: Any) -> None:
+    data = json.dumps(schema).encode()
+    if "not" in schema:
+        with pytest.raises(NoExample):
+            example(data, kind="object")
+    else:
+        assert isinstance(example(data, kind="object"), dict)
 
 
 # Schemas that can be met, as tools have them.
