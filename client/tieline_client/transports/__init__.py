@@ -58,7 +58,7 @@ def opener(scheme: str) -> Opener:
 
 
 async def open_connection(endpoint: Endpoint) -> Transport:
-    """Opens a line; raises what its opener raises.
+    """Opens a connection; raises what its opener raises.
 
     A server that has no WebSocket says so by 426 (RFC 9110 15.5.22): HTTP is used instead.
     """
