@@ -46,7 +46,7 @@ KNOWN_TURN_US: Final = {GRPC: 66.0, WEBSOCKET: 29.0, SSE: 44.0}
 """Server CPU on a 2-core virtual machine that was busy (load 6 to 12), good to 15 %. gRPC: a
 message of 100 bytes each way on an open stream, grpc.aio on uvloop, which was 58 to 66; the other
 two: 28 events joined to one write, WebSocket on aiohttp and SSE on uvicorn, both on uvloop. No
-CPU was idle there, so nobody paid for waking one: what a run on one CPU is comparable with."""
+CPU was idle there, so no process paid for waking one: what a run on one CPU is comparable with."""
 KNOWN_TOKEN_US: Final = {GRPC: 22.3, WEBSOCKET: 7.6, SSE: 8.0}
 """The same machine, just as busy: adaptive writes at 16 streams of 1,000 tokens/s, on grpc.aio,
 picows and uvicorn; of two runs the one that was disturbed less."""

@@ -11,7 +11,7 @@ def on_one_cpu() -> Iterator[int]:
 
     A client and a server that answer each other never run at once, so one CPU serves both and
     they take turns. On two, each message wakes a thread on a CPU that has gone idle. On a virtual
-    machine that is an exit to the host of 20 to 50 µs, charged to whoever sends, and only where
+    machine that is an exit to the host of 20 to 50 µs, charged to the sender, and only where
     the kernel happens to place the two apart: a bare WebSocket turn read 12 µs or 70 by luck. A
     server that is busy with other connections finds its peers awake and does not pay it.
 

@@ -148,7 +148,7 @@ def poster(url: str, folder: Path) -> Iterator[Poster]:
 @contextmanager
 def running(command: Sequence[str], doors: Sequence[str]) -> Iterator[Server]:
     """A process that announces its ``doors`` as lines of its output, the first ones."""
-    # A file, not a pipe: nobody reads it while the server runs.
+    # A file, not a pipe: no process reads it while the server runs.
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, env=_environment(), stdout=subprocess.PIPE, stderr=log, text=True

@@ -1,6 +1,6 @@
 """The client half of a connection, without I/O: which event belongs to which request.
 
-Whoever drives it tells it what is sent (``create``, ``append``, ``steer``, ``cancel``) and what
+The driver tells it what is sent (``create``, ``append``, ``steer``, ``cancel``) and what
 came (``receive``), and does what the answers say. It never waits, and knows no clock.
 
 Theory of operation. An *ask* is one create and everything it leads to. On each lane asks are
@@ -19,7 +19,7 @@ A resume makes an ask whose response is known before anything comes of it: ATTAC
 is the rest of the old events with their old numbers, and any of them may be the first.
 ``response.created``, where it comes again, may still echo the event_id of the create that made
 it: names are therefore never used twice (``prefix``), and such an ask is found by its response.
-Whoever is read no longer, because the response was resumed elsewhere, is told (MOVED) and ends.
+An ask whose response was resumed elsewhere is told so (MOVED) and ends.
 
 ``ASKS`` holds every pair of state and signal; there is no default row. A row is
 ``(state, signal): (verdict, next state)``.
@@ -153,7 +153,7 @@ class Connection:
     def append(self, ask: Ask, *, repeats: bool = False) -> str:
         """The ask's open calls are about to be answered; returns the append's ``event_id``.
 
-        ``repeats``: the same outputs were sent before, and nobody knows whether they were taken.
+        ``repeats``: the same outputs were sent before, and whether they were taken is unknown.
         Raises :class:`TurnState` when the ask is not held.
         """
         self._say(ask, Signal.APPEND)
@@ -257,7 +257,7 @@ class Connection:
     # How.
 
     def _owner(self, event: Event) -> Ask | None:
-        """Whose event it is; None for the connection's own and for what nobody waits for."""
+        """Whose event it is; None for the connection's own and for what no ask waits for."""
         if isinstance(event, _LINE_EVENTS):
             return None
         lane = self._lanes.get(event.stream_id or None, _NO_LANE)

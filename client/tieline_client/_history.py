@@ -2,8 +2,8 @@
 
 Theory of operation. The items are the truth: they are all that a server needs which knows
 nothing. A response id stands for the items up to it, its *base*. A turn sends only what comes
-after the base, and the id, as long as the items still begin with exactly that base (whoever
-edits them makes the id worthless) and the server still knows the id. Settings are no part of
+after the base, and the id, as long as the items still begin with exactly that base (an
+edit of them makes the id worthless) and the server still knows the id. Settings are no part of
 this: they come again in full with every create, so that a change of them keeps the chain.
 """
 

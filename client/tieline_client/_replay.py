@@ -64,7 +64,7 @@ class Move(Enum):
     OTHER_TRANSPORT = "other transport"
     """The turn over HTTP, which takes larger requests."""
     UNKNOWN = "unknown"
-    """Raise that nobody knows whether it ran."""
+    """Raise that it is unknown whether it ran."""
     RAISE = "raise"
     """Raise what happened."""
 

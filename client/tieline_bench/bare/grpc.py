@@ -65,7 +65,7 @@ async def serve(order: Order) -> str:
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    # The library ends a server that nobody holds.
+    # The library ends a server without a reference.
     serve.server = server  # type: ignore[attr-defined]
     return f"127.0.0.1:{port}"
 

@@ -144,7 +144,7 @@ class Speech:
         transport.write(_HEAD + _chunk(answer.begin.replace(NUMBER, number)))
 
     def stop(self) -> None:
-        """Nobody listens."""
+        """The client has gone."""
         self.over = True
 
     def speak(self) -> None:

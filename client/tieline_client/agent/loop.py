@@ -248,7 +248,7 @@ class _Rollout:
             await self.create(*self._asked)
 
     def lost(self) -> None:
-        """What was called may be called again, by whoever asks again."""
+        """What was called may be called again, by the next request."""
         seen = self._stream.calls if self._stream is not None else ()
         self._agent._executions.lost([*self._answered, *seen])
 

@@ -10,7 +10,7 @@ from tieline_client.aio import Call
 try:
     from opentelemetry import trace
 except ImportError:
-    # The extra `otel` is not installed: there is nobody to tell.
+    # The extra `otel` is not installed: no tracer is there to be told.
     trace = None  # type: ignore[assignment]
 
 
@@ -25,7 +25,7 @@ class Outcome(Enum):
     NOT_STARTED = "not_started"
     """It was stopped before it began: it did not run."""
     INTERRUPTED = "interrupted_may_have_effects"
-    """It was stopped while it ran: nobody knows what it has done."""
+    """It was stopped while it ran: what it has done is unknown."""
 
 
 TEXTS: Final[dict[Outcome, str]] = {

@@ -322,7 +322,7 @@ class Connection:
         )
 
     async def _send(self, request: Request) -> None:
-        """Sends what somebody waits for; raises :class:`NotSent` where it never leaves."""
+        """Sends what a caller waits for; raises :class:`NotSent` where it never leaves."""
         if not await self._transport.send(request):
             self._unsent = True
             raise NotSent("the connection is lost") from self._lost
@@ -421,7 +421,7 @@ class Connection:
             self._room.set()
 
     def _abandon(self, ask: Ask) -> None:
-        """Nobody reads this turn any more: its events are dropped as they come."""
+        """No reader is left for this turn: its events are dropped as they come."""
         self._streams.pop(ask, None)
         self._read_on(ask)
 

@@ -159,7 +159,7 @@ class ConnectionPool:
         try:
             return await opening
         except asyncio.CancelledError:
-            # By the end of the session, or with whoever waits for the connection.
+            # By the end of the session, or with the caller that waits for the connection.
             self._check_open()
             raise
         except ConnectionLost as error:

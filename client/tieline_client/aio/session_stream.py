@@ -91,7 +91,7 @@ class SessionStream:
         self._attached = False
         """Whether the response may belong to another connection than ours."""
         self._pending: tuple[Input, ToolChoice | None] | None = None
-        """Outputs of which nobody knows whether the server has taken them."""
+        """Outputs of which it is unknown whether the server has taken them."""
         self._unsent = False
         """Whether they never left."""
         self._at_hold = False
@@ -298,7 +298,7 @@ class SessionStream:
         """A connection to ask on; the one before is given back."""
         self._leave()
         self._leased = leased = await self._pool.take(side=self._side)
-        # Whoever drops a stream unread must not keep an old connection open.
+        # A stream that is dropped unread must not keep an old connection open.
         self._dropped = weakref.finalize(self, _give_back, self._pool, leased)
         self._dropped.atexit = False
         return leased

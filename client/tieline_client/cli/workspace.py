@@ -174,6 +174,6 @@ async def ask_on_terminal(question: str) -> bool:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, text)
 
-    # A daemon: a question that nobody answers must not hold up an interrupted command.
+    # A daemon: a question without an answer must not hold up an interrupted command.
     threading.Thread(target=wait, name="tieline-question", daemon=True).start()
     return (await answer).strip().lower() in ("y", "yes")

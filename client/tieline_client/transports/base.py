@@ -170,7 +170,7 @@ class Transport(Protocol):
         A :class:`Loss` among them ends one create while the connection lives on.
         Not to be cancelled unless the connection is given up. Raises
         :class:`tieline.errors.ApiError` when the server says why it ended the connection, and
-        :class:`tieline_client.errors.ConnectionLost` when nobody does.
+        :class:`tieline_client.errors.ConnectionLost` when it says nothing.
         """
         ...
 

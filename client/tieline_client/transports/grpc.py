@@ -1,6 +1,6 @@
 """The gRPC transport: one ``Connect`` stream over grpc.aio.
 
-One task writes and whoever calls ``receive`` reads; the iterator API and interceptors are not
+One task writes and the caller of ``receive`` reads; the iterator API and interceptors are not
 used, because they cannot be mixed with reading and writing (grpc#36660). Nothing that a caller
 may cancel waits on the call itself: cancelling a read or a write would cancel the whole stream.
 """
@@ -176,7 +176,7 @@ async def _open(endpoint: Endpoint, channel: grpc.aio.Channel) -> "GrpcTransport
 class _Slot:
     """Room for one message on its way to the writer: senders beyond it wait, first come first.
 
-    Once closed it takes messages and drops them, so that nobody waits for a writer that is gone.
+    Once closed it takes messages and drops them, so that no caller waits for a writer that is gone.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class _Slot:
         self._closed = False
 
     async def put(self, message: bytes | None) -> bool:
-        """Waits for the room and takes it; False when there is nobody to give it to."""
+        """Waits for the room and takes it; False when the writer is gone."""
         async with self._order:
             await self._free.wait()
             if self._closed:
@@ -216,7 +216,7 @@ class GrpcTransport:
 
     name: Final = "grpc"
     extended: Final = True
-    """Nobody but us speaks this schema."""
+    """Only a Tieline server speaks this schema."""
 
     def __init__(
         self,

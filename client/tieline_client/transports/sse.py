@@ -6,8 +6,8 @@ Nothing is sent before the first create, and nothing is remembered between two: 
 names its parent, which the server must have stored. Creates of one lane are sent one after the
 other, lanes run side by side. Losing one POST ends one turn.
 
-A turn hands over what one read of its socket gave and reads on when that was taken: whoever does
-not read stops the server, and no queue grows.
+A turn hands over what one read of its socket gave and reads on when that was taken: a reader
+that does not read stops the server, and no queue grows.
 """
 
 import asyncio
@@ -314,7 +314,7 @@ class SseTransport:
         self._end(turn)
 
     async def _run(self, turn: _Turn) -> None:
-        """The POST of a turn, to its end; whatever happens, somebody is told."""
+        """The POST of a turn, to its end; whatever happens, its reader is told."""
         try:
             response = await self._read(turn)
         except TielineError as error:

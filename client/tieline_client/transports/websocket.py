@@ -1,6 +1,6 @@
 """The WebSocket transport: one JSON object a text frame (OpenAI's WebSocket mode).
 
-aiohttp answers pings and stops reading the socket while nobody calls ``receive``. Whether the
+aiohttp answers pings and stops reading the socket while no caller is in ``receive``. Whether the
 server lives is ours to judge: aiohttp's own heartbeat also counts the time in which we do not
 read, and would end a good connection of a slow application.
 """
@@ -137,7 +137,7 @@ class WebSocketTransport:
         self._limit = SEND_LIMIT
         self._finished = False
         self._waits_since: float | None = None
-        """Since when somebody waits in ``receive``; None while nobody does."""
+        """Since when a caller waits in ``receive``; None while none does."""
         self._dead: ConnectionLost | None = None
         self._keeper = asyncio.create_task(self._keep_alive(), name="tieline-websocket-keeper")
 
@@ -149,7 +149,7 @@ class WebSocketTransport:
         """Writes a request; raises RequestTooLarge for one beyond the limit.
 
         The frame is whole in the socket's buffer before anything waits: a sender that gives up
-        harms nobody.
+        does no harm.
         """
         message = json.encode(request)
         if len(message) > self._limit:
