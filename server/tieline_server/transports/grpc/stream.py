@@ -1,10 +1,10 @@
 """The two ends of a stream of events: one writer, and for ``Connect`` one reader beside it.
 
-Rules of grpc.aio that shape this file. Two writes at once lose a message, so one task is the only
-writer, and the coroutine of the RPC waits for its end. A read that is cancelled takes a message,
-or the whole call, with it, so the reader is a task of its own, never under a timeout: it ends by
-itself when the call does. End of stream is ambiguous until then: a half-close lets running turns
-end, a lost peer shows as a cancellation of the writer right after it.
+Rules of grpc.aio that shape this file. Two writes at once lose a message, so the coroutine of
+the RPC is the only writer. A read that is cancelled takes a message, or the whole call, with it,
+so the reader is a task of its own, never under a timeout: it ends by itself when the call does.
+End of stream is ambiguous until then: a half-close lets running turns end, a lost peer shows as
+a cancellation of the writer right after it.
 """
 
 import asyncio
@@ -63,8 +63,7 @@ class EventWriter:
         self._connection = connection
         self._work = connection.work
         self._encoder = EventEncoder()
-        self._config = config
-        self._timer: WriterTimer | None = None
+        self._timer = WriterTimer(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
         given = () if first is None else (first,)
         self._batches = Batches(connection, self._encode, most=WRITE_BYTES, first=given)
@@ -73,7 +72,7 @@ class EventWriter:
     @property
     def writing(self) -> bool:
         """Whether a write is in flight."""
-        return self._timer is not None and self._timer.writing
+        return self._timer.writing
 
     def receives(self, max_receive_bytes: int) -> None:
         """The client said how large a message it can take."""
@@ -92,49 +91,40 @@ class EventWriter:
         A write that is stuck for ``write_timeout`` is such an error. Cancelled when the peer is
         gone.
         """
-        # A task of its own: to wake it is not to wake all that awaits the end of the call.
         try:
-            await asyncio.create_task(self._pump())
+            await self._pump()
         except Stuck:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         finally:
+            self._timer.stop()
             self._batches.close()
+            self._written()
         return self._connection.error
 
-    async def _pump(self) -> None:
-        timer = self._timer = WriterTimer(
-            heartbeat=self._config.heartbeat, write_timeout=self._config.write_timeout
-        )
-        try:
-            await self._write_all(timer)
-        finally:
-            timer.stop()
-            self._written(timer)
-
-    def _written(self, timer: WriterTimer) -> None:
-        timer.end()
+    def _written(self) -> None:
+        self._timer.end()
         if self._caught_up is not None:
             self._caught_up.set()
             self._caught_up = None
 
-    async def _write_all(self, timer: WriterTimer) -> None:
+    async def _pump(self) -> None:
         beat = b""
         while True:
             try:
                 # Encoded events, concatenated, are one message (proto3 encoding).
                 if message := beat or self._batches.next():
                     beat = b""
-                    timer.begin()
+                    self._timer.begin()
                     await self._context.write(message)
-                    self._written(timer)
+                    self._written()
                 if self._batches.empty:
                     if self._connection.closed:
                         return
                     await self._connection.wait()
             except asyncio.CancelledError:
-                if not timer.fired():
+                if not self._timer.fired():
                     raise
-                if timer.writing:
+                if self._timer.writing:
                     raise Stuck from None
                 beat = self._heartbeat()
 
