@@ -1,19 +1,34 @@
-"""What the streams of all transports share: one timer for the writer, whole events in one write.
+"""The rules of both ends of a stream, whatever the transport: one writer, and one reader.
 
 A writer gathers what a connection has to say into writes of whole events, and hands them to the
 loop for as long as its peer keeps up. One timer notices both that a write is stuck and that
-nothing was said for too long.
+nothing nothing was said for too long. The reader waits for no turn; a client that takes nothing is
+read no further than a backlog.
 """
 
 import asyncio
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
-from tieline.events import Event
+from tieline.errors import ApiError
+from tieline.events import ErrorDetail, ErrorEvent, Event
+from tieline.ids import is_stream_id
 from tieline.requests import Append, Create, Request
-from tieline_server.runtime import ConnectionDriver
+from tieline_server.runtime import ConnectionDriver, server_error
+
+M = TypeVar("M")
+
+BACKLOG: Final = 64
+"""Messages taken from a client that takes none: the next one waits for the stuck write."""
+
+LEAST_BYTES: Final = 16 * 1024
+"""A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
+
+_log: Final = logging.getLogger(__name__)
 
 PACE: Final = 16 * 1024
 """Bytes that a peer takes of a write within the write timeout, or is stuck: a usual write has no
@@ -33,8 +48,8 @@ class WriterTimer:
     where that can be known.
     """
 
-    __slots__ = ("_fired", "_handle", "_heartbeat", "_left", "_loop", "_quiet_since", "_task",
-                 "_timeout", "_unsent", "_writing_since")  # fmt: skip
+    __slots__ = ("_caught_up", "_fired", "_handle", "_heartbeat", "_left", "_loop",
+                 "_quiet_since", "_task", "_timeout", "_unsent", "_writing_since")  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +68,7 @@ class WriterTimer:
         self._writing_since: float | None = None
         self._unsent = unsent
         self._left = 0
+        self._caught_up: asyncio.Event | None = None
         self._fired = False
         self._handle: asyncio.TimerHandle | None = None
         self._arm(self._quiet_since + heartbeat)
@@ -71,6 +87,15 @@ class WriterTimer:
         """A write is done."""
         self._writing_since = None
         self._quiet_since = self._loop.time()
+        if self._caught_up is not None:
+            self._caught_up.set()
+            self._caught_up = None
+
+    async def caught_up(self) -> None:
+        """Waits until the write in flight is done, or the writer is."""
+        if self.writing:
+            self._caught_up = self._caught_up or asyncio.Event()
+            await self._caught_up.wait()
 
     def interrupt(self) -> None:
         """Interrupts the writer now."""
@@ -99,6 +124,7 @@ class WriterTimer:
             self._handle.cancel()
             self._handle = None
         self._task = None
+        self.end()
 
     def _arm(self, due: float) -> None:
         # Never further ahead than the shorter of the two, so that neither is noticed late.
@@ -238,6 +264,86 @@ class Batches:
 
 def _nothing(_taken: Sequence[Event]) -> list[bytes]:
     return []
+
+
+def too_large(event: Event, most: int, *, hint: str = "") -> ErrorEvent:
+    """The error in place of an event that is larger than the ``most`` bytes of its client."""
+    error = ApiError.of(
+        "event_too_large",
+        f"An event of type {event.type} is larger than the {most} bytes that the client can "
+        f"receive{hint}.",
+    )
+    return ErrorEvent(
+        sequence_number=event.sequence_number,
+        stream_id=event.stream_id,
+        status=error.status,
+        error=ErrorDetail.of(error),
+    )
+
+
+class Worked(Protocol):
+    """A decoder, which counts what it has decoded."""
+
+    @property
+    def work(self) -> int:
+        """Bytes that it has read."""
+        ...
+
+
+class MessageReader(ABC, Generic[M]):
+    """The only reader of one connection: messages in, requests to the connection.
+
+    ``timer`` is that of the connection's writer.
+    """
+
+    __slots__ = ("_connection", "_decoder", "_timer")
+
+    def __init__(
+        self, connection: ConnectionDriver, *, timer: WriterTimer, decoder: Worked
+    ) -> None:
+        self._connection = connection
+        self._timer = timer
+        self._decoder = decoder
+
+    async def _read_all(self) -> None:
+        """Reads to the last message."""
+        backlog = 0
+        while await self._read():
+            backlog = backlog + 1 if self._timer.writing else 0
+            if backlog >= BACKLOG:
+                await self._timer.caught_up()
+                backlog = 0
+
+    @abstractmethod
+    async def _read(self) -> bool:
+        """Reads one message and takes it; False after the last one."""
+
+    @abstractmethod
+    def _request(self, message: M) -> Request:
+        """The request in a message; raises :class:`ApiError` 400."""
+
+    @abstractmethod
+    def _ids(self, message: M) -> tuple[str, str]:
+        """The ``event_id`` and the ``stream_id`` of a message that is refused; "" for none."""
+
+    def _take(self, message: M, size: int) -> None:
+        """Passes a message of so many bytes on; one that is refused is answered by its error."""
+        connection = self._connection
+        try:
+            connection.receive(self._request(message), size=size)
+        except ApiError as error:
+            self._reject(message, error)
+        except Exception:
+            # One message at fault must not leave a connection without its reader.
+            _log.exception("a client event was not taken")
+            self._reject(message, server_error())
+        connection.work.decode = self._decoder.work
+
+    def _reject(self, message: M, error: ApiError) -> None:
+        event_id, lane = self._ids(message)
+        self._connection.reject(
+            error, event_id=event_id or None, stream_id=lane if is_stream_id(lane) else None
+        )
 
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:

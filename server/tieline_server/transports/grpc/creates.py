@@ -29,12 +29,7 @@ from tieline_server.transports.grpc.status import (
     Context,
     abort,
 )
-from tieline_server.transports.grpc.stream import (
-    LEAST_BYTES,
-    EventWriter,
-    RequestReader,
-    without_settings,
-)
+from tieline_server.transports.grpc.stream import EventWriter, RequestReader, without_settings
 from tieline_server.transports.live_calls import (
     REQUEST_ID,
     LiveCalls,
@@ -44,7 +39,7 @@ from tieline_server.transports.live_calls import (
     first_event,
     profile_for,
 )
-from tieline_server.transports.stream import traced
+from tieline_server.transports.stream import LEAST_BYTES, traced
 
 M = TypeVar("M", bound=Message)
 C = TypeVar("C", bound="CreateRequest")

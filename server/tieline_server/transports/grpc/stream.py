@@ -8,8 +8,8 @@ a cancellation of the writer right after it.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import grpc
@@ -20,28 +20,27 @@ from tieline import events
 from tieline.codecs.proto import EventEncoder, RequestDecoder
 from tieline.codecs.proto.frames import repeated
 from tieline.errors import ApiError
-from tieline.ids import is_stream_id
 from tieline.requests import MEMBERS, Request, SessionStart, Trait
 from tieline.responses import Response
 from tieline.v1 import line_pb2
-from tieline_server.runtime import ConnectionDriver, server_error
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import Context
-from tieline_server.transports.stream import Batches, Stuck, WriterTimer, traced
+from tieline_server.transports.stream import (
+    LEAST_BYTES,
+    Batches,
+    MessageReader,
+    Stuck,
+    WriterTimer,
+    too_large,
+    traced,
+)
 
 WRITE_BYTES: Final = 256 * 1024
 """Where a message of gathered events closes: lanes take turns, and most stubs receive 4 MiB."""
 
 EVENT_BYTES: Final = 3 * 1024 * 1024
 """What one event may take unless SessionStart says what the client can receive."""
-
-LEAST_BYTES: Final = 16 * 1024
-"""A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
-
-BACKLOG: Final = 64
-"""Messages taken from a client that takes none: the next one waits for the stuck write."""
-
-_log: Final = logging.getLogger(__name__)
 
 
 class EventWriter:
@@ -63,27 +62,15 @@ class EventWriter:
         self._connection = connection
         self._work = connection.work
         self._encoder = EventEncoder()
-        self._timer = WriterTimer(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
+        self.timer = WriterTimer(heartbeat=config.heartbeat, write_timeout=config.write_timeout)
         self._event_bytes = EVENT_BYTES
         given = () if first is None else (first,)
         self._batches = Batches(connection, self._encode, most=WRITE_BYTES, first=given)
-        self._caught_up: asyncio.Event | None = None
-
-    @property
-    def writing(self) -> bool:
-        """Whether a write is in flight."""
-        return self._timer.writing
 
     def receives(self, max_receive_bytes: int) -> None:
         """The client said how large a message it can take."""
         self._event_bytes = max(max_receive_bytes, LEAST_BYTES)
         self._batches.most = min(WRITE_BYTES, self._event_bytes)
-
-    async def caught_up(self) -> None:
-        """Waits until the write in flight is done, or the stream is."""
-        if self.writing:
-            self._caught_up = self._caught_up or asyncio.Event()
-            await self._caught_up.wait()
 
     async def run(self) -> ApiError | None:
         """Writes until the connection has closed; returns the error that closed it, or None.
@@ -96,16 +83,9 @@ class EventWriter:
         except Stuck:
             return ApiError.of("slow_consumer", "Events were not taken in time.")
         finally:
-            self._timer.stop()
+            self.timer.stop()
             self._batches.close()
-            self._written()
         return self._connection.error
-
-    def _written(self) -> None:
-        self._timer.end()
-        if self._caught_up is not None:
-            self._caught_up.set()
-            self._caught_up = None
 
     async def _pump(self) -> None:
         beat = b""
@@ -114,17 +94,17 @@ class EventWriter:
                 # Encoded events, concatenated, are one message (proto3 encoding).
                 if message := beat or self._batches.next():
                     beat = b""
-                    self._timer.begin()
+                    self.timer.begin()
                     await self._context.write(message)
-                    self._written()
+                    self.timer.end()
                 if self._batches.empty:
                     if self._connection.closed:
                         return
                     await self._connection.wait()
             except asyncio.CancelledError:
-                if not self._timer.fired():
+                if not self.timer.fired():
                     raise
-                if self._timer.writing:
+                if self.timer.writing:
                     raise Stuck from None
                 beat = self._heartbeat()
 
@@ -153,19 +133,8 @@ class EventWriter:
                     return encoded
             bare = msgspec.structs.replace(event, response=without_settings(event.response))
             return self._encoder.encode(bare, output_omitted=ends)
-        error = ApiError.of(
-            "event_too_large",
-            f"An event of type {event.type} is larger than the {self._event_bytes} bytes that "
-            "the client can receive (max_receive_bytes).",
-        )
-        return self._encoder.encode(
-            events.ErrorEvent(
-                sequence_number=event.sequence_number,
-                stream_id=event.stream_id,
-                status=error.status,
-                error=events.ErrorDetail.of(error),
-            )
-        )
+        error = too_large(event, self._event_bytes, hint=" (max_receive_bytes)")
+        return self._encoder.encode(error)
 
     def _heartbeat(self) -> bytes:
         return self._encoder.encode(events.Heartbeat(phase=self._connection.phase()))
@@ -184,8 +153,10 @@ _UNSAID: Final = {
 """Settings that may be of any size, as in a response whose create did not name them."""
 
 
-class RequestReader:
-    """The only reader of a ``Connect`` stream: messages in, requests to the connection."""
+class RequestReader(MessageReader[line_pb2.ConnectRequest]):
+    """The only reader of a ``Connect`` stream."""
+
+    _decoder: RequestDecoder
 
     def __init__(
         self,
@@ -198,70 +169,52 @@ class RequestReader:
         first: Callable[[], object],
     ) -> None:
         """``first`` is called when the first message has come."""
+        super().__init__(connection, timer=writer.timer, decoder=RequestDecoder())
         self._context = context
-        self._on_first = first
-        self._connection = connection
+        self._on_first: Callable[[], object] | None = first
         self._writer = writer
         self._max_bytes = max_bytes
         self._trace_context = trace_context
-        self._decoder = RequestDecoder()
 
     async def run(self) -> None:
         """Reads until the client has said all or the call has ended. Raises nothing."""
-        backlog = 0
-        heard = False
-        try:
-            while isinstance(data := await self._context.read(), bytes):
-                if not heard:
-                    self._on_first()
-                    heard = True
-                self._take(data)
-                backlog = backlog + 1 if self._writer.writing else 0
-                if backlog >= BACKLOG:
-                    await self._writer.caught_up()
-                    backlog = 0
-        except grpc.aio.BaseError:
-            pass  # The call has ended: status sent, aborted, or a lost peer.
+        with suppress(grpc.aio.BaseError):  # The call has ended: status sent, or a lost peer.
+            await self._read_all()
         self._connection.half_close()
 
-    def _take(self, data: bytes) -> None:
+    async def _read(self) -> bool:
+        data = await self._context.read()
+        if not isinstance(data, bytes):
+            return False
+        if self._on_first is not None:
+            self._on_first()
+            self._on_first = None
         if len(data) > self._max_bytes:
             self._connection.reject(
                 ApiError.of(
                     "request_too_large", f"The message is larger than {self._max_bytes} bytes."
                 )
             )
-            return
+            return True
         try:
             message = line_pb2.ConnectRequest.FromString(data)
         except DecodeError:
             self._connection.reject(
                 ApiError.of("invalid_proto", "The message is not a tieline.v1.ConnectRequest.")
             )
-            return
-        try:
-            self._pass(self._decoder.decode(message), len(data))
-        except ApiError as error:
-            self._reject(message, error)
-        except Exception:
-            # One message at fault must not leave a connection without its reader.
-            _log.exception("a client event was not taken")
-            self._reject(message, server_error())
-        self._connection.work.decode = self._decoder.work
+        else:
+            self._take(message, len(data))
+        return True
 
-    def _reject(self, message: line_pb2.ConnectRequest, error: ApiError) -> None:
-        lane = message.stream_id
-        self._connection.reject(
-            error,
-            event_id=message.event_id or None,
-            stream_id=lane if is_stream_id(lane) else None,
-        )
-
-    def _pass(self, request: Request, size: int) -> None:
+    def _request(self, message: line_pb2.ConnectRequest) -> Request:
+        request = self._decoder.decode(message)
         if (
             isinstance(request, SessionStart)
             and not self._connection.heard
             and request.max_receive_bytes
         ):
             self._writer.receives(request.max_receive_bytes)
-        self._connection.receive(traced(request, self._trace_context), size=size)
+        return traced(request, self._trace_context)
+
+    def _ids(self, message: line_pb2.ConnectRequest) -> tuple[str, str]:
+        return message.event_id, message.stream_id

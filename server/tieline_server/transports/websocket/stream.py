@@ -20,7 +20,6 @@ from msgspec import structs
 from tieline import events
 from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline.ids import is_stream_id
 from tieline.requests import (
     ABSENT,
     Append,
@@ -34,10 +33,18 @@ from tieline.requests import (
 )
 from tieline_server.core.create.profile import Profile
 from tieline_server.garbage_collection import forget_frames
-from tieline_server.runtime import ConnectionDriver, server_error
+from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.json_events import EventJson, error_json
 from tieline_server.transports.live_calls import TRACE_HEADERS, trace_context_of
-from tieline_server.transports.stream import Batches, TransportWriter, WriterTimer, traced
+from tieline_server.transports.stream import (
+    LEAST_BYTES,
+    Batches,
+    MessageReader,
+    TransportWriter,
+    WriterTimer,
+    too_large,
+    traced,
+)
 from tieline_server.transports.websocket.config import WebSocketConfig
 from tieline_server.transports.websocket.incoming import IncomingMessages
 from tieline_server.transports.websocket.server_frames import PING, TEXT_HEADERS, USUAL, text_header
@@ -51,17 +58,11 @@ HIGH_WATER: Final = 16 * 1024
 EVENT_BYTES: Final = 16 * 1024 * 1024
 """No frame of this size or more: clients end their connection on one (wire.md 1.1.5)."""
 
-LEAST_BYTES: Final = 16 * 1024
-"""A smaller ``max_receive_bytes`` is read as this: errors and greetings must fit."""
-
 NO_CODE: Final = 1005
 """What stands for a close frame without a code (RFC 6455 7.4.1)."""
 
 CODES_END: Final = 5000
 """The first number past the codes of applications (RFC 6455 7.4.2)."""
-
-BACKLOG: Final = 64
-"""Messages taken from a client that takes none: the next one waits for the stuck write."""
 
 _OURS: Final = frozenset({Cancel, ClientHeartbeat, Resume, SessionEnd, SessionStart})
 """Client events that a profile without extensions does not know."""
@@ -90,15 +91,14 @@ class EventWriter:
 
     __slots__ = (
         "_batches",
-        "_caught_up",
         "_connection",
         "_deflated",
         "_encoder",
         "_event_bytes",
         "_out",
         "_socket",
-        "_timer",
         "_work",
+        "timer",
     )  # fmt: skip
 
     def __init__(
@@ -116,32 +116,20 @@ class EventWriter:
         self._work = connection.work
         self._encoder = encoder
         self._deflated = bool(socket.compress)
-        self._timer = WriterTimer(
+        self.timer = WriterTimer(
             heartbeat=config.heartbeat,
             write_timeout=config.write_timeout,
             unsent=transport.get_write_buffer_size,
         )
-        self._out = TransportWriter(transport, self._timer, behind=HIGH_WATER, drain=flow.drain)
+        self._out = TransportWriter(transport, self.timer, behind=HIGH_WATER, drain=flow.drain)
         self._event_bytes = EVENT_BYTES
-        self._caught_up: asyncio.Event | None = None
         # aiohttp's compressor takes one message at a time.
         most = 0 if self._deflated else WRITE_BYTES
         self._batches = Batches(connection, self._encode, most=most)
 
-    @property
-    def writing(self) -> bool:
-        """Whether a write waits for the peer."""
-        return self._timer.writing
-
     def receives(self, max_receive_bytes: int) -> None:
         """The client said how large a message it can take."""
         self._event_bytes = min(EVENT_BYTES, max(max_receive_bytes, LEAST_BYTES))
-
-    async def caught_up(self) -> None:
-        """Waits until the write in flight is done, or the connection is."""
-        if self.writing:
-            self._caught_up = self._caught_up or asyncio.Event()
-            await self._caught_up.wait()
 
     async def run(self) -> None:
         """Writes until the connection has closed and all is sent.
@@ -152,9 +140,8 @@ class EventWriter:
         try:
             await self._pump()
         finally:
-            self._timer.stop()
+            self.timer.stop()
             self._batches.close()
-            self._written()
 
     async def _pump(self) -> None:
         while True:
@@ -170,11 +157,11 @@ class EventWriter:
         try:
             await self._connection.wait(None if self._deflated else self._send_now)
         except asyncio.CancelledError:
-            if self._timer.fired():
+            if self.timer.fired():
                 return True
             raise
-        if self.writing:
-            await self._drain()
+        if self.timer.writing:
+            await self._out.drain()
         return False
 
     def _send_now(self) -> bool:
@@ -215,27 +202,17 @@ class EventWriter:
             await self._send(data)
             return
         self._work.encode += len(data)
-        self._timer.begin()
+        self.timer.begin()
         try:
             await self._socket.send_frame(data, WSMsgType.TEXT)
         except asyncio.CancelledError:
-            raise self._timer.interruption() from None
-        self._written()
+            raise self.timer.interruption() from None
+        self.timer.end()
 
     async def _send(self, frames: bytes) -> None:
         self._work.encode += len(frames)
         if not self._out.put(frames):
-            await self._drain()
-
-    async def _drain(self) -> None:
-        await self._out.drain()
-        self._written()
-
-    def _written(self) -> None:
-        self._timer.end()
-        if self._caught_up is not None:
-            self._caught_up.set()
-            self._caught_up = None
+            await self._out.drain()
 
     def _shrink(self, event: events.Event) -> bytes:
         """An event that is too large for a frame, without its output or as an error.
@@ -248,27 +225,15 @@ class EventWriter:
             text = self._encoder.encode(bare)
             if text is not None and len(text) < self._event_bytes:
                 return text
-        error = ApiError.of(
-            "event_too_large",
-            f"An event of type {event.type} is larger than the {self._event_bytes} bytes that "
-            "the client can receive.",
-        )
-        return error_json(
-            events.ErrorEvent(
-                sequence_number=event.sequence_number,
-                stream_id=event.stream_id,
-                status=error.status,
-                error=events.ErrorDetail.of(error),
-            )
-        )
+        return error_json(too_large(event, self._event_bytes))
 
 
-class RequestReader:
-    """The only reader of one WebSocket: text frames in, requests to the connection."""
+class RequestReader(MessageReader[bytes]):
+    """The only reader of one WebSocket, which takes text frames."""
+
+    _decoder: json.RequestDecoder
 
     __slots__ = (
-        "_connection",
-        "_decoder",
         "_encoder",
         "_incoming",
         "_profile",
@@ -291,14 +256,13 @@ class RequestReader:
         trace_context: dict[str, str] | None,
         incoming: IncomingMessages,
     ) -> None:
+        super().__init__(connection, timer=writer.timer, decoder=json.RequestDecoder())
         self._socket = socket
         self._incoming = incoming
-        self._connection = connection
         self._writer = writer
         self._encoder = encoder
         self._profile = profile
         self._trace_context = trace_context
-        self._decoder = json.RequestDecoder()
         self.ignores = False
         """Whether the server has said goodbye: what still comes is read and dropped."""
         self.close_code: int | None = None
@@ -308,13 +272,8 @@ class RequestReader:
 
     async def run(self) -> None:
         """Reads until the peer has closed or is gone, then drops the connection. Raises nothing."""
-        backlog = 0
         try:
-            while await self._read():
-                backlog = backlog + 1 if self._writer.writing else 0
-                if backlog >= BACKLOG:
-                    await self._writer.caught_up()
-                    backlog = 0
+            await self._read_all()
         except ConnectionError as error:
             # A pong that could not be sent: the peer is gone.
             forget_frames(error)
@@ -323,7 +282,6 @@ class RequestReader:
         self._connection.drop()
 
     async def _read(self) -> bool:
-        """Takes one message; False after the last one."""
         message = await self._socket.receive()
         if message.type is WSMsgType.TEXT:
             self._incoming.taken()
@@ -332,7 +290,7 @@ class RequestReader:
                 self.refused = WSCloseCode.MESSAGE_TOO_BIG
                 return False
             if not self.ignores:
-                self._take(data)
+                self._take(data, len(data))
             return True
         if message.type is WSMsgType.BINARY:
             self._incoming.taken()
@@ -354,23 +312,11 @@ class RequestReader:
         if not self.ignores:
             self._connection.reject(error)
 
-    def _take(self, data: bytes) -> None:
-        try:
-            self._pass(self._decoder.decode(data), len(data))
-        except ApiError as error:
-            self._reject(data, error)
-        except Exception:
-            # One message at fault must not leave a connection without its reader.
-            _log.exception("a client event was not taken")
-            self._reject(data, server_error())
-        self._connection.work.decode = self._decoder.work
-
-    def _pass(self, request: Request, size: int) -> None:
+    def _request(self, message: bytes) -> Request:
+        request = self._decoder.decode(message)
         if type(request) in _OURS:
             request = self._ours(request)
-        self._connection.receive(
-            traced(request, _trace_in(request) or self._trace_context), size=size
-        )
+        return traced(request, _trace_in(request) or self._trace_context)
 
     def _ours(self, request: Request) -> Request:
         """A client event of ours, where the profile has such; raises :class:`ApiError` (400)."""
@@ -385,18 +331,12 @@ class RequestReader:
         # The connection's own copy decides which of them are made at all.
         return structs.replace(request, extensions=sorted(self._encoder.extensions))
 
-    def _reject(self, data: bytes, error: ApiError) -> None:
-        """Answers a bad message; its own ids come back where they can be read."""
+    def _ids(self, message: bytes) -> tuple[str, str]:
         try:
-            given = json.members(data) or {}
+            given = json.members(message) or {}
         except ApiError:
             given = {}
-        lane = json.text_of(given.get("stream_id"))
-        self._connection.reject(
-            error,
-            event_id=json.text_of(given.get("event_id")) or None,
-            stream_id=lane if is_stream_id(lane) else None,
-        )
+        return json.text_of(given.get("event_id")), json.text_of(given.get("stream_id"))
 
 
 def _trace_in(request: Request) -> dict[str, str] | None:

@@ -22,7 +22,8 @@ from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.creates import receives, whole
-from tieline_server.transports.grpc.stream import LEAST_BYTES, EventWriter
+from tieline_server.transports.grpc.stream import EventWriter
+from tieline_server.transports.stream import LEAST_BYTES
 
 
 def body(**members: object) -> requests_pb2.ResponseCreate:

@@ -26,7 +26,7 @@ from tests.support.websocket_harness import PATH, Served, serve
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, CallStart, Finish, TextDelta
 from tieline_server.core.effects import Prompt
-from tieline_server.transports.stream import TransportWriter
+from tieline_server.transports.stream import LEAST_BYTES, TransportWriter
 from tieline_server.transports.websocket import stream
 
 NO_CLOSE_CODES = (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)
@@ -516,7 +516,7 @@ async def test_an_event_past_what_the_client_receives_goes_without_its_output() 
 
     pieces = ["x" * 9000, "y" * (size - 9000)]
     async with serve(text(pieces)) as served, served.socket() as socket:
-        start = {"type": "tieline.session.start", "max_receive_bytes": stream.LEAST_BYTES}
+        start = {"type": "tieline.session.start", "max_receive_bytes": LEAST_BYTES}
         await socket.send(start)
         await socket.event()
         await socket.create()
