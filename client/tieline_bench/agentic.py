@@ -43,7 +43,7 @@ def before(model: Server, program: Path) -> Iterator[Server]:
     """The peer before a model's server; its database and its home are thrown away too."""
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="tieline-bench-peer-") as home:
-        command = [str(program), "--llm-api-base", f"http://{model.doors[HTTP]}"]
+        command = [str(program), "--llm-api-base", f"http://{model.addresses[HTTP]}"]
         command += ["--skip-llm-ready-check", "--db-url", f"sqlite://{home}/peer.db?mode=rwc"]
         command += ["--gateway-host", "127.0.0.1", "--gateway-port", str(port)]
         environment = {**os.environ, "HOME": home, "RUST_LOG": "warn"}

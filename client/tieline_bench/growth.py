@@ -61,7 +61,7 @@ def growth(
     size = _record(transport, server, model, folder)
     product: list[list[float]] = []
     bare: list[list[float]] = []
-    with poster(f"http://{model.doors[HTTP]}{CHAT}", folder) as client:
+    with poster(f"http://{model.addresses[HTTP]}{CHAT}", folder) as client:
         for _ in range(chains):
             costs, others = _chain(transport, server, client)
             product.append(costs)

@@ -18,8 +18,8 @@ END_TIMEOUT: Final = 10.0
 
 HTTP: Final = "http"
 _LISTENING: Final = " listening on "
-_DOORS: Final = {GRPC: GRPC, WEBSOCKET: HTTP, SSE: HTTP}
-"""Transport -> the door that announces its address."""
+_SERVERS: Final = {GRPC: GRPC, WEBSOCKET: HTTP, SSE: HTTP}
+"""Transport -> the server that announces its address."""
 
 
 class StartError(Exception):
@@ -30,12 +30,12 @@ class Server(NamedTuple):
     """A server that listens."""
 
     pid: int
-    doors: Mapping[str, str]
+    addresses: Mapping[str, str]
     """TransportServer (``grpc``, ``http``) -> HOST:PORT."""
 
     def address(self, transport: str) -> str | None:
         """Where ``transport`` is served, or None."""
-        return self.doors.get(_DOORS[transport])
+        return self.addresses.get(_SERVERS[transport])
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def product(files: Files, *, merge: str) -> Iterator[Server]:
 @contextmanager
 def before(model: Server, keys: Path, *options: str) -> Iterator[Server]:
     """``tieline-server`` before a model's server, with further ``options``; no event is merged."""
-    engine = ["upstream", "--upstream", f"http://{model.doors[HTTP]}/v1", *options]
+    engine = ["upstream", "--upstream", f"http://{model.addresses[HTTP]}/v1", *options]
     with _product(engine, keys, "never") as server:
         yield server
 
@@ -60,17 +60,17 @@ def _product(engine: Sequence[str], keys: Path, merge: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "tieline_server", "--engine", *engine]
     command += ["--api-keys", str(keys)]
     command += ["--grpc", "127.0.0.1:0", "--merge", merge, "--log-level", "warning"]
-    doors: tuple[str, ...] = (GRPC,)
+    transports: tuple[str, ...] = (GRPC,)
     if has_http:
         command += ["--http", "127.0.0.1:0"]
-        doors = (GRPC, HTTP)
-    with running(command, doors) as server:
+        transports = (GRPC, HTTP)
+    with running(command, transports) as server:
         yield server
 
 
 @contextmanager
 def embedded() -> Iterator[Server]:
-    """``tieline-server`` with the embedded engine and its packaged model, on both doors."""
+    """``tieline-server`` with the embedded engine and its packaged model, with both servers."""
     command = [sys.executable, "-m", "tieline_server", "--engine", "llama"]
     command += ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
     with running(command, (GRPC, HTTP)) as server:
@@ -82,7 +82,7 @@ def bare(transport: str, folder: Path, *, mode: str, tokens: int, rate: int) -> 
     """The bare server of a transport; ``folder`` holds the bytes that it sends."""
     module = f"tieline_bench.bare.{transport}"
     command = [sys.executable, "-m", module, str(folder), mode, str(tokens), str(rate)]
-    with running(command, (_DOORS[transport],)) as server:
+    with running(command, (_SERVERS[transport],)) as server:
         yield server
 
 
@@ -146,15 +146,15 @@ def poster(url: str, folder: Path) -> Iterator[Poster]:
 
 
 @contextmanager
-def running(command: Sequence[str], doors: Sequence[str]) -> Iterator[Server]:
-    """A process that announces its ``doors`` as lines of its output, the first ones."""
+def running(command: Sequence[str], transports: Sequence[str]) -> Iterator[Server]:
+    """A process that announces its ``transports`` as lines of its output, the first ones."""
     # A file, not a pipe: no process reads it while the server runs.
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, env=_environment(), stdout=subprocess.PIPE, stderr=log, text=True
         )
         try:
-            yield Server(process.pid, dict(_announced(process, log) for _ in doors))
+            yield Server(process.pid, dict(_announced(process, log) for _ in transports))
         finally:
             process.kill()
             process.wait(END_TIMEOUT)
@@ -165,10 +165,10 @@ def running(command: Sequence[str], doors: Sequence[str]) -> Iterator[Server]:
 def _announced(process: subprocess.Popen[str], log: IO[str]) -> tuple[str, str]:
     assert process.stdout is not None
     line = process.stdout.readline()
-    door, listening, address = line.strip().partition(_LISTENING)
+    transport, listening, address = line.strip().partition(_LISTENING)
     if not listening:
         process.kill()
         process.wait(END_TIMEOUT)
         log.seek(0)
         raise StartError(f"{process.args!r} did not start: {line}{log.read()}")
-    return door, address
+    return transport, address

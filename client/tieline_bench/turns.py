@@ -60,7 +60,7 @@ def connected(transport: str, server: Server, *, greet: bool = False) -> Connect
     """
     address = server.address(transport)
     if address is None:
-        raise LoadError("it has no such door")
+        raise LoadError("it has no such transport")
     connection = _CONNECTIONS[transport](address, api_key=workload.KEY)
     if greet and transport == GRPC:
         connection.send(workload.session_start())

@@ -196,7 +196,7 @@ def template_of(count: Callable[[list[Message]], int]) -> Template:
 
 def counter(server: Server) -> Callable[[list[Message]], int]:
     """Counts the prompt of some messages, by the server's own HTTP."""
-    url = f"http://{server.doors[HTTP]}/v1/responses/input_tokens"
+    url = f"http://{server.addresses[HTTP]}/v1/responses/input_tokens"
 
     def count(messages: list[Message]) -> int:
         body = msgspec.json.encode({"input": [message._asdict() for message in messages]})
@@ -212,7 +212,7 @@ def counter(server: Server) -> Callable[[list[Message]], int]:
 def _connection(server: Server, transport: str) -> Iterator[Connection]:
     address = server.address(transport)
     if address is None:
-        raise LoadError("it has no such door")
+        raise LoadError("it has no such transport")
     with connect(f"{SCHEMES[transport]}://{address}") as connection:
         yield connection
 

@@ -53,7 +53,7 @@ with socket.create_server(("127.0.0.1", port)) as listening:
     with agentic.before(MODEL, peer) as server:
         home, *arguments = (tmp_path / "agentic-server.said").read_text().split()
         assert arguments[:2] == ["--llm-api-base", "http://127.0.0.1:1"]
-        assert server.doors[HTTP].endswith(":" + arguments[-1])
+        assert server.addresses[HTTP].endswith(":" + arguments[-1])
         assert Path(home).is_dir()
         assert Path(f"/proc/{server.pid}").exists()
     assert home != os.environ.get("HOME")

@@ -19,7 +19,7 @@ SERVED = (GRPC, WEBSOCKET)
 
 def only_served(transport: str) -> None:
     if transport not in SERVED:
-        raise LoadError("it has no such door")
+        raise LoadError("it has no such transport")
 
 
 def record(transport: str, _: Any, folder: Path) -> None:
@@ -72,7 +72,10 @@ def test_each_served_transport_has_its_bars_and_the_others_are_named(names: list
     )
     added = bars["resumable.grpc.added_us"]
     assert (added.value, added.target, added.met) == (20.0, 20.0, True)
-    for name, why in (("turn.sse", "it has no such door"), ("tokens.sse", "it answered no turn")):
+    for name, why in (
+        ("turn.sse", "it has no such transport"),
+        ("tokens.sse", "it answered no turn"),
+    ):
         assert (bars[name].value, bars[name].met) == (None, False)
         assert bars[name].note == f"not served: {why}"
     assert names == [

@@ -45,13 +45,13 @@ Serve = Callable[[Order], Awaitable[str]]
 """Starts to serve and returns HOST:PORT."""
 
 
-def run(door: str, serve: Serve) -> None:
+def run(transport: str, serve: Serve) -> None:
     """Serves as ``argv`` asks until the process is killed; prints where, once it listens."""
     order = _order(sys.argv[1:])
 
     async def forever() -> None:
         address = await serve(order)
-        print(f"{door} listening on {address}", flush=True)
+        print(f"{transport} listening on {address}", flush=True)
         await asyncio.Event().wait()
 
     uvloop.run(forever())

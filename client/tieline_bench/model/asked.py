@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from tieline_bench.clients import LoadError
-from tieline_bench.model.server import DOOR, LAST
+from tieline_bench.model.server import LAST, TRANSPORT
 from tieline_bench.processes import Server
 
 
@@ -45,7 +45,7 @@ def last_asked(model: Server) -> Asked:
 
 def last_body(model: Server) -> bytes:
     """The last request to the model, whatever is in it."""
-    connection = HTTPConnection(model.doors[DOOR])
+    connection = HTTPConnection(model.addresses[TRANSPORT])
     connection.request("GET", LAST)
     body = connection.getresponse().read()
     connection.close()

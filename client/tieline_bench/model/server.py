@@ -27,7 +27,7 @@ from tieline_bench.model.answers import (
     words,
 )
 
-DOOR: Final = "http"
+TRANSPORT: Final = "http"
 LAST: Final = "/last"
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -200,7 +200,7 @@ async def _serve(tokens: int, rate: int) -> None:
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(lambda: Connection(model), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    print(f"{DOOR} listening on 127.0.0.1:{port}", flush=True)
+    print(f"{TRANSPORT} listening on 127.0.0.1:{port}", flush=True)
     await asyncio.Event().wait()
 
 

@@ -17,7 +17,7 @@ def test_the_model_gets_each_body_as_it_is_and_a_refusal_is_an_error(tmp_path: P
     (tmp_path / "3.json").write_bytes(bodies["1"].replace(CALLS.encode(), b"other"))
     with (
         model(tokens=1, rate=1) as server,
-        poster(f"http://{server.doors[HTTP]}{CHAT}", tmp_path) as client,
+        poster(f"http://{server.addresses[HTTP]}{CHAT}", tmp_path) as client,
     ):
         for name in ("2", "1", "2"):
             client.post(name)

@@ -25,7 +25,7 @@ TOKENS = 3
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with model(tokens=TOKENS, rate=500) as server:
-        yield server.doors[HTTP]
+        yield server.addresses[HTTP]
 
 
 @pytest.fixture
