@@ -197,8 +197,10 @@ def usage_record_of(
         cached_tokens=usage.input_tokens_details.cached_tokens,
         output_tokens=usage.output_tokens,
         reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
+        # The clock of a turn only tells how long it took; when that was, another one says.
         started_at=ended_at - (times.ended_at - times.started_at),
         ended_at=ended_at,
         stored=record.store,
     )
+    # Worked out only for a ledger that keeps them.
     return replace(row, phases=times.phases()) if phases else row

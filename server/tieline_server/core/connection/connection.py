@@ -136,6 +136,7 @@ class Connection:
     def deltas(self, turn: Turn, step: Sequence[Delta]) -> None:
         """An engine said these things, in order."""
         turn.sampled(step)
+        # Nearly every step leaves the turn sampling, and its lane as it is.
         if turn.state not in _SAMPLING:
             self._follow(turn)
 
@@ -188,6 +189,7 @@ class Connection:
 
     def lost(self, turn: Turn, error: ApiError) -> None:
         """It cannot be read."""
+        # The response of its key may have come to nothing: then it needs one of its own.
         turn.handle("claim" if follow.gone(turn, error) else "fail", error)
         self._follow(turn)
 
@@ -227,6 +229,7 @@ class Connection:
         None when this connection has no such turn.
         """
         turn = self._lanes.turn(response_id)
+        # A turn that only reads the response here is not the one that can be ended.
         if turn is None or turn.reading is not None or turn.principal.owner != owner:
             return None
         turn.handle("cut", reason)
@@ -316,6 +319,7 @@ class Connection:
         lane = self._admit(create, principal)
         if lane is None or lane.parks(create, principal):
             return
+        # Clients of the prototype say it once, in the header of their connection.
         if self.profile.appends_by_default:
             create = replace(create, append=True)
         turn = TurnMachine(self, create, principal=principal, recall=lane.recall)
@@ -365,6 +369,7 @@ class Connection:
         named = cancel.response_id or cancel.event_id
         # A cancel that crosses the end of its turn is no error.
         known = cancel.stream_id in self._lanes if named is None else named in self._ended
+        # It may run on another connection, or in another process.
         if not known and cancel.response_id is not None:
             self.effects.append(CancelSource(cancel.response_id, principal.owner, cancel))
         elif not known:
@@ -385,6 +390,7 @@ class Connection:
             turn.steers.admit(turn.resolved, turn.settings, most=self.limits.steers)
             self._succession.admit(turn, items, self._lanes.turns())
         except ApiError as refusal:
+            # A name that no lane has yet may be a bad one: it is not echoed.
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named
             failed = steering.failed(
@@ -402,6 +408,7 @@ class Connection:
         except ApiError as error:
             self._refuse(resume, error)
             return
+        # It takes its place as a create does, and then reads instead of asking an engine.
         ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
         reader = TurnMachine(self, ask, principal=principal, recall=lane.recall)
         reader.reading = Reading(resume.response_id or "", resume.after, moves)
@@ -566,6 +573,7 @@ class Connection:
 
     def _after(self, turn: Turn, lane: Lane) -> None:
         """A turn ended: late cancels know it, unless it was lost on the way; its steers go on."""
+        # A response that could not be read has not ended here: a cancel may find it elsewhere.
         if turn.reading is None or turn.failure is None:
             self._ended.append(turn.id)
         if turn.request.event_id is not None:

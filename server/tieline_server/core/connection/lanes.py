@@ -32,6 +32,7 @@ class Lane:
         self.parked: deque[tuple[Create | Append | Cancel, Principal]] = deque()
         """What was asked while a response is on its way here: it is meant for that one's lane."""
         self.recall = recall or SettingsCache()
+        # It may come from a connection before this one: what is read from here on counts here.
         self.recall.work = host.work
         self._host = host
 
@@ -55,6 +56,7 @@ class Lane:
 
     def may_wait(self, request: Create | Append) -> bool:
         """Whether another response may have to end before this is answered."""
+        # One with a key may have to wait for a response of another connection.
         key = request.idempotency_key if isinstance(request, Create) else None
         return self.current is not None or key is not None
 
@@ -81,6 +83,7 @@ class Lane:
         parked = list(self.parked)
         self.parked.clear()
         for request, principal in parked:
+            # A cancel is small, and was not counted.
             if not isinstance(request, Cancel):
                 self._host.queued.give_back(principal.owner, size_of(request))
         return parked
@@ -292,6 +295,7 @@ class Lanes:
             )
         if resume.stream_id is not None and not self._profile.lanes:
             raise unsupported("stream_id")
+        # A resume uses up a lane name as a create does.
         self._admission.lane(resume.stream_id)
         lane = self.get(resume.stream_id)
         if lane.current is not None or lane.queue:
@@ -327,6 +331,7 @@ class Lanes:
         found = None
         for turn in self.turns():
             if turn.id == response_id:
+                # The response itself before one that reads it, on whichever lane.
                 if turn.reading is None:
                     return turn
                 found = found or turn

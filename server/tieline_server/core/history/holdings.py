@@ -214,6 +214,7 @@ class LatestResponses:
     together.
     """
 
+    # The log of a turn that has ended refers to it weakly.
     __slots__ = ("__weakref__", "_budget", "_by_id", "_held", "_latest", "_most")
 
     def __init__(self, budget: Budget | None = None, *, most: int = NO_BOUND) -> None:
@@ -325,6 +326,7 @@ class LatestResponses:
             raise ApiError.of("memory_limit_exceeded", NO_ROOM)
 
     def _evict_own(self) -> bool:
+        # The least recently used lane first, and none that a turn or a fork still needs.
         for lane, head in self._latest.items():
             if self._held.alone(head.node):
                 self._budget.evicted += 1

@@ -51,6 +51,7 @@ class DeltaRun(Struct, gc=False):
     def behind(self, number: int, most: int | None) -> list[Event]:
         """Those that are numbered ``number`` and higher: so many at most, the first ones."""
         skipped = max(0, number - self.sequence_number)
+        # Made anew for each reader: kept are the texts alone.
         texts = self.texts[skipped : None if most is None else skipped + most]
         return [
             replace(self.first, sequence_number=each, delta=text)
@@ -205,6 +206,7 @@ class EventLog:
                 found += entry.behind(first, room)
             elif _number_of(entry) >= first:
                 found.append(entry)
+        # A reader that names the last number, or one beyond, still has to hear of the end.
         return found or ([self.last] if self.last else [])
 
     def drop(self) -> None:

@@ -75,6 +75,7 @@ def conclude(turn: Turn, status: str, reason: str | None = None) -> None:
 def finish(turn: Turn) -> None:
     """The store has it, or need not: the terminal event goes out."""
     turn.timestamps.saved(turn.host.now)
+    # A response that failed cannot be continued, and is no lane's latest.
     if turn.status == "failed":
         _evict_parent(turn)
     elif (head := turn.head()) is not None:
@@ -120,6 +121,7 @@ def forsake(turn: Turn) -> None:
     turn.holdings.discard()
     turn.holdings.leave()
     turn.steers.drop()
+    # A reader of it hears that it is gone, and may claim its key.
     if turn.log is not None:
         turn.log.drop()
     turn.release_key(at_once=True)

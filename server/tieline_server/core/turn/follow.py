@@ -30,6 +30,7 @@ def begin(turn: Turn, reading: Reading) -> None:
     """Asks the driver for the events."""
     turn.reading = reading
     turn.id = reading.response_id
+    # The deadline is the response's own; a reader of it has none.
     turn.expires_at = None
     turn.host.effects.append(Follow(turn.own_id, reading.response_id, reading.after, reading.moves))
 
@@ -41,6 +42,7 @@ def relay(turn: Turn, taken: Sequence[Event]) -> None:
         if isinstance(each, ResponseCreated):
             # A steered response goes on in a successor, which counts from zero.
             turn.id, turn.outbox.count = each.response.id, 0
+        # An error of the reader's own gets the number behind them.
         if each.sequence_number is not UNSET:
             turn.outbox.count = max(turn.outbox.count, each.sequence_number + 1)
 

@@ -52,6 +52,7 @@ def ground(turn: Turn) -> None:
         turn.resolved = resolve(turn.host.catalog, turn.request.model, turn.principal)
         turn.settings = _settings(turn, turn.resolved)
     turn.output.foreign = turn.host.profile.foreign_items
+    # Only where it was asked for: a seal is as long as the thought, and comes back each time.
     if turn.settings is not None and ENCRYPTED_REASONING in turn.settings.include:
         turn.output.seal = partial(turn.host.sealer.seal, turn.principal.owner)
 
@@ -119,6 +120,7 @@ def input_of(turn: Turn) -> list[Item]:
     """The create's own input, then what a steer adds; raises :class:`ApiError` 400."""
     raw = turn.request.input
     own = [] if raw is UNSET else read(turn, raw)
+    # The steer came later than what it is added to.
     return [*own, *turn.extra]
 
 
@@ -160,6 +162,7 @@ def follow(
     ]
     input_checks.check(opened, before, unanswered=turn.host.profile.unanswered)
     settings = settings or turn.settings
+    # The choice waits for a tool that only the input could bring; now all of it is known.
     if settings is not None and settings.unmet:
         settings.meet([*(before.context() if before is not None else ()), *opened])
     return opened
@@ -167,6 +170,7 @@ def follow(
 
 def reveal(turn: Turn, chain: ChainNode) -> None:
     """Opens what a store gave back sealed; raises :class:`ApiError` 400."""
+    # A chain that was made on a connection is open from the start.
     if chain.closed:
         sealer, owner = turn.host.sealer, turn.principal.owner
         chain.reveal(lambda item: sealed.opened_again(item, sealer, owner))

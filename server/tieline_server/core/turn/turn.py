@@ -218,6 +218,7 @@ class Turn(ABC):
         self.status = "in_progress"
         self.reason: str | None = None
         self.failure: ApiError | None = None
+        # Two clocks: what clients see is the time of day, what is measured never jumps.
         self.created_at = host.unix_time
         self.completed_at: int | None = None
         self.usage = NO_USAGE
