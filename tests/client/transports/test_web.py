@@ -195,7 +195,7 @@ def test_tls_settings_are_for_tls_only() -> None:
         (aiohttp.SocketTimeoutError("t"), "the server is silent"),
         (aiohttp.ServerDisconnectedError(), "Server disconnected"),
         (OSError(5, "input"), "input"),
-        (aiohttp.ClientPayloadError(), "lost the line to h:1: "),
+        (aiohttp.ClientPayloadError(), "lost the connection to h:1: "),
     ],
 )
 def test_every_failure_of_the_connection_is_a_loss(error: BaseException, says: str) -> None:
