@@ -93,7 +93,7 @@ class _Handler(grpc.GenericRpcHandler):
 async def serving(
     script: Script, *, credentials: grpc.ServerCredentials | None = None, port: int = 0
 ) -> AsyncIterator[str]:
-    """Serves the script, once for each line, while the body runs; yields the address."""
+    """Serves the script, once for each connection, while the body runs; yields the address."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_Handler(script),))
     address = f"127.0.0.1:{port}"

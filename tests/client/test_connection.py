@@ -499,7 +499,7 @@ def test_a_response_that_was_resumed_elsewhere_is_over_here(where: str) -> None:
 
 
 def test_names_of_two_lines_are_never_the_same() -> None:
-    """What is replayed still has the names of the line on which it was made."""
+    """What is replayed still has the names of the connection on which it was made."""
     old, new = Connection("a_"), Connection("b_")
     made = old.create()
     ask = new.create()
@@ -598,7 +598,7 @@ _EVENTS: list[Callable[[str | None], Event]] = [
 def test_whatever_comes_an_ask_is_in_a_state_of_the_table_and_ends_with_the_line(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    """Any event at any moment: a delivery, or a violation after which the line is given up."""
+    """Any event at any moment: a delivery, or a violation that gives the connection up."""
     connection = Connection()
     asks: list[Ask] = []
     for what, which, whose in steps:

@@ -100,7 +100,7 @@ async def test_tl_07_a_resumed_call_runs_once(kind: str, shape: Any, cut_after: 
     """TL-07: cut before, in and after call_5, and after the end of its turn."""
     script, mail = Server07(append=shape == "append", cut_after=cut_after), Mail()
     if cut_after == 6 and shape == "create":
-        # The turn has ended: the next create finds a new line by itself.
+        # The turn has ended: the next create finds a new connection.
         async def second(peer: Peer) -> None:
             answer = await script.server.create(peer)
             script.answers.append(answer)

@@ -70,8 +70,8 @@ class Model:
 
 async def drive(script: Script, agent: Callable[[Connection], Agent]) -> Run:
     """Runs an agent to its answer."""
-    async with connected(script) as line:
-        return await agent(line).run("go")
+    async with connected(script) as connection:
+        return await agent(connection).run("go")
 
 
 def add(a: int, b: int) -> int:
@@ -82,7 +82,9 @@ def add(a: int, b: int) -> int:
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_tools_are_run_until_there_is_an_answer(shape: Any) -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":3,"b":4}')], answer="ten")
-    result = await drive(model, lambda line: Agent(line, tools=[add], shape=shape, model="m"))
+    result = await drive(
+        model, lambda connection: Agent(connection, tools=[add], shape=shape, model="m")
+    )
     assert result.text == "ten"
     assert model.outputs == [[("c1", "3")], [("c2", "7")]]
     assert [turn.outputs for turn in result.turns] == [("3",), ("7",), ()]
@@ -127,7 +129,8 @@ async def test_tl_06_each_output_goes_under_its_own_call_and_one_failure_costs_n
     model = Model(calls)
     tools = [slow, broken, quick]
     result = await drive(
-        model, lambda line: Agent(line, tools=tools, shape=shape, concurrency=concurrency)
+        model,
+        lambda connection: Agent(connection, tools=tools, shape=shape, concurrency=concurrency),
     )
     assert model.outputs == [
         [
@@ -152,7 +155,7 @@ async def test_plain_functions_run_side_by_side_in_threads() -> None:
         return "met"
 
     model = Model([(f"c{number}", "meet", "{}") for number in range(3)])
-    await drive(model, lambda line: Agent(line, tools=[meet]))
+    await drive(model, lambda connection: Agent(connection, tools=[meet]))
     assert model.outputs == [[("c0", "met"), ("c1", "met"), ("c2", "met")]]
 
 
@@ -169,7 +172,7 @@ async def test_a_call_that_cannot_be_run_is_told_to_the_model(
     call: tuple[str, str, str], says: str
 ) -> None:
     model = Model([call])
-    assert (await drive(model, lambda line: Agent(line, tools=[add]))).text == "done"
+    assert (await drive(model, lambda connection: Agent(connection, tools=[add]))).text == "done"
     ((_, output),) = model.outputs[0]
     assert output.startswith("Error: ")
     assert says in output
@@ -180,7 +183,9 @@ async def test_the_tools_are_offered_in_the_same_bytes_every_turn() -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":1,"b":2}')])
     await drive(
         model,
-        lambda line: Agent(line, tools=[add], instructions="be brief", max_output_tokens=50),
+        lambda connection: Agent(
+            connection, tools=[add], instructions="be brief", max_output_tokens=50
+        ),
     )
     first, *others = model.creates
     (offered,) = msgspec.json.decode(first.tools)
@@ -195,8 +200,8 @@ async def test_tool_choice_can_be_a_function_of_the_turn() -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')], [("c2", "add", '{"a":1,"b":2}')])
     await drive(
         model,
-        lambda line: Agent(
-            line, tools=[add], tool_choice=lambda turn: "required" if turn < 3 else "none"
+        lambda connection: Agent(
+            connection, tools=[add], tool_choice=lambda turn: "required" if turn < 3 else "none"
         ),
     )
     choices = [bytes(create.tool_choice) for create in model.creates]
@@ -219,7 +224,8 @@ async def test_in_append_shape_another_tool_choice_goes_with_the_append(
 
     choice = {1: "required", 2: second}
     result = await drive(
-        script, lambda line: Agent(line, tools=[add], shape="append", tool_choice=choice.get)
+        script,
+        lambda connection: Agent(connection, tools=[add], shape="append", tool_choice=choice.get),
     )
     assert result.text == "three"
     assert [turn.response.id for turn in result.turns] == ["r1", "r1"]
@@ -229,7 +235,9 @@ async def test_in_append_shape_another_tool_choice_goes_with_the_append(
 async def test_the_loop_ends_at_max_turns_with_what_was_done(shape: Any) -> None:
     model = Model(*[[(f"c{number}", "add", '{"a":1,"b":2}')] for number in range(9)])
     with pytest.raises(TurnLimitReached, match="3 turns") as caught:
-        await drive(model, lambda line: Agent(line, tools=[add], shape=shape, max_turns=3))
+        await drive(
+            model, lambda connection: Agent(connection, tools=[add], shape=shape, max_turns=3)
+        )
     assert len(caught.value.run.turns) == 3
     assert len(model.outputs) == 2
 
@@ -241,14 +249,14 @@ async def test_a_run_continues_an_earlier_conversation() -> None:
         await peer.send(*Speaker(create).answer("again"))
         await peer.gone()
 
-    async with connected(script) as line:
-        result = await Agent(line).run("more", previous_response_id="resp_1")
+    async with connected(script) as connection:
+        result = await Agent(connection).run("more", previous_response_id="resp_1")
         assert (result.text, result.response.id) == ("again", "r1")
 
 
 async def test_an_agent_can_work_on_a_lane() -> None:
     model = Model([("c1", "add", '{"a":1,"b":2}')])
-    await drive(model, lambda line: Agent(line.lane("side"), tools=[add]))
+    await drive(model, lambda connection: Agent(connection.lane("side"), tools=[add]))
     assert [create.stream_id for create in model.creates] == ["side", "side"]
 
 
@@ -258,7 +266,7 @@ async def test_a_response_that_was_cut_ends_the_run() -> None:
         await peer.send(speaker.created(), *speaker.text("par"), speaker.incomplete())
         await peer.gone()
 
-    result = await drive(script, lambda line: Agent(line, tools=[add]))
+    result = await drive(script, lambda connection: Agent(connection, tools=[add]))
     assert (result.text, result.response.status) == ("par", "incomplete")
 
 
@@ -269,7 +277,7 @@ async def test_a_failed_turn_is_raised() -> None:
         await peer.gone()
 
     with pytest.raises(ServerError, match="It broke"):
-        await drive(script, lambda line: Agent(line))
+        await drive(script, lambda connection: Agent(connection))
 
 
 async def test_hooks_see_every_event_output_and_turn_and_may_be_asynchronous() -> None:
@@ -287,8 +295,8 @@ async def test_hooks_see_every_event_output_and_turn_and_may_be_asynchronous() -
     model = Model([("c1", "add", '{"a":1,"b":2}')])
     await drive(
         model,
-        lambda line: Agent(
-            line, tools=[add], on_event=on_event, on_output=on_output, on_turn=on_turn
+        lambda connection: Agent(
+            connection, tools=[add], on_event=on_event, on_output=on_output, on_turn=on_turn
         ),
     )
     assert [entry for entry in seen if not entry.startswith("response.")] == [
@@ -313,9 +321,9 @@ async def test_a_hook_that_raises_ends_the_run_and_its_turn() -> None:
     def on_event(event: events.Event) -> None:
         raise RuntimeError("stop here")
 
-    async with connected(script) as line:
+    async with connected(script) as connection:
         with pytest.raises(RuntimeError, match="stop here"):
-            await Agent(line, on_event=on_event).run("go")
+            await Agent(connection, on_event=on_event).run("go")
         await cancelled.wait()
 
 
@@ -330,8 +338,8 @@ async def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
             stopped.set()
         return ""
 
-    async with connected(Model([("c1", "endless", "{}")])) as line:
-        work = Agent(line, tools=[endless], shape="append").run("go")
+    async with connected(Model([("c1", "endless", "{}")])) as connection:
+        work = Agent(connection, tools=[endless], shape="append").run("go")
         task = asyncio.create_task(work)
         await running.wait()
         task.cancel()
@@ -341,13 +349,13 @@ async def test_a_run_that_is_cancelled_stops_its_tools_and_its_turn() -> None:
 
 
 async def test_two_tools_of_one_name_and_bounds_below_one_are_refused() -> None:
-    async with connected(Model()) as line:
+    async with connected(Model()) as connection:
         with pytest.raises(ValueError, match="same name"):
-            Agent(line, tools=[add, Tool.of(add)])
+            Agent(connection, tools=[add, Tool.of(add)])
         with pytest.raises(ValueError, match="at least 1"):
-            Agent(line, max_turns=0)
+            Agent(connection, max_turns=0)
         with pytest.raises(ValueError, match="at least 1"):
-            Agent(line, concurrency=0)
+            Agent(connection, concurrency=0)
 
 
 async def test_the_time_of_each_turn_is_split() -> None:
@@ -366,7 +374,7 @@ async def test_the_time_of_each_turn_is_split() -> None:
         await peer.send(*speaker.text("x"), timing, speaker.completed())
         await peer.gone()
 
-    result = await drive(script, lambda line: Agent(line, tools=[add], shape="append"))
+    result = await drive(script, lambda connection: Agent(connection, tools=[add], shape="append"))
     split = [(turn.timing.service, turn.timing.engine) for turn in result.turns]
     assert split == [(0.001, 0.0045), (0.0005, 0.006)]
     assert result.turns[0].timing.client > 0

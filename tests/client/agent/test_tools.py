@@ -274,7 +274,7 @@ def test_a_method_is_a_tool_without_its_self() -> None:
 
 
 def test_definitions_are_the_same_bytes_every_time() -> None:
-    """A line compares the bytes of ``tools`` and does no work where they are equal."""
+    """A connection compares the bytes of ``tools`` and does no work where they are equal."""
     first = definitions([Tool.of(everything)])
     second = definitions([Tool.of(everything)])
     assert bytes(first) == bytes(second)

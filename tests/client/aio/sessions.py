@@ -29,7 +29,7 @@ Script = Callable[[Peer], Awaitable[None]]
 
 
 class Server:
-    """Plays one script a line, in their order, and the last one on every further line."""
+    """Plays one script a connection, in their order, the last one on every further connection."""
 
     def __init__(self, *scripts: Script, extensions: tuple[str, ...] | None = EXTENSIONS) -> None:
         self.scripts = scripts
@@ -53,7 +53,7 @@ class Server:
         )
 
     async def create(self, peer: Peer) -> requests.Create:
-        """The next create of the line, which is kept."""
+        """The next create of the connection, which is kept."""
         create: requests.Create = await peer.create()
         self.creates.append(create)
         return create

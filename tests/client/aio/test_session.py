@@ -244,7 +244,7 @@ async def test_rc_01_a_line_at_its_age_limit_is_followed_by_one_with_the_full_in
 
 @pytest.mark.parametrize("kind", LINES)
 async def test_rc_01_an_old_line_gets_no_new_work(kind: str) -> None:
-    """The session rotates by itself: here at once, so that every turn has a line of its own."""
+    """The session rotates by itself: here at once, so that each turn has its own connection."""
     server = served(("one",), ("two",), ("three",))
     policy = Policy(max_age=0.0)
 

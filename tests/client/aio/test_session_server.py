@@ -199,7 +199,7 @@ async def test_a_line_resumes_what_another_line_began(server: ServerProcess, kin
 async def test_a_create_sent_again_by_hand_under_its_key_is_answered_on_any_line(
     server: ServerProcess, kind: str
 ) -> None:
-    """On the first line's own, on another lane while it runs, and on a line made later."""
+    """On the first connection, on another lane while it runs, and on a connection made later."""
 
     url = f"{kind}://{address_of(server, kind)}"
     asked: dict[str, Any] = {"input": "go", "idempotency_key": kind}

@@ -74,7 +74,7 @@ def at(scheme: str, server: ServerProcess, *, transport: str) -> str:
 
 
 def why(url: str, ca: str | None = None) -> str:
-    """What a line says that cannot be opened, or on which nothing can be asked."""
+    """What a connection says that cannot be opened, or on which nothing can be asked."""
 
     async def main() -> None:
         options = Options(connect_timeout=5)
