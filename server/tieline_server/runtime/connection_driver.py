@@ -502,9 +502,16 @@ class ConnectionDriver:
         self._speaking[turn.own_id] = task
 
     def _spawn(self, turn: Turn, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task, running = self._loop.create_task(work), self._services.running
+        task, drivers = self._loop.create_task(work), self._services.running.drivers
+
+        def over(done: asyncio.Task[None]) -> None:
+            # The turn may have moved meanwhile, and the connection that it was on may be gone.
+            driver = drivers.get(turn.host.id)
+            if driver is not None:
+                driver.job_done(done)
+
         self._jobs[task] = turn
-        task.add_done_callback(lambda done: running.job_done(turn, done))
+        task.add_done_callback(over)
         return task
 
     def job_done(self, task: asyncio.Task[None]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tieline.responses import Response
-from tieline_server.core.stream.replay_log import Replayed, ReplayLog, ReplayLogs
+from tieline_server.core.stream.replay_log import ReplayLog, ReplayLogs
 from tieline_server.runtime.driver import Driver
 
 PATIENCE: Final = 5.0
@@ -42,12 +42,6 @@ class Running:
     def leave(self, driver: Driver) -> bool:
         """Nothing reports to the connection any more; False where it had left already."""
         return self.drivers.pop(driver.connection.id, None) is not None
-
-    def job_done(self, turn: Replayed, task: asyncio.Task[None]) -> None:
-        """A turn's job is over, wherever the turn has moved meanwhile."""
-        driver = self.drivers.get(turn.connection_id)
-        if driver is not None:
-            driver.job_done(task)
 
     def cancel(self, owner: str, response_id: str) -> Response | None:
         """Cancels a running response of this owner and returns it; None when none runs here."""
