@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from tieline_server.config import Config
-    from tieline_server.workers.post import Post
+    from tieline_server.workers.worker_context import ProcessContext
 
 PROG: Final = "tieline-server"
 CANNOT_START: Final = 2
-NURSERY: Final = "nursery-process"
+FORK_SERVER: Final = "fork-server-process"
 WORKER: Final = "worker-process"
 """First words of processes that --workers starts."""
 
@@ -117,7 +117,7 @@ def _supervise(config: Config, load: Callable[[], Config]) -> int:
 
     log = open_log(config.log_format, config.log_level)
     _interruptible()
-    work = supervise(load, command=_process(NURSERY), announce=_announce, log=log)
+    work = supervise(load, command=_process(FORK_SERVER), announce=_announce, log=log)
     asyncio.run(work)
     return 0
 
@@ -128,10 +128,10 @@ def _process(word: str) -> Sequence[str]:
     return (sys.executable, "-P", "-m", "tieline_server", word)
 
 
-def _nurse(words: Sequence[str]) -> int:
-    """Started by a supervisor alone, which passes the number of a descriptor."""
+def _run_fork_server(words: Sequence[str]) -> int:
+    """Only a supervisor starts this, and passes the number of a descriptor."""
     from tieline_server.config import ConfigError
-    from tieline_server.workers.nurse import nurse
+    from tieline_server.workers.fork_server_process import run_fork_server
 
     def prepare(config: Config) -> None:
         try:
@@ -140,7 +140,7 @@ def _nurse(words: Sequence[str]) -> int:
             raise ConfigError(_missing(error)) from None
         app.prepare(config)
 
-    return nurse(
+    return run_fork_server(
         int(words[0]),
         prepare=prepare,
         serve=_serve_as_worker,
@@ -149,19 +149,19 @@ def _nurse(words: Sequence[str]) -> int:
 
 
 def _work(words: Sequence[str]) -> int:
-    """Started by a nursery alone, which passes the number of a descriptor."""
-    from tieline_server.workers.process import work
+    """Only a fork server starts this, and passes the number of a descriptor."""
+    from tieline_server.workers.worker_process import run_worker
 
-    return work(int(words[0]), _serve_as_worker)
+    return run_worker(int(words[0]), _serve_as_worker)
 
 
-def _serve_as_worker(config: Config, post: Post) -> None:
+def _serve_as_worker(config: Config, context: ProcessContext) -> None:
     import uvloop
 
     from tieline_server.app import serve
 
     _interruptible()
-    uvloop.run(serve(config, announce=_unheard, post=post))
+    uvloop.run(serve(config, announce=_unheard, context=context))
 
 
 def _model(words: Sequence[str]) -> int:
@@ -210,7 +210,7 @@ def _usage(words: Sequence[str]) -> int:
 _COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "model": _model,
     "usage": _usage,
-    NURSERY: _nurse,
+    FORK_SERVER: _run_fork_server,
     WORKER: _work,
 }
 """First word -> command; without one of these the command serves."""

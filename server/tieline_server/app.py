@@ -30,16 +30,16 @@ from tieline_server.core.create.limits import Limits, Share
 from tieline_server.core.create.profile import PROFILES
 from tieline_server.core.history.holdings import Budget
 from tieline_server.core.stream.replay_log import ReplayLogs
-from tieline_server.homes import Home
 from tieline_server.observability import telemetry
 from tieline_server.observability.metrics import Numbers
 from tieline_server.observability.telemetry import Telemetry
-from tieline_server.runtime import LocalHome, Running, Services, heed_cancels
+from tieline_server.peers import Peer
+from tieline_server.runtime import LocalPeer, Running, Services, heed_cancels
 from tieline_server.runtime.readiness import DATABASE, DRAINING, ENGINE, Readiness
 from tieline_server.runtime.sampling import open_sampling
 from tieline_server.storage import open_storage
 from tieline_server.transports.base import Opening, TransportServer
-from tieline_server.workers.post import ENDS, Post
+from tieline_server.workers.worker_context import ENDS, ProcessContext
 
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds that the last spans and metrics have to leave."""
@@ -49,40 +49,40 @@ Drain = Callable[[float], Awaitable[None]]
 
 
 async def serve(
-    config: Config, *, announce: Callable[[str], None], post: Post | None = None
+    config: Config, *, announce: Callable[[str], None], context: ProcessContext | None = None
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains and returns; so does each of several workers.
 
-    ``announce`` gets one line for each address once the server is ready. ``post`` is the place of
-    a worker among the others. Raises :class:`TielineError` of one line when it cannot start.
+    ``announce`` gets one line for each address once the server is ready. ``context`` is what a
+    worker has of the others. Raises :class:`TielineError` of one line when it cannot start.
     """
-    post = post or Post()
-    signals = Signals(asyncio.get_running_loop(), post.signals)
+    context = context or ProcessContext()
+    signals = Signals(asyncio.get_running_loop(), context.signals)
     log = telemetry.open_log(config.log_format, config.log_level)
-    post.check(config)
+    context.check(config)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(post.directed(signals))
-        services, numbers = await stack.enter_async_context(opened(config, log, post))
-        home = open_home(services, numbers, post)
-        await stack.enter_async_context(post.reachable(home))
-        servers = open_servers(services, config, home, post)
+        await stack.enter_async_context(context.directed(signals))
+        services, numbers = await stack.enter_async_context(opened(config, log, context))
+        peer = open_peer(services, numbers, context)
+        await stack.enter_async_context(context.reachable(peer))
+        servers = open_servers(services, config, peer, context)
         garbage_collection.freeze()
         garbage_collection.look_seldom()
         try:
             bound = {name: await _start(name, server) for name, server in servers.items()}
-            post.caution(config, log)
+            context.caution(config, log)
             # Not before all listen: what is announced is there.
             for name, addresses in bound.items():
                 for address in addresses:
                     announce(f"{name} listening on {address}")
             log.info(telemetry.STARTED, engine=config.engine, pid=os.getpid())
-            post.ready()
+            context.ready()
             await signals.asked.wait()
             services.readiness.lack(DRAINING, "the server is shutting down")
             drains = [
                 *(server.drain for server in servers.values()),
                 services.running.drain,
-                post.drain,
+                context.drain,
             ]
             await _drain(drains, signals, seconds=config.drain_timeout, log=log)
         finally:
@@ -133,7 +133,7 @@ async def _drain(
 
 @asynccontextmanager
 async def opened(
-    config: Config, log: FilteringBoundLogger, post: Post
+    config: Config, log: FilteringBoundLogger, context: ProcessContext
 ) -> AsyncIterator[tuple[Services, Numbers]]:
     """What connections need and what ``/metrics`` says, opened in order and closed in reverse.
 
@@ -157,7 +157,7 @@ async def opened(
         readiness = Readiness()
         outages = Outages(log, readiness)
         storage = await open_storage(config, stack, outages=outages)
-        sealer = Keyring.read(config.seal_key, otherwise=post.seal_key)
+        sealer = Keyring.read(config.seal_key, otherwise=context.seal_key)
         sampling = await open_sampling(
             config, stack, salt=sealer.alias, counts=observer.numbers.guards, told=outages.engine
         )
@@ -178,14 +178,14 @@ async def opened(
             observe=observer.observe,
             clock=time.monotonic,
             now=time.time,
-            ids=IdSource(os.urandom, post.mark),
+            ids=IdSource(os.urandom, context.tag),
             running=running,
             sealer=sealer,
             profile=PROFILES[config.profile],
             compaction=config.compaction,
             keys=keys,
             refused=refusals.answer,
-            homes=post.homes,
+            peers=context.peers,
         )
         running.always(heed_cancels(services))
         # Before what it uses is closed.
@@ -257,7 +257,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
+def open_peer(services: Services, numbers: Numbers, context: ProcessContext) -> LocalPeer:
     """This process as the others ask it."""
     connections, budget = services.running.connections, services.budget
 
@@ -266,19 +266,19 @@ def open_home(services: Services, numbers: Numbers, post: Post) -> LocalHome:
             lines=len(connections), history_bytes=budget.size, evicted=budget.evicted
         )
 
-    return LocalHome(services, metrics=post.recorded(metrics))
+    return LocalPeer(services, metrics=context.recorded(metrics))
 
 
 def open_servers(
-    services: Services, config: Config, home: Home, post: Post
+    services: Services, config: Config, peer: Peer, context: ProcessContext
 ) -> dict[str, TransportServer]:
     """The servers of all transports that are on, by name, not yet listening; reads TLS files."""
     opening = Opening(
         services,
         config,
-        places=post.places,
-        metrics=partial(post.metrics, home),
-        reuse_port=post.shares_ports,
+        capacity=context.capacity,
+        metrics=partial(context.metrics, peer),
+        reuse_port=context.shares_ports,
     )
     try:
         opened = {name: transports.opener(name)(opening) for name in transports.TRANSPORTS}

@@ -14,7 +14,7 @@ from tests.conformance.transcript import TERMINAL
 from tests.conformance.wire import GrpcPeer, HttpPeer, Peer, WebSocketPeer
 from tests.support.grpc_client import RawConnection
 from tests.support.server_process import ServerProcess
-from tests.support.several import mark_of
+from tests.support.several import tag_of
 
 Json = dict[str, Any]
 
@@ -34,10 +34,10 @@ async def events(peer: Peer, *, most: int | None = None) -> list[Json]:
     return heard
 
 
-async def _mark(peer: Peer) -> str:
+async def _tag(peer: Peer) -> str:
     """Which worker it is at."""
     await peer.send({"type": "response.create", "model": "scripted", "input": "hi", "store": False})
-    return mark_of((await events(peer))[-1]["response"]["id"])
+    return tag_of((await events(peer))[-1]["response"]["id"])
 
 
 @asynccontextmanager
@@ -71,11 +71,11 @@ KINDS: Final[dict[str, Callable[[ServerProcess], AbstractAsyncContextManager[Pee
 
 
 @asynccontextmanager
-async def placed(server: ServerProcess, kind: str, mark: str) -> AsyncIterator[Peer]:
+async def placed(server: ServerProcess, kind: str, tag: str) -> AsyncIterator[Peer]:
     """A client of this kind at this worker."""
     for _ in range(ENOUGH):
         async with KINDS[kind](server) as peer:
-            if await _mark(peer) == mark:
+            if await _tag(peer) == tag:
                 yield peer
                 return
-    raise AssertionError(f"no connection of {ENOUGH} was at {mark}")
+    raise AssertionError(f"no connection of {ENOUGH} was at {tag}")

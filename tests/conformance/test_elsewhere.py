@@ -18,7 +18,7 @@ from tests.conformance import generated
 from tests.conformance.placed import events, placed
 from tests.conformance.wire import Peer
 from tests.support.server_process import write_script
-from tests.support.several import Several, mark_of, several
+from tests.support.several import Several, several, tag_of
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Case(Struct):
         """Begins a turn, and hears a part of it."""
         await peer.send({**self.create, **members})
         heard = await events(peer, most=self.dice.randint(1, 12))
-        assert mark_of(id_of(heard)) == self.here
+        assert tag_of(id_of(heard)) == self.here
         return heard
 
 
@@ -110,9 +110,9 @@ def run_cases(folder: Path, ask: Ask, count: int, *, begins: str, asks: str) -> 
     pairs = list(product(begins.split(), asks.split()))
 
     async def main(server: Several) -> None:
-        marks = sorted(server.workers)
+        tags = sorted(server.workers)
         for number in range(count):
-            here, there = marks if number % 4 < 2 else reversed(marks)
+            here, there = tags if number % 4 < 2 else reversed(tags)
             pair = pairs[number % len(pairs)]
             case = Case(number, server, here, there, *pair, random.Random(number))
             async with asyncio.timeout(HANG):
@@ -239,7 +239,7 @@ async def _background(case: Case) -> None:
         create = {name: value for name, value in case.create.items() if name != "type"}
         begun = await origin.begin(**{**create, "background": True, "store": True})
         assert begun["status"] in ("queued", "in_progress")
-        assert mark_of(begun["id"]) == case.here
+        assert tag_of(begun["id"]) == case.here
         running = await other.retrieve(begun["id"])
         assert running["status"] in ("queued", "in_progress")
         heard = await other.read(begun["id"])

@@ -31,7 +31,7 @@ from tieline_server.runtime import Services, running
 from tieline_server.storage.memory import MemoryStore
 from tieline_server.storage.sql.responses import SqlStore
 from tieline_server.storage.sql.usage import SqlLedger
-from tieline_server.workers.post import Post
+from tieline_server.workers.worker_context import ProcessContext
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
@@ -51,7 +51,10 @@ def services(**flags: object) -> Services:
 
     async def main() -> Services:
         log = make_logger("json", "info", io.BytesIO())
-        async with opened(Config.load({"engine": "scripted", **flags}), log, Post()) as (found, _):
+        async with opened(Config.load({"engine": "scripted", **flags}), log, ProcessContext()) as (
+            found,
+            _,
+        ):
             return found
 
     return asyncio.run(main())

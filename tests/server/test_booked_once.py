@@ -85,15 +85,15 @@ async def is_held_too_long(stage: Stage, store: bool) -> None:
 async def drains(stage: Stage, store: bool) -> None:
     stage.create(store=store)
     await stage.until(events.ResponseInProgress)
-    stage.line.drain(0.005)
+    stage.driver.drain(0.005)
     await stage.until(events.ResponseIncomplete)
 
 
 async def cancels(stage: Stage, store: bool) -> None:
     stage.create(store=store)
     await stage.until(events.OutputTextDelta)
-    stage.line.receive(Cancel(), size=1)
-    stage.line.receive(Cancel(), size=1)
+    stage.driver.receive(Cancel(), size=1)
+    stage.driver.receive(Cancel(), size=1)
     await stage.until(events.ResponseIncomplete)
 
 
@@ -117,26 +117,26 @@ async def warms_up(stage: Stage, store: bool) -> None:
 async def leaves_before_any_answer(stage: Stage, store: bool) -> None:
     stage.create(store=store)
     await until(lambda: len(stage.engine.prompts) == 1)
-    stage.line.drop()
+    stage.driver.drop()
 
 
 async def leaves_before_the_first_token(stage: Stage, store: bool) -> None:
     stage.create(store=store)
     await stage.until(events.ResponseInProgress)
-    stage.line.drop()
+    stage.driver.drop()
 
 
 async def leaves_in_the_middle(stage: Stage, store: bool) -> None:
     stage.create(store=store)
     await stage.until(events.OutputTextDelta)
-    stage.line.drop()
-    stage.line.drop()
+    stage.driver.drop()
+    stage.driver.drop()
 
 
 async def leaves_while_held(stage: Stage, store: bool) -> None:
     stage.create(store=store, append=True)
     await stage.until(events.ResponseDone)
-    stage.line.drop()
+    stage.driver.drop()
 
 
 Ending = tuple[str, str | None, str | None]
@@ -184,7 +184,7 @@ async def test_a_response_is_booked_once_however_it_ends(end: str, store: bool) 
 
     stage = staged(answer, limits=Limits(held_timeout=0.005 if end == "held_timeout" else 900))
     await act(stage, store)
-    await stage.line.close()
+    await stage.driver.close()
     assert endings(stage) == [ending]
     (row,) = booked(stage)
     ((record, _),) = stage.records
@@ -203,10 +203,10 @@ async def test_what_is_held_is_booked_once_for_the_whole_rollout() -> None:
     await loop_turns()
     assert booked(stage) == [], "it has not ended"
     call = msgspec.json.decode(done.response.output[0])
-    stage.line.receive(append_of(output("unknown")), size=1)
-    stage.line.receive(append_of(output(call["call_id"])), size=1)
+    stage.driver.receive(append_of(output("unknown")), size=1)
+    stage.driver.receive(append_of(output(call["call_id"])), size=1)
     completed = await stage.until(events.ResponseCompleted)
-    await stage.line.close()
+    await stage.driver.close()
     (row,) = booked(stage)
     assert row.input_tokens == completed.response.usage.input_tokens == 2 * 3
     assert row.output_tokens == completed.response.usage.output_tokens
@@ -218,7 +218,7 @@ async def test_a_held_turn_that_is_superseded_has_its_row_before_the_next_one() 
     await stage.until(events.ResponseDone)
     stage.create()
     await stage.until(events.ResponseCompleted)
-    await stage.line.close()
+    await stage.driver.close()
     assert endings(stage) == [
         ("incomplete", "superseded", None),
         ("completed", None, None),
@@ -242,10 +242,10 @@ async def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
     await stage.until(events.OutputTextDelta)
     text = create_of(input="shorter").input
     steer = Steer(previous_response_id=created.response.id, input=text)
-    stage.line.receive(steer, size=1)
+    stage.driver.receive(steer, size=1)
     steered.set()
     await stage.until(events.ResponseCompleted)
-    await stage.line.close()
+    await stage.driver.close()
     assert endings(stage) == [("incomplete", "steered", None), ("completed", None, None)]
     assert len({row.response_id for row in booked(stage)}) == 2
 
@@ -256,11 +256,11 @@ class TestWaiting:
         stage.create()
         await stage.until(events.ResponseInProgress)
         stage.create(event_id="second", model="any word of the client's")
-        stage.line.receive(Cancel(event_id="second"), size=1)
-        stage.line.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel(event_id="second"), size=1)
+        stage.driver.receive(Cancel(), size=1)
         await stage.until(events.ResponseIncomplete)
         await stage.until(events.ResponseIncomplete)
-        await stage.line.close()
+        await stage.driver.close()
         assert endings(stage) == [("cancelled", None, None)] * 2
         first, second = booked(stage)
         assert (first.model, second.model) == ("m", "")
@@ -275,9 +275,9 @@ class TestWaiting:
         await stage.until(events.ResponseInProgress)
         stage.create(event_id="second")
         if doomed:
-            stage.line.receive(Cancel(event_id="second"), size=1)
-        stage.line.drop()
-        await stage.line.close()
+            stage.driver.receive(Cancel(event_id="second"), size=1)
+        stage.driver.drop()
+        await stage.driver.close()
         assert len(stage.records) == 2, "it is observed"
         assert endings(stage) == [("disconnected", None, None)]
 
@@ -287,8 +287,8 @@ class TestWaiting:
         await stage.until(events.ResponseInProgress)
         stage.create(stream_id="side")
         await stage.until(events.ResponseQueued)
-        stage.line.drop()
-        await stage.line.close()
+        stage.driver.drop()
+        await stage.driver.close()
         assert endings(stage) == [("disconnected", None, None)] * 2
         assert [row.input_tokens for row in booked(stage)] == [3, 0]
 
@@ -308,7 +308,7 @@ class TestRefusals:
         stage = staged(hello)
         stage.create(**members)
         await stage.until(events.ErrorEvent)
-        await stage.line.close()
+        await stage.driver.close()
         assert [record.outcome for record, _ in stage.records] == ["refused"]
         assert booked(stage) == []
 
@@ -316,7 +316,7 @@ class TestRefusals:
         stage = staged(raising(OSError(SECRET), accepted=False))
         stage.create(store=True)
         await stage.until(events.ErrorEvent)
-        await stage.line.close()
+        await stage.driver.close()
         assert booked(stage) == []
 
     async def test_a_refusal_beside_a_response_leaves_its_row_alone(self) -> None:
@@ -326,7 +326,7 @@ class TestRefusals:
         stage.create(model="nobody")
         await stage.until(events.ResponseCompleted)
         await stage.until(events.ErrorEvent)
-        await stage.line.close()
+        await stage.driver.close()
         assert endings(stage) == [("completed", None, None)]
 
 
@@ -344,14 +344,14 @@ class TestStored:
         await stage.until(events.ResponseCompleted)
         (row,) = booked(stage)
         assert (row.outcome, row.stored) == ("completed", True)
-        await stage.line.close()
+        await stage.driver.close()
         assert len(booked(stage)) == 1
 
     async def test_a_commit_that_fails_books_the_failure(self) -> None:
         stage = staged(hello, put_fails=True)
         stage.create(store=True)
         failed = await stage.until(events.ResponseFailed)
-        await stage.line.close()
+        await stage.driver.close()
         assert endings(stage) == [("failed", None, "server_error")]
         (row,) = booked(stage)
         assert row.response_id == failed.response.id
@@ -367,9 +367,9 @@ class TestStored:
         store.gate.clear()
         stage.create(store=True)
         await stage.until(events.OutputItemDone)
-        stage.line.drop()
+        stage.driver.drop()
         store.gate.set()
-        await stage.line.close()
+        await stage.driver.close()
         outcome = ("failed", None, "server_error") if put_fails else ("completed", None, None)
         assert endings(stage) == [outcome]
 
@@ -381,16 +381,16 @@ async def test_a_row_has_the_wall_clocks_end_and_the_real_duration(store: bool) 
     stage.services = msgspec.structs.replace(
         stage.services, clock=lambda: clock[0], now=lambda: wall[0]
     )
-    await stage.line.close()
-    stage.line = stage.open()
+    await stage.driver.close()
+    stage.driver = stage.open()
     stage.create(store=store)
     await stage.until(events.ResponseInProgress)
     clock[0] += 7.0
     # The wall clock is set back by an hour meanwhile.
     wall[0] -= 3_600.0
-    stage.line.receive(Cancel(), size=1)
+    stage.driver.receive(Cancel(), size=1)
     await stage.until(events.ResponseIncomplete)
-    await stage.line.close()
+    await stage.driver.close()
     (row,) = booked(stage)
     assert (row.started_at, row.ended_at) == (996_393.0, 996_400.0)
 
@@ -401,7 +401,7 @@ async def test_counting_books_nothing_and_a_window_one_row_of_its_own_kind() -> 
     await count_input_tokens(stage.services, Principal(), create)
     assert (booked(stage), stage.records) == ([], [])
     await compact(stage.services, Principal(), create, transport="http")
-    await stage.line.close()
+    await stage.driver.close()
     (row,) = booked(stage)
     assert (row.kind, row.outcome, row.transport) == ("compaction", "completed", "http")
 
@@ -410,5 +410,5 @@ async def test_a_row_is_its_owners() -> None:
     stage = staged(hello, authenticate=lambda: Principal(owner="ann"))
     stage.create()
     await stage.until(events.ResponseCompleted)
-    await stage.line.close()
+    await stage.driver.close()
     assert [row.owner for row in booked(stage)] == ["ann"]

@@ -16,7 +16,7 @@ from tieline import responses
 from tieline.codecs.json import RequestDecoder
 from tieline.errors import how_to_install
 from tieline_client import connect
-from tieline_server.app import open_home, open_servers, opened
+from tieline_server.app import open_peer, open_servers, opened
 from tieline_server.config import Config
 from tieline_server.engines import ENGINES, EngineMissing, Entry
 from tieline_server.engines.base import EngineKind, Opening
@@ -24,7 +24,7 @@ from tieline_server.observability import telemetry
 from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports import TRANSPORTS, base
 from tieline_server.transports.live_calls import LiveCalls, final_answer
-from tieline_server.workers.post import Post
+from tieline_server.workers.worker_context import ProcessContext
 
 
 class TinyKind(EngineKind):
@@ -81,9 +81,9 @@ async def served(**settings: object) -> AsyncIterator[dict[str, str]]:
     free = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     config = Config.load({**free, **settings})
     log = telemetry.make_logger("json", "info", io.BytesIO())
-    async with opened(config, log, Post()) as (services, numbers):
-        home = open_home(services, numbers, Post())
-        servers = open_servers(services, config, home, Post())
+    async with opened(config, log, ProcessContext()) as (services, numbers):
+        peer = open_peer(services, numbers, ProcessContext())
+        servers = open_servers(services, config, peer, ProcessContext())
         try:
             yield {name: (await server.start())[0] for name, server in servers.items()}
         finally:

@@ -1,4 +1,4 @@
-"""A process with one line on it, driven for real, and an engine of the test's own making."""
+"""A process with one connection on it, driven for real, and an engine of the test's own making."""
 
 import asyncio
 import itertools
@@ -117,32 +117,32 @@ class Failing(MemoryStore):
         return await super().get(owner, response_id)
 
 
-class Peer:
-    """A client's end of one line, and what it has read."""
+class Client:
+    """A client's end of one connection, and what it has read."""
 
-    def __init__(self, line: ConnectionDriver) -> None:
-        self.line = line
+    def __init__(self, driver: ConnectionDriver) -> None:
+        self.driver = driver
         self.seen: list[events.Event] = []
 
     def create(self, input: object = "hi", **members: Any) -> None:
-        """A create on the line, ``store`` false unless said."""
+        """A create on the connection, ``store`` false unless said."""
         body = {"model": "m", "store": False, "input": input, **members}
-        self.line.receive(create_of(**body), size=1)
+        self.driver.receive(create_of(**body), size=1)
 
     async def until(self, kind: type[events.Event] | None = None) -> Any:
-        """Reads until an event of this class, or until the line has closed for None."""
+        """Reads until an event of this class, or until the connection has closed for None."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                event = self.line.next_event()
+                event = self.driver.next_event()
                 if event is not None:
                     self.seen.append(event)
                     if kind is not None and isinstance(event, kind):
                         return event
-                elif self.line.closed:
+                elif self.driver.closed:
                     assert kind is None, f"closed without {kind}: {self.seen}"
                     return None
                 else:
-                    await self.line.wait()
+                    await self.driver.wait()
 
     @property
     def types(self) -> list[str]:
@@ -150,8 +150,8 @@ class Peer:
         return [event.type.removeprefix("response.") for event in self.seen]
 
     def resume(self, response_id: str, after: int | None = None, **members: Any) -> None:
-        """A resume on the line."""
-        self.line.receive(Resume(response_id=response_id, after=after, **members), size=1)
+        """A resume on the connection."""
+        self.driver.receive(Resume(response_id=response_id, after=after, **members), size=1)
 
     @property
     def numbers(self) -> list[int | UnsetType]:
@@ -159,8 +159,8 @@ class Peer:
         return [event.sequence_number for event in self.seen]
 
 
-class Stage(Peer):
-    """A process with one line on it."""
+class Stage(Client):
+    """A process with one connection on it."""
 
     def __init__(
         self,
@@ -200,16 +200,16 @@ class Stage(Peer):
         super().__init__(self.open())
 
     def replace(self, **members: Any) -> None:
-        """Other members of the services, for lines that open from here on: a new one is there."""
+        """Replaces members of the services, and opens a connection that has them."""
         self.services = structs.replace(self.services, **members)
-        self.line = self.open()
+        self.driver = self.open()
 
     def _observe(self, record: TurnRecord, transport: str) -> None:
         self.records.append((record, transport))
         self.booked.set()
 
     def open(self) -> ConnectionDriver:
-        """One more line."""
+        """One more connection."""
         return ConnectionDriver(
             self.services, transport="test", authenticate=self.authenticate, merge=self.merge
         )
@@ -220,9 +220,9 @@ class Stage(Peer):
         assert kept is not None
         return kept
 
-    def peer(self) -> Peer:
-        """A client on a line of its own."""
-        return Peer(self.open())
+    def client(self) -> Client:
+        """A client on a connection of its own."""
+        return Client(self.open())
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -231,7 +231,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         await test()
         left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert left == set(), "a task outlived its line"
+        assert left == set(), "a task outlived its connection"
 
     asyncio.run(main())
 

@@ -20,8 +20,8 @@ class Several(ServerProcess):
     @property
     def workers(self) -> dict[str, int]:
         """Mark -> process, of those that live."""
-        served = {line["mark"]: line["worker"] for line in self.lines("worker_serves")}
-        return {mark: pid for mark, pid in served.items() if alive(pid)}
+        served = {line["tag"]: line["worker"] for line in self.lines("worker_serves")}
+        return {tag: pid for tag, pid in served.items() if alive(pid)}
 
     def whole(self, count: int = 2) -> None:
         """Waits until so many workers live."""
@@ -39,7 +39,7 @@ def several(folder: Path, *arguments: str, **variables: str) -> Iterator[Several
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: one that only waits to be buried does not.
+    """Whether a process runs: one that only waits to be reaped does not.
 
     Of a process that was killed each thread ends by itself, and the last of them closes its
     sockets: the first one may be dead long before.
@@ -62,15 +62,15 @@ def created(server: ServerProcess, says: str = "hi") -> str:
     return str(found["id"])
 
 
-def mark_of(response_id: str) -> str:
-    """The mark of the worker that ran a response."""
+def tag_of(response_id: str) -> str:
+    """The tag of the worker that ran a response."""
     return response_id.removeprefix("resp_")[:4]
 
 
-def streams(server: ServerProcess, marks: Collection[str]) -> dict[str, Any]:
-    """One gRPC stream on each of these workers, by mark; its first message is read."""
+def streams(server: ServerProcess, tags: Collection[str]) -> dict[str, Any]:
+    """One gRPC stream on each of these workers, by tag; its first message is read."""
     found: dict[str, Any] = {}
-    while found.keys() != set(marks):
+    while found.keys() != set(tags):
         # A channel of its own is a connection of its own.
         options = [("grpc.use_local_subchannel_pool", 1)]
         channel = grpc.insecure_channel(server.address, options=options)
@@ -78,11 +78,11 @@ def streams(server: ServerProcess, marks: Collection[str]) -> dict[str, Any]:
             response_create=requests_pb2.ResponseCreate(input_text="hi")
         )
         stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(asked)
-        mark = mark_of(next(stream).events[0].response_created.response.id)
-        if mark in found:
+        tag = tag_of(next(stream).events[0].response_created.response.id)
+        if tag in found:
             channel.close()
         else:
-            found[mark] = stream
+            found[tag] = stream
     return found
 
 

@@ -15,7 +15,7 @@ from tieline_server.workers.control import Serve
 PREAMBLE = """
 import os, signal, socket, sys
 from tieline_server.workers.control import TO_WORKER, Drain, Failed, Serve, Serving
-from tieline_server.workers.frames import pack
+from tieline_server.workers.framing import pack
 
 control = socket.socket(fileno=int(sys.argv[1]))
 
@@ -32,7 +32,7 @@ SERVES = "order = hear(); say(Serving())\n"
 UNTIL_DRAINED = SERVES + "hear()\n"
 """Serves until the next order, whatever that is."""
 
-ORDER = Serve(config={"workers": 2}, mark=b"\1\2", folder="/nowhere", row=3)
+ORDER = Serve(config={"workers": 2}, tag=b"\1\2", folder="/nowhere", row=3)
 
 
 class WorkerProcess:
@@ -74,8 +74,8 @@ def worker_process(does: str) -> Iterator[WorkerProcess]:
 
 
 async def gone(child: Child, status: int | None = 0) -> None:
-    """Waits for the end of one that nobody else buries."""
+    """Waits for the end of one that no other process reaps."""
     async with asyncio.timeout(PATIENCE):
         await child.ended.wait()
-        child.buried(status)
+        child.reaped(status)
         await child.close()

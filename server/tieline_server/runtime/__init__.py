@@ -3,8 +3,8 @@
 from tieline_server.runtime.cancels import heed_cancels
 from tieline_server.runtime.compact import compact
 from tieline_server.runtime.connection_driver import ConnectionDriver
-from tieline_server.runtime.home import LocalHome
 from tieline_server.runtime.jobs import server_error
+from tieline_server.runtime.local_peer import LocalPeer
 from tieline_server.runtime.preparing import count_input_tokens, prepare
 from tieline_server.runtime.reading import LAST, cancel, events_of, forget, not_found
 from tieline_server.runtime.recorder import lasts
@@ -17,7 +17,7 @@ __all__ = [
     "PATIENCE",
     "SERVER_ERROR",
     "ConnectionDriver",
-    "LocalHome",
+    "LocalPeer",
     "Running",
     "Services",
     "cancel",

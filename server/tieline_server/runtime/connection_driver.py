@@ -41,7 +41,7 @@ from tieline_server.core.turn.turn import Turn
 from tieline_server.core.values import Principal, Work, is_response
 from tieline_server.runtime import jobs, reading
 from tieline_server.runtime.driver import Driver
-from tieline_server.runtime.linked import LinkedLane
+from tieline_server.runtime.forwarded_lane import ForwardedLane
 from tieline_server.runtime.recorder import Recorder
 from tieline_server.runtime.services import INTERNAL, Services
 from tieline_server.storage import base as storage
@@ -77,7 +77,7 @@ class ConnectionDriver:
         self._principal = Principal()
         self._jobs: dict[asyncio.Task[None], Turn] = {}
         self._speaking: dict[TurnId, asyncio.Task[None]] = {}
-        self._links: dict[str | None, LinkedLane] = {}
+        self._forwarded: dict[str | None, ForwardedLane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._waiter: asyncio.Future[Exception | None] | None = None
@@ -121,13 +121,13 @@ class ConnectionDriver:
             except ApiError as error:
                 self._refuse(error, request)
                 return
-        link = self._link_of(request) if self._links else None
-        if link is not None:
-            link.send(request, self._principal)
+        lane = self._lane_of(request) if self._forwarded else None
+        if lane is not None:
+            lane.send(request, self._principal)
             return
         self.connection.receive(request, self._principal)
         if type(request) is SessionEnd:
-            self._end_links()
+            self._end_forwarded()
         self._carry_out(validated_since=started)
 
     @property
@@ -146,33 +146,33 @@ class ConnectionDriver:
         self.connection.resume(resume, self._authenticate(), moves=False)
         self._carry_out()
 
-    def _link_of(self, request: Request) -> LinkedLane | None:
-        """The link to the process in which the turns of the request's lane run."""
+    def _lane_of(self, request: Request) -> ForwardedLane | None:
+        """Returns the lane of a request where a peer runs its turns."""
         if isinstance(request, Steer):
             # It names its response, and no lane.
             turn = self.connection.find(request.previous_response_id or "")
-            return None if turn is None else self._links.get(turn.lane)
+            return None if turn is None else self._forwarded.get(turn.lane)
         if isinstance(request, Create | Resume) and self.connection.state != "open":
             # After a goodbye nothing new begins, wherever it would run.
             return None
-        return self._links.get(request.stream_id) if isinstance(request, _OF_LANES) else None
+        return self._forwarded.get(request.stream_id) if isinstance(request, _OF_LANES) else None
 
-    def linked(self, lane: str | None, link: LinkedLane) -> None:
-        """What is asked on this lane from here on is another process's affair."""
-        self._links[lane] = link
-        for request, principal in self.connection.unpark(lane):
-            link.send(request, principal)
+    def forward(self, name: str | None, lane: ForwardedLane) -> None:
+        """Sends what is asked on the lane of this name to a peer from here on."""
+        self._forwarded[name] = lane
+        for request, principal in self.connection.unpark(name):
+            lane.send(request, principal)
         if self.connection.state != "open":
-            link.send(SessionEnd(), self._principal)
+            lane.send(SessionEnd(), self._principal)
 
-    def unlinked(self, lane: str | None) -> None:
+    def stop_forwarding(self, name: str | None) -> None:
         """The lane is this connection's own again."""
-        self._links.pop(lane, None)
+        self._forwarded.pop(name, None)
 
-    def _end_links(self) -> None:
+    def _end_forwarded(self) -> None:
         """Lanes whose turns run elsewhere end with what runs there: nothing new will be asked."""
-        for link in self._links.values():
-            link.send(SessionEnd(), self._principal)
+        for lane in self._forwarded.values():
+            lane.send(SessionEnd(), self._principal)
 
     def _refuse(self, error: ApiError, request: Request) -> None:
         """Who may not ask this is told so; who is not known (any more) is sent away."""
@@ -180,9 +180,9 @@ class ConnectionDriver:
         if error.status != 401:
             self.reject(error, **echo)
             return
-        for link in self._links.values():
+        for lane in self._forwarded.values():
             # Nothing goes on for one who may ask no more, wherever it runs.
-            link.send(Cancel(), self._principal)
+            lane.send(Cancel(), self._principal)
         self._set_time()
         self.connection.expel(error, **echo)
         self._carry_out()
@@ -194,34 +194,34 @@ class ConnectionDriver:
         self.connection.reject(error, event_id=event_id, stream_id=stream_id)
 
     def half_close(self) -> None:
-        """The peer will send no more: what runs ends, then the connection closes."""
-        self._end_links()
+        """The client will send no more: what runs ends, then the connection closes."""
+        self._end_forwarded()
         self._set_time()
         self.connection.half_close()
         self._carry_out()
 
     def drop(self) -> None:
-        """The peer is gone: everything stops now."""
+        """The client is gone: everything stops now."""
         self._set_time()
         self.connection.drop()
         self._carry_out()
 
     def drain(self, seconds: float) -> None:
         """Says goodbye: no new creates; closes when nothing runs, at the latest in ``seconds``."""
-        self._end_links()
+        self._end_forwarded()
         self._set_time()
         self.connection.drain(seconds)
         self._carry_out()
 
     def age(self) -> None:
         """The connection has lived as long as it may: what runs ends, then it closes."""
-        self._end_links()
+        self._end_forwarded()
         self._set_time()
         self.connection.age()
         self._carry_out()
 
     def hurry(self, seconds: float) -> None:
-        """The process will stop: a connection without a peer gets so long to end."""
+        """The process will stop: a connection without a client gets so long to end."""
         with self.reporting() as connection:
             connection.hurry(seconds)
 
@@ -278,7 +278,7 @@ class ConnectionDriver:
     async def close(self) -> None:
         """Ends every task of the connection. Idempotent.
 
-        The task that closes may be cancelled meanwhile, as the peer goes: what is being saved is
+        The task that closes may be cancelled meanwhile, as the client goes: what is being saved is
         saved and booked all the same, and what the connection holds is let go.
         """
         self.drop()

@@ -12,7 +12,7 @@ from tieline.responses import Response
 from tieline_server.core.connection.connection import Connection
 from tieline_server.core.deltas import Delta
 from tieline_server.core.turn.turn import Turn
-from tieline_server.runtime.linked import LinkedLane
+from tieline_server.runtime.forwarded_lane import ForwardedLane
 
 
 class Driver(Protocol):
@@ -52,11 +52,11 @@ class Driver(Protocol):
         """A job of this connection is over."""
         ...
 
-    def linked(self, lane: str | None, link: LinkedLane) -> None:
-        """What is asked on this lane from here on is another process's affair."""
+    def forward(self, name: str | None, lane: ForwardedLane) -> None:
+        """Sends what is asked on the lane of this name to a peer from here on."""
         ...
 
-    def unlinked(self, lane: str | None) -> None:
+    def stop_forwarding(self, name: str | None) -> None:
         """The lane is this connection's own again."""
         ...
 
@@ -69,7 +69,7 @@ class Driver(Protocol):
         ...
 
     def hurry(self, seconds: float) -> None:
-        """The process will stop: a connection without a peer gets so long to end."""
+        """The process will stop: a connection without a client gets so long to end."""
         ...
 
     async def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Events of a response for its readers: from memory, from a neighbour, from the store."""
+"""Events of a response for its readers: from memory, from a peer, from the store."""
 
 import asyncio
 import logging
@@ -19,9 +19,9 @@ from tieline_server.core.stream.replay_log import EventLog
 from tieline_server.core.turn.finish import terminal_event
 from tieline_server.core.turn.follow import relaned
 from tieline_server.core.turn.turn import Turn
-from tieline_server.homes import Home, Link
+from tieline_server.peers import Peer, RemoteLane
+from tieline_server.runtime.forwarded_lane import ForwardedLane
 from tieline_server.runtime.jobs import driver_of, server_error, space
-from tieline_server.runtime.linked import LinkedLane
 from tieline_server.runtime.services import Services
 from tieline_server.storage.base import Cancellation, Claim, RunningResponse
 
@@ -62,8 +62,8 @@ async def follow(services: Services, reader: Turn, effect: Follow) -> None:
             await _room(services, reader)
             if _take_over(services, reader, effect):
                 return
-        home = services.homes.home_of(effect.response_id) if effect.moves else None
-        if home is not None and await _linked(services, reader, effect, home):
+        peer = services.peers.peer_of(effect.response_id) if effect.moves else None
+        if peer is not None and await _forwarded(services, reader, effect, peer):
             return
         await _read(services, reader, effect)
     except ApiError as error:
@@ -102,30 +102,30 @@ def _take_over(services: Services, reader: Turn, effect: Follow) -> bool:
     return True
 
 
-async def _linked(services: Services, reader: Turn, effect: Follow, home: Home) -> bool:
-    """Links the lane to the home of the turn until that is gone; False where it has none."""
+async def _forwarded(services: Services, reader: Turn, effect: Follow, peer: Peer) -> bool:
+    """Forwards the lane to the turn's peer to the end; False where the peer has no such turn."""
     driver = driver_of(services, reader)
     resume = Resume(
         response_id=effect.response_id, after=effect.after, event_id=reader.request.event_id
     )
     try:
-        link = await home.resume(resume, reader.principal, transport=driver.transport)
+        remote = await peer.resume(resume, reader.principal, transport=driver.transport)
     except ApiError as error:
         if error.code != "response_not_found":
             raise
         return False
-    await _relay(services, reader, link)
+    await _relay(services, reader, remote)
     return True
 
 
-async def _relay(services: Services, reader: Turn, link: Link) -> None:
-    """Events of a link to its end; what was asked there and came to nothing is seen to here."""
+async def _relay(services: Services, reader: Turn, remote: RemoteLane) -> None:
+    """Relays a lane's events to their end; creates that the peer never answered run here."""
     driver = driver_of(services, reader)
-    lane = LinkedLane(link, reader.id)
-    driver.linked(reader.lane, lane)
+    lane = ForwardedLane(remote, reader.id)
+    driver.forward(reader.lane, lane)
     error: ApiError | None = None
     try:
-        async with aclosing(link.events()) as batches:
+        async with aclosing(remote.events()) as batches:
             async for batch in batches:
                 lane.heard(batch)
                 driver.connection.relayed(reader, batch)
@@ -133,8 +133,8 @@ async def _relay(services: Services, reader: Turn, link: Link) -> None:
     except ApiError as lost:
         error = lost.bare()
     finally:
-        driver.unlinked(reader.lane)
-        await link.close()
+        driver.stop_forwarding(reader.lane)
+        await remote.close()
     with driver.reporting() as connection:
         if error is not None:
             connection.lost(reader, error)
@@ -186,11 +186,11 @@ async def events_of(
         gone = services.running.logs.find(owner, response_id) is not log
         if log.turn is not None or not (log.stored or gone):
             raise not_resumable(response_id)
-    home = services.homes.home_of(response_id)
+    peer = services.peers.peer_of(response_id)
     lost = not_found(response_id)
-    if home is not None:
+    if peer is not None:
         try:
-            async with aclosing(home.follow(owner, response_id, after=after)) as batches:
+            async with aclosing(peer.follow(owner, response_id, after=after)) as batches:
                 async for batch in batches:
                     yield batch
                     if batch[-1].TERMINAL:
@@ -291,7 +291,7 @@ async def cancel(
 ) -> Response | RunningResponse | None:
     """Cancels a response wherever it runs.
 
-    In this process or in a neighbour it has then ended, and is returned as it ended; so is one
+    In this process or in a peer it has then ended, and is returned as it ended; so is one
     that had ended there a short while ago. A :class:`RunningResponse` runs in a process that
     cannot be asked, for which word was left in the journal. None: no process runs it.
     """
@@ -311,12 +311,12 @@ async def cancel(
 
 
 async def _cancel_at_home(services: Services, owner: str, response_id: str) -> Response | None:
-    home = services.homes.home_of(response_id)
-    if home is None:
+    peer = services.peers.peer_of(response_id)
+    if peer is None:
         return None
     try:
-        return await home.cancel(owner, response_id) or await home.look(owner, response_id)
+        return await peer.cancel(owner, response_id) or await peer.look(owner, response_id)
     except ApiError:
         # The journal tells what it has left.
-        logger.warning("a neighbour did not answer", extra={"response_id": response_id})
+        logger.warning("a peer did not answer", extra={"response_id": response_id})
         return None

@@ -15,7 +15,7 @@ from tieline_server.core.history.holdings import Budget
 from tieline_server.core.history.sealed import Sealer
 from tieline_server.core.values import Catalog, Principal, TurnRecord, usage_record_of
 from tieline_server.engines.base import Engine, Model
-from tieline_server.homes import Alone, Homes
+from tieline_server.peers import NoPeers, Peers
 from tieline_server.runtime.readiness import Readiness
 from tieline_server.runtime.running import Running
 from tieline_server.storage.base import Journal, Ledger, ResponseStore
@@ -56,8 +56,8 @@ class Services(Struct, frozen=True, kw_only=True):
     """Bytes of messages that are still coming."""
     queued: Share = field(default_factory=Share)
     """Bytes of requests that wait for the end of another response."""
-    homes: Homes = field(default_factory=Alone)
-    """The neighbours in which turns run as well."""
+    peers: Peers = field(default_factory=NoPeers)
+    """The other processes in which turns run."""
     profile: Profile = OPENAI
     compaction: str = "keep-tail"
     """How history is folded away: the setting of the same name."""

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
+from tieline_server.capacity import Capacity
 from tieline_server.config import Config
-from tieline_server.places import Places
 from tieline_server.runtime import Services
 
 
@@ -32,7 +32,7 @@ class Opening(NamedTuple):
 
     services: Services
     config: Config
-    places: Callable[[str, int], Places | None]
+    capacity: Callable[[str, int], Capacity | None]
     """Name and size of a cap -> what counts over all processes; None: this process counts alone."""
     metrics: Callable[[], Awaitable[bytes]]
     """Returns what all processes have counted, as Prometheus's text."""

@@ -17,10 +17,10 @@ from tieline import events
 from tieline.errors import ERRORS, ApiError
 from tieline.requests import Create
 from tieline.responses import Response
+from tieline_server.capacity import Capacity, LocalCapacity
 from tieline_server.core.create.limits import Share
 from tieline_server.core.create.profile import Profile
 from tieline_server.core.values import Caller, Principal
-from tieline_server.places import OwnPlaces, Places
 from tieline_server.runtime import ConnectionDriver, Services, lasts, server_error
 from tieline_server.transports.response_lookup import find
 
@@ -85,15 +85,15 @@ class LiveConnection:
 
 
 class LiveCalls:
-    """Counts calls against ``most``, or those of several processes by ``places``.
+    """Counts calls against ``most``, or those of several processes by ``capacity``.
 
     ``share`` bounds those of one owner in this process. It knows the connections of its own.
     """
 
     def __init__(
-        self, most: int, places: Places | None = None, *, share: Share | None = None
+        self, most: int, capacity: Capacity | None = None, *, share: Share | None = None
     ) -> None:
-        self._places = places or OwnPlaces(most)
+        self._capacity = capacity or LocalCapacity(most)
         self._share = share or Share()
         self._count = 0
         self._connections: set[LiveConnection] = set()
@@ -117,15 +117,15 @@ class LiveCalls:
             raise draining()
         if not self._share.take(owner):
             raise _too_many(f"This key's owner already has {self._share.each} calls open.")
-        if not self._places.take():
+        if not self._capacity.take():
             self._share.give_back(owner)
-            raise _too_many(f"This server already has {self._places.most} calls open.")
+            raise _too_many(f"This server already has {self._capacity.most} calls open.")
         self._count += 1
         try:
             yield
         finally:
             self._count -= 1
-            self._places.give_back()
+            self._capacity.give_back()
             self._share.give_back(owner)
 
     @asynccontextmanager

@@ -1,6 +1,6 @@
 """Responses by their ids as every transport shows them: found, deleted, their input in pages.
 
-One that runs is found as one that has ended, wherever it runs: in this process, in a neighbour,
+One that runs is found as one that has ended, wherever it runs: in this process, in a peer,
 or in a process that only the journal tells of.
 """
 
@@ -18,7 +18,7 @@ from tieline.ids import RESPONSE
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server.core.history.chain import Saved
-from tieline_server.homes import Home
+from tieline_server.peers import Peer
 from tieline_server.runtime import PATIENCE, Services, cancel, forget, not_found
 from tieline_server.storage.base import RunningResponse, own_items
 
@@ -86,8 +86,8 @@ async def deleted(services: Services, owner: str, response_id: str) -> None:
             raise ApiError.of("server_error", "The response could not be ended in time.")
         await services.store.delete(owner, response_id)
     forget(services, owner, response_id)
-    for home in services.homes.others():
-        await _forget(home, owner, response_id)
+    for peer in services.peers.others():
+        await _forget(peer, owner, response_id)
 
 
 async def cancelled(services: Services, owner: str, response_id: str) -> Response:
@@ -120,27 +120,27 @@ async def _stored(services: Services, owner: str, response_id: str) -> Saved:
 
 
 async def _at_home(services: Services, owner: str, response_id: str) -> Response | None:
-    """As the neighbour has it in which it runs, where that can be asked."""
-    home = services.homes.home_of(response_id)
-    if home is None:
+    """As the peer has it in which it runs, where that can be asked."""
+    peer = services.peers.peer_of(response_id)
+    if peer is None:
         return None
     try:
-        return await home.look(owner, response_id)
+        return await peer.look(owner, response_id)
     except ApiError:
         _gone(response_id)
         return None
 
 
-async def _forget(home: Home, owner: str, response_id: str) -> None:
+async def _forget(peer: Peer, owner: str, response_id: str) -> None:
     try:
-        await home.forget(owner, response_id)
+        await peer.forget(owner, response_id)
     except ApiError:
         # It forgets everything as it goes.
         _gone(response_id)
 
 
 def _gone(response_id: str) -> None:
-    logger.warning("a neighbour did not answer", extra={"response_id": response_id})
+    logger.warning("a peer did not answer", extra={"response_id": response_id})
 
 
 def input_items(saved: Saved) -> list[Item]:

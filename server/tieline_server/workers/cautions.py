@@ -46,7 +46,7 @@ def caution(config: Config, log: FilteringBoundLogger) -> None:
         try:
             mode = stat.S_IMODE(os.stat(path).st_mode)
         except OSError:
-            continue  # Whoever needs it says so.
+            continue  # What needs the file says so.
         if mode & OTHERS:
             log.warning(READABLE_BY_OTHERS, setting=name, file=str(path), mode=f"{mode:04o}")
 

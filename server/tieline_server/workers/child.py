@@ -1,4 +1,4 @@
-"""A worker as its supervisor sees it: a process, and what it says of itself."""
+"""A worker as its supervisor sees it: a process, and what it says."""
 
 import asyncio
 import contextlib
@@ -7,15 +7,15 @@ import signal
 import socket
 
 from tieline_server.workers.control import FROM_WORKER, Drain, Failed, Serve, Serving
-from tieline_server.workers.frames import Torn, pack
+from tieline_server.workers.framing import BrokenMessage, pack
 
 
 class NotServing(Exception):
-    """A worker ended before it served; one line says why."""
+    """A worker ended before it served; the message says why in one line."""
 
 
 async def either(*events: asyncio.Event) -> None:
-    """Waits until one of them is set."""
+    """Waits until one of the events is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -25,17 +25,17 @@ async def either(*events: asyncio.Event) -> None:
 
 
 class Child:
-    """A process that was started; ``process`` is a descriptor of it, ``control`` our end."""
+    """The process of a worker; ``process`` is a descriptor of it, ``control`` our end."""
 
     def __init__(self, pid: int, process: int, control: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self.pid = pid
         self.status: int | None = None
-        """How it ended, where that is known: an exit status, or a signal's number below zero."""
-        self._buried = asyncio.Event()
+        """Its exit status, where that is known; a signal's number below zero."""
+        self._reaped = asyncio.Event()
         self.order: Serve | None = None
         self.asked = False
-        """Whether somebody wants it to end."""
+        """Whether the supervisor wants it to end."""
         self.ended = asyncio.Event()
         self._serving = asyncio.Event()
         self._served_at: float | None = None
@@ -54,13 +54,13 @@ class Child:
 
     @property
     def served(self) -> float:
-        """Seconds that it has served, or had at its end."""
+        """How many seconds it has served, or had at its end."""
         if self._served_at is None:
             return 0.0
         return (self._ended_at or self._loop.time()) - self._served_at
 
     async def serve(self, order: Serve) -> None:
-        """Has it serve, and returns when it does; raises :class:`NotServing`."""
+        """Tells it to serve, and returns when it does; raises :class:`NotServing`."""
         self.order = order
         self._tell(order)
         await either(self._serving, self.ended)
@@ -71,37 +71,37 @@ class Child:
         self._served_at = self._loop.time()
 
     def drain(self, *, insist: bool = False) -> None:
-        """Wants it to end in order; ``insist``: without waiting for what runs."""
+        """Tells it to end in order; ``insist``: without waiting for what runs."""
         self.asked = True
         self._tell(Drain(insist))
 
     def kill(self) -> None:
-        """Ends it now."""
+        """Kills it."""
         self.asked = True
         if not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
-    def buried(self, status: int | None) -> None:
-        """Its parent has heard how it ended, or is gone itself."""
+    def reaped(self, status: int | None) -> None:
+        """Takes the exit status from its parent; None where the parent is gone too."""
         self.status = status
-        self._buried.set()
+        self._reaped.set()
 
     async def close(self) -> None:
-        """Lets go of what belonged to it, once it has ended."""
+        """Closes what belonged to it, once it has ended."""
         await self.ended.wait()
         await asyncio.wait([self._listening])
-        await self._buried.wait()
+        await self._reaped.wait()
         self._control.close()
 
     def _tell(self, message: Serve | Drain) -> None:
-        """Some kilobytes at most, which a socket takes at once; it may have gone already."""
+        """Sends some kilobytes at most, which a socket takes at once; the worker may be gone."""
         with contextlib.suppress(OSError):
             self._control.send(pack(message))
 
     async def _listen(self) -> None:
         reader, writer = await asyncio.open_connection(sock=self._control.dup())
-        with contextlib.suppress(Torn):
+        with contextlib.suppress(BrokenMessage):
             while (said := await FROM_WORKER.read(reader)) is not None:
                 if isinstance(said, Failed):
                     self._reason = said.reason
@@ -112,7 +112,7 @@ class Child:
     def _exited(self) -> None:
         self._loop.remove_reader(self._process)
         os.close(self._process)
-        # Its parent is the nursery, and when that is gone the first process of all: maybe we.
+        # Its parent is the fork server, and when that is gone the first process of all: maybe we.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         self._ended_at = self._loop.time()

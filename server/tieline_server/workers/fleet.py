@@ -1,7 +1,7 @@
-"""The workers that serve, one for each seat.
+"""The workers that serve, one in each slot.
 
-A seat whose worker ended unasked is taken again at once. Those that die at once, one after
-another, are paced.
+A slot whose worker ended unasked gets another one at once. Where workers die at once, one after
+another, their slot waits.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
-from tieline_server.workers.board import Board
 from tieline_server.workers.child import Child, NotServing
 from tieline_server.workers.control import Serve
-from tieline_server.workers.neighbourhood import socket_path
-from tieline_server.workers.nursery import Nursery
+from tieline_server.workers.fork_server import ForkServer
 from tieline_server.workers.pace import Pace
-from tieline_server.workers.totals import bury
+from tieline_server.workers.shared_counters import SharedCounters
+from tieline_server.workers.totals import merge_dead
+from tieline_server.workers.worker_peers import socket_path
 
 DIED: Final = "worker_died"
 SERVES: Final = "worker_serves"
@@ -29,7 +29,7 @@ KILLED: Final = "worker_killed"
 SLACK: Final = 10.0
 """Seconds beyond its time to drain after which a worker is killed: then it hangs."""
 
-MARKS: Final = 2**16
+TAGS: Final = 2**16
 
 Settings = dict[str, Any]
 
@@ -37,47 +37,47 @@ Settings = dict[str, Any]
 class Shared:
     """What the workers of one server share, and what only one of them may have at a time."""
 
-    def __init__(self, folder: Path, board: Board, *, rows: int, seal_key: str) -> None:
+    def __init__(self, folder: Path, counters: SharedCounters, *, rows: int, seal_key: str) -> None:
         self.folder = folder
-        self._board = board
+        self._counters = counters
         self._seal_key = seal_key
         self._rows = set(range(rows))
-        self._marks: set[int] = set()
+        self._tags: set[int] = set()
         # Somewhere else in each server: ids of an earlier one, or of another, should not seem ours.
         self._last = int.from_bytes(os.urandom(2))
 
     def order(self, settings: Settings) -> Serve:
-        """The order to serve for one worker, with a mark and a row of its own."""
-        self._last = (self._last + 1) % MARKS
-        while self._last in self._marks:
-            self._last = (self._last + 1) % MARKS
-        self._marks.add(self._last)
+        """Makes the order to serve for one worker, with a tag and a row of its own."""
+        self._last = (self._last + 1) % TAGS
+        while self._last in self._tags:
+            self._last = (self._last + 1) % TAGS
+        self._tags.add(self._last)
         return Serve(
             config=settings,
-            mark=self._last.to_bytes(2),
+            tag=self._last.to_bytes(2),
             folder=str(self.folder),
             row=self._rows.pop(),
             seal_key=self._seal_key,
         )
 
     def ended(self, order: Serve) -> None:
-        """Its worker has ended: what it had is free."""
-        self._board.clear(order.row)
-        socket_path(self.folder, order.mark).unlink(missing_ok=True)
-        bury(self.folder, order.mark)
+        """Frees what a worker had that has ended."""
+        self._counters.clear(order.row)
+        socket_path(self.folder, order.tag).unlink(missing_ok=True)
+        merge_dead(self.folder, order.tag)
         self._rows.add(order.row)
-        self._marks.discard(int.from_bytes(order.mark))
+        self._tags.discard(int.from_bytes(order.tag))
 
 
-class Seat:
-    """A place for one worker."""
+class WorkerSlot:
+    """One of the workers that serve side by side: the process may change, the slot stays."""
 
     __slots__ = ("child", "lock", "pace")
 
     def __init__(self) -> None:
         self.child: Child | None = None
         self.lock = asyncio.Lock()
-        """Held by whoever fills it."""
+        """Held while the slot is filled."""
         self.pace = Pace()
 
 
@@ -85,52 +85,55 @@ Attend = Callable[[Child], None]
 
 
 class Fleet:
-    """``open_nursery`` starts what starts workers; ``settings`` are those of all of them."""
+    """Keeps a worker in every slot.
+
+    ``open_fork_server`` starts the process that starts them; all have the same ``settings``.
+    """
 
     def __init__(
         self,
-        open_nursery: Callable[[Settings, Attend], Nursery],
+        open_fork_server: Callable[[Settings, Attend], ForkServer],
         settings: Settings,
         shared: Shared,
         *,
-        seats: int,
+        slots: int,
         log: FilteringBoundLogger,
     ) -> None:
-        self._open_nursery = open_nursery
+        self._open_fork_server = open_fork_server
         self._settings = settings
         self._shared = shared
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._seats = [Seat() for _ in range(seats)]
+        self._slots = [WorkerSlot() for _ in range(slots)]
         self._children: set[Child] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         """One for each child, until what it left is cleared away."""
         self._keeping: list[asyncio.Task[None]] = []
-        self._nursery = open_nursery(settings, self._attend)
+        self._fork_server = open_fork_server(settings, self._attend)
         self._ending = False
         self._patience: asyncio.Timeout | None = None
 
     async def start(self) -> None:
-        """Fills every seat; raises :class:`NotServing` where one cannot be."""
-        await asyncio.gather(*(self._fill(seat) for seat in self._seats))
-        self._keeping = [self._loop.create_task(self._keep(seat)) for seat in self._seats]
-        self._keeping.append(self._loop.create_task(self._keep_nursery()))
+        """Fills every slot; raises :class:`NotServing` where it cannot."""
+        await asyncio.gather(*(self._fill(slot) for slot in self._slots))
+        self._keeping = [self._loop.create_task(self._keep(slot)) for slot in self._slots]
+        self._keeping.append(self._loop.create_task(self._keep_fork_server()))
 
     async def restart(self, settings: Settings) -> None:
-        """Another worker for each seat, one by one: the old one ends when the new one serves.
+        """Replaces the workers one by one: the old one ends when the new one serves.
 
-        Raises :class:`NotServing`: the seat, and those after it, keep the worker that they have.
+        Raises :class:`NotServing`: the slot, and those after it, keep the worker that they have.
         """
         before, self._settings = self._settings, settings
         # What it has imported may have been replaced meanwhile.
         self._renew()
-        for seat in self._seats:
-            async with seat.lock:
-                old = seat.child
+        for slot in self._slots:
+            async with slot.lock:
+                old = slot.child
                 if old is None:
                     continue
                 try:
-                    await self._fill(seat)
+                    await self._fill(slot)
                 except NotServing:
                     self._settings = before
                     self._renew()
@@ -150,16 +153,16 @@ class Fleet:
         await self._gone(self._children, seconds=seconds)
 
     def insist(self) -> None:
-        """They should not wait any more."""
+        """Tells the workers not to wait any more."""
         for child in self._children:
             child.drain(insist=True)
         if self._patience is not None:
             self._patience.reschedule(self._loop.time() + SLACK)
 
     async def close(self) -> None:
-        """Ends whatever is left, now. Idempotent."""
+        """Kills what is left. Idempotent."""
         await self._stop_keeping()
-        self._nursery.close()
+        self._fork_server.close()
         for child in self._children:
             child.kill()
         if self._tasks:
@@ -173,7 +176,7 @@ class Fleet:
             await asyncio.wait(self._keeping)
 
     async def _gone(self, some: set[Child], *, seconds: float) -> None:
-        """Waits for the end of some; one that hangs is killed."""
+        """Waits for the end of some workers, and kills one that hangs."""
         some = set(some)
         try:
             async with asyncio.timeout(seconds + SLACK) as self._patience:
@@ -187,61 +190,61 @@ class Fleet:
         finally:
             self._patience = None
 
-    async def _keep(self, seat: Seat) -> None:
-        """Sees to it that somebody has the seat."""
+    async def _keep(self, slot: WorkerSlot) -> None:
+        """Fills a slot again each time that its worker has ended."""
         wait = 0.0
         while True:
-            child = seat.child
+            child = slot.child
             if child is not None:
                 await child.ended.wait()
-                if seat.child is not child:
+                if slot.child is not child:
                     continue
-                seat.child = None
-                wait = seat.pace.died(child.served)
+                slot.child = None
+                wait = slot.pace.died(child.served)
             if wait:
                 self._log.warning(PACED, seconds=wait)
                 await asyncio.sleep(wait)
-            async with seat.lock:
-                wait = await self._refill(seat) if seat.child is None else 0.0
+            async with slot.lock:
+                wait = await self._refill(slot) if slot.child is None else 0.0
 
-    async def _keep_nursery(self) -> None:
-        """Has one ready before it is needed."""
+    async def _keep_fork_server(self) -> None:
+        """Has a fork server ready before it is needed."""
         pace = Pace()
         while True:
-            nursery, since = self._nursery, self._loop.time()
-            await nursery.ended.wait()
+            fork_server, since = self._fork_server, self._loop.time()
+            await fork_server.ended.wait()
             wait = pace.died(self._loop.time() - since)
-            if nursery is self._nursery:
+            if fork_server is self._fork_server:
                 await asyncio.sleep(wait)
-            if nursery is self._nursery:
+            if fork_server is self._fork_server:
                 self._renew()
 
-    async def _refill(self, seat: Seat) -> float:
-        """Tries to; returns how long to wait before the next try."""
+    async def _refill(self, slot: WorkerSlot) -> float:
+        """Tries to fill a slot; returns how long to wait before the next try."""
         try:
-            await self._fill(seat)
+            await self._fill(slot)
         except NotServing as error:
             self._log.error(NOT_SERVING, reason=str(error))
-            return seat.pace.died(0.0)
+            return slot.pace.died(0.0)
         return 0.0
 
-    async def _fill(self, seat: Seat) -> None:
-        """Raises :class:`NotServing`."""
-        if self._nursery.ended.is_set():
+    async def _fill(self, slot: WorkerSlot) -> None:
+        """Fills a slot; raises :class:`NotServing`."""
+        if self._fork_server.ended.is_set():
             self._renew()
-        child = await self._nursery.bear()
+        child = await self._fork_server.spawn()
         try:
             await child.serve(self._shared.order(self._settings))
         except BaseException:
             child.kill()
             raise
-        seat.child = child
+        slot.child = child
         assert child.order is not None
-        self._log.info(SERVES, worker=child.pid, mark=child.order.mark.hex())
+        self._log.info(SERVES, worker=child.pid, tag=child.order.tag.hex())
 
     def _renew(self) -> None:
-        self._nursery.close()
-        self._nursery = self._open_nursery(self._settings, self._attend)
+        self._fork_server.close()
+        self._fork_server = self._open_fork_server(self._settings, self._attend)
 
     def _attend(self, child: Child) -> None:
         self._children.add(child)
@@ -250,7 +253,7 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
     async def _clear_up(self, child: Child) -> None:
-        """What a worker leaves behind, at its end."""
+        """Clears away what a worker leaves behind at its end."""
         await child.close()
         self._children.discard(child)
         if child.order is not None:

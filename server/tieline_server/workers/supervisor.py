@@ -17,13 +17,13 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 
 from tieline_server.config import Config, ConfigError
-from tieline_server.workers.board import Board
 from tieline_server.workers.cautions import caution, check_files
 from tieline_server.workers.child import NotServing
 from tieline_server.workers.fleet import Fleet, Settings, Shared
-from tieline_server.workers.nursery import Nursery
+from tieline_server.workers.fork_server import ForkServer
 from tieline_server.workers.ports import reserved
-from tieline_server.workers.post import BOARD
+from tieline_server.workers.shared_counters import SharedCounters
+from tieline_server.workers.worker_context import COUNTERS
 
 STARTED: Final = "workers_started"
 RESTARTING: Final = "workers_restarting"
@@ -48,8 +48,8 @@ async def supervise(
 ) -> None:
     """Runs ``workers`` processes until SIGTERM or SIGINT, then drains them and returns.
 
-    ``load`` reads the settings, once more at each SIGHUP. ``command`` starts a nursery; the number
-    of a descriptor is added to it. ``announce`` gets one line for each address once all serve.
+    ``load`` reads the settings, once more at each SIGHUP. ``command`` starts a fork server; the
+    number of a descriptor is added to it. ``announce`` gets one line of text for each address.
     Raises :class:`ConfigError` with a message of one line when it cannot start.
     """
     config = load()
@@ -96,13 +96,13 @@ class Signals:
 
 
 def settings_of(config: Config, fixed: Mapping[str, Any]) -> Settings:
-    """The settings as a worker is told them, each of them, so that it looks nowhere else."""
+    """Returns all settings for a worker, so that it reads no other source."""
     return {**config.model_dump(mode="json", exclude={"config"}), **fixed}
 
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder for this user alone, on this machine; removed at the end.
+    """Makes a folder that only this user can open; it is removed at the end.
 
     Raises :class:`ConfigError`.
     """
@@ -122,27 +122,27 @@ def shared_folder() -> Iterator[Path]:
 async def _fleet(
     config: Config, settings: Settings, command: Sequence[str], log: FilteringBoundLogger
 ) -> AsyncIterator[Fleet]:
-    """Not started; nothing of it is left at the end."""
+    """Makes a fleet, which is not started; closes it at the end."""
     rows = 4 * config.workers + 8
     with shared_folder() as folder:
-        board = Board.make(folder / BOARD, rows=rows)
+        counters = SharedCounters.make(folder / COUNTERS, rows=rows)
         key = b64encode(os.urandom(SEAL_KEY)).decode()
         fleet = Fleet(
-            lambda told, attend: Nursery(command, told, attend=attend),
+            lambda told, attend: ForkServer(command, told, attend=attend),
             settings,
-            Shared(folder, board, rows=rows, seal_key=key),
-            seats=config.workers,
+            Shared(folder, counters, rows=rows, seal_key=key),
+            slots=config.workers,
             log=log,
         )
         try:
             yield fleet
         finally:
             await fleet.close()
-            board.close()
+            counters.close()
 
 
 async def _started(fleet: Fleet, signals: Signals) -> bool:
-    """Whether all serve; False where a signal came first. Raises :class:`ConfigError`."""
+    """Starts all workers; False where a signal came first. Raises :class:`ConfigError`."""
     starting = asyncio.create_task(fleet.start())
     ending = asyncio.create_task(signals.end.wait())
     await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)

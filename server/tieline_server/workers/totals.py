@@ -1,8 +1,8 @@
-"""What workers have counted, added up so that no sum ever shrinks, whoever dies.
+"""Metrics of all workers, added up so that no sum shrinks when a worker dies.
 
-Each worker writes down what it tells before it tells it, and every second besides: what a kill
-can lose is what nobody has seen. Those of the dead are joined into one file by the supervisor,
-which names whose numbers are in it: who adds up meanwhile counts each worker once.
+Each worker writes its numbers down before it tells them, and every second besides: a kill loses
+only what was never told. The supervisor merges the files of dead workers into one, which names
+the workers whose numbers are in it, so that a worker that adds up meanwhile counts each once.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from tieline.errors import ApiError
-from tieline_server.homes import Home
 from tieline_server.observability.metrics import add_up
+from tieline_server.peers import Peer
 
 logger: Final = logging.getLogger("tieline.workers")
 
@@ -25,22 +25,19 @@ EVERY: Final = 1.0
 """Seconds between two times that a worker writes down its numbers."""
 
 NAMED: Final = 1024
-"""The dead that are still named: long enough for whoever was adding up as they died."""
+"""Dead workers that are still named: a worker that was adding up as they died looks there."""
 
 
 class Totals:
-    """The numbers of a worker with this mark, in the folder that all share."""
+    """The numbers of the worker with this tag, in the folder that all share."""
 
-    def __init__(self, folder: Path, mark: bytes) -> None:
+    def __init__(self, folder: Path, tag: bytes) -> None:
         self._folder = folder
-        self._path = folder / (mark.hex() + SUFFIX)
+        self._path = folder / (tag.hex() + SUFFIX)
         self._written = b""
 
     def recorded(self, text: bytes) -> bytes:
-        """The text, once it is written down.
-
-        Where that cannot be (a full disk), what is told is told all the same.
-        """
+        """Writes the text down and returns it; it is told even where the disk is full."""
         if text != self._written:
             try:
                 _write(self._path, text)
@@ -56,69 +53,69 @@ class Totals:
             await metrics()
             await asyncio.sleep(EVERY)
 
-    async def add_up(self, homes: Mapping[bytes, Home]) -> bytes:
-        """The numbers of all: as the living tell them, and as the others have left them."""
-        told = await _told(homes)
+    async def add_up(self, peers: Mapping[bytes, Peer]) -> bytes:
+        """Adds up what living workers tell and what dead ones have left."""
+        told = await _told(peers)
         left = _left(self._folder, told)
-        # Last: whoever died meanwhile is in it by now, or still has a file of its own.
+        # Last: a worker that died meanwhile is in it by now, or still has a file of its own.
         named, dead = _read_dead(self._folder)
         return add_up(
-            (text for mark, text in told.items() if mark not in named),
-            (dead, *(text for mark, text in left.items() if mark not in named)),
+            (text for tag, text in told.items() if tag not in named),
+            (dead, *(text for tag, text in left.items() if tag not in named)),
         )
 
 
-def bury(folder: Path, mark: bytes) -> None:
-    """Joins what a worker has left to what all the dead have left, where that can be written."""
+def merge_dead(folder: Path, tag: bytes) -> None:
+    """Merges the file of a dead worker into that of all dead ones, where it can be written."""
     try:
-        _join(folder, mark)
+        _join(folder, tag)
     except OSError as error:
-        # What waits for this has more to clear away; the file stays, and still counts.
+        # The caller has more to clear away; the file stays, and still counts.
         logger.warning("numbers of a dead worker are not joined: %s", error.strerror)
 
 
-def _join(folder: Path, mark: bytes) -> None:
-    path = folder / (mark.hex() + SUFFIX)
+def _join(folder: Path, tag: bytes) -> None:
+    path = folder / (tag.hex() + SUFFIX)
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return
     named, dead = _read_dead(folder)
-    names = " ".join(each.hex() for each in [*named, mark][-NAMED:])
+    names = " ".join(each.hex() for each in [*named, tag][-NAMED:])
     _write(folder / DEAD, f"{names}\n".encode() + add_up((), (dead, text)))
     path.unlink()
 
 
-async def _told(homes: Mapping[bytes, Home]) -> dict[bytes, bytes]:
+async def _told(peers: Mapping[bytes, Peer]) -> dict[bytes, bytes]:
     answers = await asyncio.gather(
-        *(home.metrics() for home in homes.values()), return_exceptions=True
+        *(peer.metrics() for peer in peers.values()), return_exceptions=True
     )
     told: dict[bytes, bytes] = {}
-    for mark, answer in zip(homes, answers, strict=True):
+    for tag, answer in zip(peers, answers, strict=True):
         if isinstance(answer, bytes):
-            told[mark] = answer
+            told[tag] = answer
         elif not isinstance(answer, ApiError):
             raise answer
     return told
 
 
 def _left(folder: Path, told: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """What is written down of those that tell nothing."""
+    """Reads what is written down of workers that tell nothing."""
     left: dict[bytes, bytes] = {}
     for path in folder.glob(f"*{SUFFIX}"):
         if path.name == DEAD:
             continue
-        mark = bytes.fromhex(path.name.removesuffix(SUFFIX))
-        if mark not in told:
+        tag = bytes.fromhex(path.name.removesuffix(SUFFIX))
+        if tag not in told:
             try:
-                left[mark] = path.read_bytes()
+                left[tag] = path.read_bytes()
             except FileNotFoundError:
                 continue
     return left
 
 
 def _read_dead(folder: Path) -> tuple[list[bytes], bytes]:
-    """Whose numbers are joined, and the numbers."""
+    """Reads the tags of the workers that are merged, and their numbers."""
     try:
         names, _, text = (folder / DEAD).read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -127,7 +124,7 @@ def _read_dead(folder: Path) -> tuple[list[bytes], bytes]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, for whoever reads meanwhile."""
+    """Replaces a file at once: a reader finds the old content or the new one."""
     new = path.with_suffix(f".{os.getpid()}.new")
     new.write_bytes(content)
     new.rename(path)

@@ -55,13 +55,13 @@ class Teller:
 @asynccontextmanager
 async def staged(answer: Any = None, *, mode: str = "summary") -> AsyncIterator[Stage]:
     stage = Stage(answer or Teller())
-    await stage.line.close()
+    await stage.driver.close()
     stage.services = replace(stage.services, compaction=mode)
-    stage.line = stage.open()
+    stage.driver = stage.open()
     try:
         yield stage
     finally:
-        await stage.line.close()
+        await stage.driver.close()
 
 
 def shown(prompt: Prompt) -> list[str]:
@@ -139,7 +139,7 @@ async def test_a_cancel_stops_the_summary_and_books_what_it_used() -> None:
     async with staged(answer) as stage:
         stage.create(HISTORY, context_management=AT_1000)
         await until(lambda: stage.engine.steps == 2)
-        stage.line.drop()
+        stage.driver.drop()
         await until(lambda: bool(stage.engine.stopped))
         stopped.append(True)
         ((record, _),) = stage.records
@@ -188,6 +188,6 @@ async def test_a_summary_has_none_of_the_turns_shape() -> None:
 
 async def test_line_runtimes_fold_by_the_setting() -> None:
     stage = Stage(Teller())
-    assert isinstance(stage.line, ConnectionDriver)
+    assert isinstance(stage.driver, ConnectionDriver)
     assert stage.services.compaction == "keep-tail"
-    await stage.line.close()
+    await stage.driver.close()

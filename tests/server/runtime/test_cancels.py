@@ -1,4 +1,4 @@
-"""Words that were left for this process are heard, and by nobody else's turn."""
+"""Words that were left for this process are heard, and by no other owner's turn."""
 
 from collections.abc import Sequence
 
@@ -47,5 +47,5 @@ async def test_a_word_cancels_the_owners_turn_and_an_outage_does_not_end_the_hea
     journal.wanted = [Cancellation(owner=LOCAL.owner, response_id=made.id)]
     ended = (await stage.until(events.ResponseIncomplete)).response
     assert ended.status == "cancelled"
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()

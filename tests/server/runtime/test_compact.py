@@ -54,7 +54,7 @@ def staged(answer: Answer, test: Callable[[Stage], Coroutine[Any, Any, None]]) -
         try:
             await test(stage)
         finally:
-            await stage.line.close()
+            await stage.driver.close()
 
     run(main)
 

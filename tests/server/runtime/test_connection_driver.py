@@ -51,20 +51,20 @@ class TestTurns:
         assert transport == "test"
         assert "validate" in record.times.phases()
         assert completed.response.completed_at >= completed.response.created_at
-        await stage.line.close()
+        await stage.driver.close()
         assert (stage.engine.finished, stage.engine.stopped) == (1, 0)
-        assert stage.line._jobs == {}, "what is done is not kept"
+        assert stage.driver._jobs == {}, "what is done is not kept"
 
     async def test_completed_at_is_the_time_of_the_end_not_of_the_create(self) -> None:
         stage = Stage(hello)
         ticks = itertools.count(1_700_000_000)
         stage.services = msgspec.structs.replace(stage.services, now=lambda: next(ticks))
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         stage.create()
         response = (await stage.until(events.ResponseCompleted)).response
         assert response.completed_at > response.created_at
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_held_turn_frees_its_engine_and_samples_anew_after_the_append(self) -> None:
         stage = Stage(looker)
@@ -72,12 +72,12 @@ class TestTurns:
         done = await stage.until(events.ResponseDone)
         await until(lambda: stage.engine.finished == 1)
         call = msgspec.json.decode(done.response.output[0])
-        stage.line.receive(append_of(output(call["call_id"])), size=1)
+        stage.driver.receive(append_of(output(call["call_id"])), size=1)
         completed = await stage.until(events.ResponseCompleted)
         assert completed.response.id == done.response.id
         assert len(completed.response.output) == 2
         assert (stage.engine.finished, stage.engine.stopped) == (2, 0)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_generate_false_has_the_engine_prepare_and_say_nothing(self) -> None:
         stage = Stage(hello)
@@ -89,7 +89,7 @@ class TestTurns:
         assert stage.engine.prompts == []
         assert [prompt.settings.generate for prompt in stage.engine.warmed] == [False]
         assert stage.records[0][0].kind == "prewarm"
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_sr_04_a_stored_response_is_there_when_its_terminal_event_is(self) -> None:
         stage = Stage(hello)
@@ -99,13 +99,13 @@ class TestTurns:
         assert saved is not None
         assert saved.response == completed.response
         assert len(stage.records) == 1
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         stage.create("again", previous_response_id=completed.response.id)
         await stage.until(events.ResponseCompleted)
         tip = stage.engine.prompts[-1].chain
         assert len(list(tip.items_of_chain())) == 3
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_items_that_the_input_names_come_from_the_store(self) -> None:
         stage = Stage(hello)
@@ -118,15 +118,15 @@ class TestTurns:
         stage.create([known, user("two")])
         await stage.until(events.ResponseCompleted)
         assert words(stage.engine.prompts[-1].chain) == ["user: one", "user: two"]
-        await stage.line.close()
+        await stage.driver.close()
 
-    async def test_the_work_of_a_line_is_counted_in_one_place(self) -> None:
+    async def test_the_work_of_a_connection_is_counted_in_one_place(self) -> None:
         stage = Stage(hello)
         stage.create("x" * 1000)
         await stage.until(events.ResponseCompleted)
-        assert stage.line.work is stage.engine.prompts[0].work
-        assert stage.line.work.validate > 1000
-        await stage.line.close()
+        assert stage.driver.work is stage.engine.prompts[0].work
+        assert stage.driver.work.validate > 1000
+        await stage.driver.close()
 
     async def test_merging_is_a_matter_of_the_line(self) -> None:
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -138,7 +138,7 @@ class TestTurns:
             await until(lambda stage=stage: bool(stage.records))  # type: ignore[misc]
             await stage.until(events.ResponseCompleted)
             assert stage.types.count("output_text.delta") == expected
-            await stage.line.close()
+            await stage.driver.close()
 
 
 class TestStops:
@@ -154,18 +154,18 @@ class TestStops:
             await stage.until(events.ResponseInProgress)
         response_id = stage.engine.prompts[0].response_id
         if how == "cancel":
-            stage.line.receive(Cancel(), size=1)
+            stage.driver.receive(Cancel(), size=1)
         elif how == "by id":
             cut = stage.services.running.cancel("local", response_id)
             assert cut is not None
             assert (cut.id, cut.status) == (response_id, "cancelled")
         elif how == "drop":
-            stage.line.drop()
+            stage.driver.drop()
         if how in ("cancel", "by id"):
             last = await stage.until(events.ResponseIncomplete)
             assert last.response.status == "cancelled"
             await until(lambda: stage.engine.stopped == 1)
-        await stage.line.close()
+        await stage.driver.close()
         assert (stage.engine.stopped, stage.engine.finished) == (1, 0)
         ((record, _),) = stage.records
         assert record.outcome == ("disconnected" if how in ("drop", "close") else "cancelled")
@@ -173,8 +173,8 @@ class TestStops:
     async def test_one_that_was_not_even_started_is_never_asked(self) -> None:
         stage = Stage(hello)
         stage.create()
-        stage.line.drop()
-        await stage.line.close()
+        stage.driver.drop()
+        await stage.driver.close()
         assert stage.engine.prompts == []
         assert len(stage.records) == 1
 
@@ -189,7 +189,7 @@ class TestStops:
         last = await stage.until(events.ResponseIncomplete)
         assert last.response.incomplete_details.reason == "max_tool_calls"
         await until(lambda: stage.engine.stopped == 1)
-        await stage.line.close()
+        await stage.driver.close()
         assert stage.engine.steps == 1
 
     async def test_nobody_cancels_what_is_anothers_or_over(self) -> None:
@@ -200,7 +200,7 @@ class TestStops:
         assert running.cancel("other", created.response.id) is None
         assert running.cancel("local", "resp_unknown") is None
         assert stage.engine.stopped == 0
-        await stage.line.close()
+        await stage.driver.close()
         assert running.cancel("local", created.response.id) is None
         assert running.connections == set()
 
@@ -223,10 +223,10 @@ class TestStops:
         stage.create(append=True)
         done = await stage.until(events.ResponseDone)
         call = msgspec.json.decode(done.response.output[0])
-        stage.line.receive(append_of(output(call["call_id"])), size=1)
+        stage.driver.receive(append_of(output(call["call_id"])), size=1)
         release.set()
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()
         assert [record.outcome for record, _ in stage.records] == ["completed"]
 
 
@@ -246,7 +246,7 @@ class TestFailures:
                 refused = await stage.until(events.ErrorEvent)
                 assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
             assert not any(SECRET.encode() in encode(event) for event in stage.seen)
-            await stage.line.close()
+            await stage.driver.close()
             ((record, _),) = stage.records
             assert (record.outcome, record.error_code) == (
                 "failed" if accepted else "refused",
@@ -266,7 +266,7 @@ class TestFailures:
         else:
             shown = (await stage.until(events.ErrorEvent)).error
         assert (shown.code, shown.message) == (error.code, error.message)
-        await stage.line.close()
+        await stage.driver.close()
 
     @pytest.mark.parametrize("accepted", [False, True])
     async def test_an_engine_that_ends_without_a_finish_has_failed(self, accepted: bool) -> None:
@@ -281,16 +281,16 @@ class TestFailures:
             assert failed.response.error.code == "server_error"
         else:
             assert (await stage.until(events.ErrorEvent)).status == 500
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_model_whose_engine_is_gone_is_a_server_error(self) -> None:
         stage = Stage(hello)
         stage.services = msgspec.structs.replace(stage.services, engines={})
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         stage.create()
         assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_failed_commit_is_response_failed(
         self, caplog: pytest.LogCaptureFixture
@@ -301,7 +301,7 @@ class TestFailures:
         assert failed.response.error.code == "server_error"
         assert "completed" not in stage.types
         assert not any(SECRET.encode() in encode(event) for event in stage.seen)
-        await stage.line.close()
+        await stage.driver.close()
         assert any(record.exc_info for record in caplog.records)
 
     async def test_a_close_that_is_cancelled_still_saves_books_and_lets_go(self) -> None:
@@ -313,7 +313,7 @@ class TestFailures:
         store.gate.clear()
         stage.create(store=True)
         await until(lambda: stage.engine.finished == 1)
-        closing = asyncio.create_task(stage.line.close())
+        closing = asyncio.create_task(stage.driver.close())
         await loop_turns()
         closing.cancel()
         await loop_turns()
@@ -331,7 +331,7 @@ class TestFailures:
         assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
         stage.create("the line lives")
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_count_that_fails_is_a_server_error(self) -> None:
         async def count(prompt: Prompt) -> int:
@@ -341,7 +341,7 @@ class TestFailures:
         stage.engine.count = count  # type: ignore[method-assign]
         stage.create(generate=False)
         assert (await stage.until(events.ErrorEvent)).error.message == SERVER_ERROR
-        await stage.line.close()
+        await stage.driver.close()
 
 
 class TestWaiting:
@@ -350,16 +350,16 @@ class TestWaiting:
         sent: list[events.Event] = []
 
         def send() -> bool:
-            sent.extend(stage.line.take(64))
+            sent.extend(stage.driver.take(64))
             return not isinstance(sent[-1], events.ResponseCompleted)
 
         stage.create()
-        stage.line.take(64)
+        stage.driver.take(64)
         async with asyncio.timeout(10):
-            await stage.line.wait(send)
+            await stage.driver.wait(send)
         assert isinstance(sent[-1], events.ResponseCompleted)
         assert len(sent) > 2
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_what_fails_to_send_fails_whoever_waits(self) -> None:
         stage = Stage(hello)
@@ -368,10 +368,10 @@ class TestWaiting:
             raise ConnectionResetError("the peer is gone")
 
         stage.create()
-        stage.line.take(64)
+        stage.driver.take(64)
         with pytest.raises(ConnectionResetError):
-            await stage.line.wait(send)
-        await stage.line.close()
+            await stage.driver.wait(send)
+        await stage.driver.close()
 
     def test_what_failed_to_send_keeps_nobody(self) -> None:
         class Gone(ConnectionResetError):
@@ -384,15 +384,15 @@ class TestWaiting:
                 raise Gone
 
             stage.create()
-            stage.line.take(64)
+            stage.driver.take(64)
             with contextlib.suppress(Gone):
-                await stage.line.wait(send)
-            await stage.line.close()
+                await stage.driver.wait(send)
+            await stage.driver.close()
 
         with none_left(Gone):
             run(test)
 
-    def test_whoever_is_cancelled_as_it_closes_a_line_does_not_keep_it(self) -> None:
+    def test_whoever_is_cancelled_as_it_closes_a_connection_does_not_keep_it(self) -> None:
         async def test() -> None:
             async def dawdles(prompt: Prompt) -> AsyncGenerator[Step, None]:
                 yield [Accepted(input_tokens=1)]
@@ -405,7 +405,7 @@ class TestWaiting:
             stage = Stage(dawdles)
             stage.create()
             await stage.until(events.ResponseInProgress)
-            closing = asyncio.create_task(stage.line.close())
+            closing = asyncio.create_task(stage.driver.close())
             with contextlib.suppress(asyncio.CancelledError):
                 await closing
             assert closing.cancelled()
@@ -413,26 +413,26 @@ class TestWaiting:
         with none_left(asyncio.CancelledError):
             run(test)
 
-    async def test_a_line_whose_peer_was_sent_away_goes_at_once(self) -> None:
+    async def test_a_connection_whose_peer_was_sent_away_goes_at_once(self) -> None:
         def stranger() -> Principal:
             raise ApiError.of("invalid_api_key", "No.")
 
         stage = Stage(hello, authenticate=stranger)
         with none_left(ConnectionDriver):
-            peer = stage.peer()
-            peer.create()
-            await peer.until(None)
-            assert peer.line.error is not None
-            await peer.line.close()
-            del peer
-        await stage.line.close()
+            client = stage.client()
+            client.create()
+            await client.until(None)
+            assert client.driver.error is not None
+            await client.driver.close()
+            del client
+        await stage.driver.close()
 
 
 class TestBackPressure:
     async def test_a_slow_reader_pauses_the_engine_and_nothing_is_lost(self) -> None:
         stage = Stage(endless, limits=Limits(outbox=8))
         stage.create()
-        unsent = stage.line.connection.outgoing
+        unsent = stage.driver.connection.outgoing
         await until(lambda: unsent.unsent(None) >= 8)
         await loop_turns()
         paused_at = stage.engine.steps
@@ -443,8 +443,8 @@ class TestBackPressure:
             event = await stage.until(events.OutputTextDelta)
         assert stage.engine.steps > paused_at
         assert event.delta == "99 "
-        stage.line.receive(Cancel(), size=1)
-        await stage.line.close()
+        stage.driver.receive(Cancel(), size=1)
+        await stage.driver.close()
         assert stage.engine.stopped == 1
 
     async def test_one_slow_lane_does_not_pause_another(self) -> None:
@@ -456,22 +456,22 @@ class TestBackPressure:
 
         stage = Stage(answer, limits=Limits(outbox=16))
         stage.create(stream_id="slow")
-        await until(lambda: stage.line.connection.outgoing.unsent("slow") >= 16)
+        await until(lambda: stage.driver.connection.outgoing.unsent("slow") >= 16)
         stage.create(stream_id="quick")
         await until(lambda: len(stage.records) == 1)
         assert stage.records[0][0].lane == "quick"
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_paused_engine_can_be_cancelled(self) -> None:
         stage = Stage(endless, limits=Limits(outbox=4))
         stage.create()
-        await until(lambda: stage.line.connection.outgoing.unsent(None) >= 4)
+        await until(lambda: stage.driver.connection.outgoing.unsent(None) >= 4)
         await loop_turns()
-        stage.line.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel(), size=1)
         await until(lambda: stage.engine.stopped == 1)
         last = await stage.until(events.ResponseIncomplete)
         assert last.response.status == "cancelled"
-        await stage.line.close()
+        await stage.driver.close()
 
 
 class TestKeys:
@@ -483,8 +483,8 @@ class TestKeys:
             return Principal(models=frozenset({"m"}))
 
         stage = Stage(hello, authenticate=authenticate)
-        stage.line.receive(SessionStart(), size=1)
-        stage.line.receive(Cancel(), size=1)
+        stage.driver.receive(SessionStart(), size=1)
+        stage.driver.receive(Cancel(), size=1)
         assert len(asked) == 0
         stage.create(model="stubborn")
         assert (await stage.until(events.ErrorEvent)).error.code == "response_not_found"
@@ -492,12 +492,12 @@ class TestKeys:
         assert (refused.status, refused.error.code) == (403, "model_not_allowed")
         stage.create()
         await stage.until(events.ResponseCompleted)
-        stage.line.receive(append_of(user("more")), size=1)
+        stage.driver.receive(append_of(user("more")), size=1)
         await stage.until(events.ResponseCompleted)
         assert len(asked) == 3
-        await stage.line.close()
+        await stage.driver.close()
 
-    async def test_au_02_a_403_leaves_the_line_alive(self) -> None:
+    async def test_au_02_a_403_leaves_the_connection_alive(self) -> None:
         answers = [ApiError.of("permission_denied", "Not now."), None]
 
         def authenticate() -> Principal:
@@ -511,10 +511,10 @@ class TestKeys:
         assert (refused.status, refused.error.event_id) == (403, "e")
         stage.create()
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()
 
     @pytest.mark.parametrize("running", [endless, mute, silent])
-    async def test_au_02_a_401_ends_the_line_with_all_that_runs_on_it(
+    async def test_au_02_a_401_ends_the_connection_with_all_that_runs_on_it(
         self, running: Answer
     ) -> None:
         valid = [True, False]
@@ -528,14 +528,14 @@ class TestKeys:
         stage.create(stream_id="a")
         await until(lambda: len(stage.engine.prompts) == 1)
         stage.create(stream_id="b", event_id="e")
-        assert stage.line.closed, "at once"
+        assert stage.driver.closed, "at once"
         await stage.until()
         last = stage.seen[-1]
         assert isinstance(last, events.ErrorEvent)
         assert (last.status, last.error.event_id, last.stream_id) == (401, "e", "b")
-        assert stage.line.error is not None
-        assert stage.line.error.code == "invalid_api_key"
-        await stage.line.close()
+        assert stage.driver.error is not None
+        assert stage.driver.error.code == "invalid_api_key"
+        await stage.driver.close()
         assert stage.engine.stopped == 1
         assert stage.records[0][0].outcome == "disconnected"
 
@@ -546,8 +546,8 @@ class TestTime:
         stage.create()
         await stage.until(events.ResponseInProgress)
         assert stage.types == ["created", "in_progress"]
-        assert stage.line.phase() == "prefill"
-        await stage.line.close()
+        assert stage.driver.phase() == "prefill"
+        await stage.driver.close()
 
     async def test_a_deadline_ends_the_turn_and_its_engine(self) -> None:
         stage = Stage(mute)
@@ -555,14 +555,14 @@ class TestTime:
         last = await stage.until(events.ResponseIncomplete)
         assert last.response.incomplete_details.reason == "deadline"
         await until(lambda: stage.engine.stopped == 1)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_held_turn_times_out(self) -> None:
         stage = Stage(looker, limits=Limits(held_timeout=0.005, announce_after=60))
         stage.create(append=True)
         last = await stage.until(events.ResponseIncomplete)
         assert last.response.incomplete_details.reason == "held_timeout"
-        await stage.line.close()
+        await stage.driver.close()
 
     @pytest.mark.parametrize("how", ["cancel", "by id", "drop", "half_close", "create", "saved"])
     async def test_an_end_is_booked_at_the_moment_it_came(self, how: str) -> None:
@@ -571,19 +571,19 @@ class TestTime:
         stage = Stage(hello if how == "saved" else looker, store=store)
         now = [1000.0]
         stage.services = msgspec.structs.replace(stage.services, clock=lambda: now[0])
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         stage.create(append=True, store=how == "saved")
         wanted = events.OutputItemDone if how == "saved" else events.ResponseDone
         await stage.until(wanted)
         now[0] += 7.0
         ends: dict[str, Callable[[], object]] = {
-            "cancel": lambda: stage.line.receive(Cancel(), size=1),
+            "cancel": lambda: stage.driver.receive(Cancel(), size=1),
             "by id": lambda: stage.services.running.cancel(
                 "local", stage.engine.prompts[0].response_id
             ),
-            "drop": stage.line.drop,
-            "half_close": stage.line.half_close,
+            "drop": stage.driver.drop,
+            "half_close": stage.driver.half_close,
             "create": stage.create,
             "saved": store.gate.set,
         }
@@ -591,7 +591,7 @@ class TestTime:
         await until(lambda: len(stage.records) == 1)
         record = stage.records[0][0]
         assert (record.times.started_at, record.times.ended_at) == (1000.0, 1007.0)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_the_nearer_of_two_deadlines_comes_first(self) -> None:
         stage = Stage(mute)
@@ -599,48 +599,48 @@ class TestTime:
         stage.create(timeout_ms=5, stream_id="near")
         last = await stage.until(events.ResponseIncomplete)
         assert last.stream_id == "near"
-        await stage.line.close()
+        await stage.driver.close()
 
 
 class TestEnds:
     async def test_half_close_lets_what_runs_end_and_then_closes(self) -> None:
         stage = Stage(hello)
         stage.create()
-        stage.line.half_close()
-        assert not stage.line.closed
+        stage.driver.half_close()
+        assert not stage.driver.closed
         await stage.until()
         assert stage.types[-1] == "completed"
-        assert stage.line.error is None
-        await stage.line.close()
+        assert stage.driver.error is None
+        await stage.driver.close()
 
-    async def test_an_idle_line_that_is_half_closed_wakes_who_waits(self) -> None:
+    async def test_an_idle_connection_that_is_half_closed_wakes_who_waits(self) -> None:
         stage = Stage(hello)
         waiting = asyncio.create_task(stage.until())
         await loop_turns(3)
-        stage.line.half_close()
+        stage.driver.half_close()
         await waiting
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_drain_says_so_and_ends_what_is_left_in_time(self) -> None:
         stage = Stage(mute)
         stage.create()
         await stage.until(events.ResponseInProgress)
-        stage.line.drain(0.005)
+        stage.driver.drain(0.005)
         await stage.until(events.SessionGoingAway)
         last = await stage.until(events.ResponseIncomplete)
         assert last.response.incomplete_details.reason == "server_draining"
         await stage.until()
-        await stage.line.close()
+        await stage.driver.close()
         assert stage.engine.stopped == 1
 
-    async def test_a_rejected_message_is_answered_and_the_line_lives(self) -> None:
+    async def test_a_rejected_message_is_answered_and_the_connection_lives(self) -> None:
         stage = Stage(hello)
-        stage.line.reject(ApiError.of("invalid_proto", "Not a message."), event_id="e")
+        stage.driver.reject(ApiError.of("invalid_proto", "Not a message."), event_id="e")
         refused = await stage.until(events.ErrorEvent)
         assert (refused.error.code, refused.error.event_id) == ("invalid_proto", "e")
         stage.create()
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_close_is_idempotent_and_waits_for_what_is_being_saved(self) -> None:
         store = Failing()
@@ -648,23 +648,23 @@ class TestEnds:
         stage = Stage(hello, store=store)
         stage.create(store=True)
         await stage.until(events.OutputItemDone)
-        closing = asyncio.create_task(stage.line.close())
+        closing = asyncio.create_task(stage.driver.close())
         await loop_turns()
         assert not closing.done()
         store.gate.set()
         await closing
-        await stage.line.close()
+        await stage.driver.close()
         assert len(store) == 1
         assert [record.outcome for record, _ in stage.records] == ["completed"]
 
-    async def test_a_wait_that_is_cancelled_leaves_the_line_usable(self) -> None:
+    async def test_a_wait_that_is_cancelled_leaves_the_connection_usable(self) -> None:
         """The server's heartbeat interrupts its wait."""
 
         stage = Stage(hello)
-        waiting = asyncio.create_task(stage.line.wait())
+        waiting = asyncio.create_task(stage.driver.wait())
         await loop_turns(3)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         stage.create()
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()

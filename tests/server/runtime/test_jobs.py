@@ -59,24 +59,24 @@ class TestClaims:
         assert (refused.status, refused.error.message) == (500, SERVER_ERROR)
         assert SECRET.encode() not in encode(refused)
         assert stage.engine.prompts == []
-        await stage.line.close()
+        await stage.driver.close()
         await stage.services.running.close()
         assert any(record.exc_info for record in caplog.records)
 
-    async def test_a_line_that_goes_while_a_key_is_claimed_frees_it(self) -> None:
+    async def test_a_connection_that_goes_while_a_key_is_claimed_frees_it(self) -> None:
         journal = Slow()
         stage = Stage(hello, journal=journal)
         stage.create(idempotency_key="k")
         await loop_turns()
-        closing = asyncio.create_task(stage.line.close())
+        closing = asyncio.create_task(stage.driver.close())
         await loop_turns()
         journal.gate.set()
         await closing
         assert [record.outcome for record, _ in stage.records] == ["disconnected"]
-        peer = stage.peer()
-        peer.create(idempotency_key="k")
-        await peer.until(events.ResponseCompleted)
-        await peer.line.close()
+        client = stage.client()
+        client.create(idempotency_key="k")
+        await client.until(events.ResponseCompleted)
+        await client.driver.close()
         await stage.services.running.close()
         assert len(stage.records) == 2
 
@@ -95,7 +95,7 @@ class TestClaims:
         assert (await stage.until(events.ErrorEvent)).error.code == "server_error"
         first, second, third = Elsewhere.claims
         assert min(second - first, third - second) >= jobs.PAUSE * 0.9
-        await stage.line.close()
+        await stage.driver.close()
 
 
 class TestMoves:
@@ -105,108 +105,112 @@ class TestMoves:
         stage = Stage(hello, store=store)
         stage.create(store=True, resumable=True)
         await until(lambda: stage.engine.finished == 1)
-        peer = stage.peer()
-        peer.resume(stage.engine.prompts[0].response_id)
-        await peer.until(events.OutputItemDone)
-        await stage.line.close()
+        client = stage.client()
+        client.resume(stage.engine.prompts[0].response_id)
+        await client.until(events.OutputItemDone)
+        await stage.driver.close()
         assert stage.records == []
         store.gate.set()
-        await peer.until(events.ResponseCompleted)
-        assert peer.numbers == list(range(len(peer.seen)))
-        await peer.line.close()
+        await client.until(events.ResponseCompleted)
+        assert client.numbers == list(range(len(client.seen)))
+        await client.driver.close()
         await stage.services.running.close()
         assert len(store) == 1
 
-    async def test_a_turn_whose_parent_is_being_looked_up_runs_on_without_its_line(self) -> None:
+    async def test_a_turn_whose_parent_is_being_looked_up_runs_on_without_its_connection(
+        self,
+    ) -> None:
         store = Failing()
         stage = Stage(hello, store=store)
         stage.create(store=True)
         parent = (await stage.until(events.ResponseCompleted)).response.id
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         store.gate.clear()
         stage.create(resumable=True, previous_response_id=parent)
-        (turn,) = stage.line.connection._lanes.turns()
+        (turn,) = stage.driver.connection._lanes.turns()
         await loop_turns()
-        await stage.line.close()
-        peer = stage.peer()
-        peer.resume(turn.id)
-        await until(lambda: turn.host is peer.line.connection)
+        await stage.driver.close()
+        client = stage.client()
+        client.resume(turn.id)
+        await until(lambda: turn.host is client.driver.connection)
         store.gate.set()
-        last = await peer.until(events.ResponseCompleted)
+        last = await client.until(events.ResponseCompleted)
         assert last.response.previous_response_id == parent
-        await peer.line.close()
+        await client.driver.close()
         await stage.services.running.close()
 
     async def test_an_engine_that_waited_for_a_slow_reader_goes_on_with_the_next_one(self) -> None:
         stage = Stage(endless, limits=Limits(outbox=8))
         stage.create(resumable=True)
-        await until(lambda: stage.line.connection.outgoing.unsent(None) >= 8)
+        await until(lambda: stage.driver.connection.outgoing.unsent(None) >= 8)
         await loop_turns()
         paused_at = stage.engine.steps
         await loop_turns()
         assert stage.engine.steps == paused_at
-        peer = stage.peer()
-        peer.resume(stage.engine.prompts[0].response_id)
+        client = stage.client()
+        client.resume(stage.engine.prompts[0].response_id)
         for _ in range(50):
-            await peer.until(events.OutputTextDelta)
-        assert peer.numbers == list(range(len(peer.seen)))
+            await client.until(events.OutputTextDelta)
+        assert client.numbers == list(range(len(client.seen)))
         assert stage.engine.steps > paused_at
-        await peer.line.close()
-        await stage.line.close()
+        await client.driver.close()
+        await stage.driver.close()
         await stage.services.running.close()
         assert stage.engine.stopped == 1
 
-    async def test_a_further_reader_that_is_slow_holds_up_nobody_else(self) -> None:
+    async def test_a_further_reader_that_is_slow_holds_up_no_other(self) -> None:
         stage = Stage(endless, limits=Limits(outbox=8))
         stage.create(idempotency_key="k")
         await stage.until(events.ResponseInProgress)
-        reader = stage.peer()
+        reader = stage.client()
         reader.create(idempotency_key="k")
         for _ in range(600):
             await stage.until(events.OutputTextDelta)
-        assert reader.line.connection.outgoing.unsent(None) <= 8 + 256
+        assert reader.driver.connection.outgoing.unsent(None) <= 8 + 256
         for _ in range(300):
             await reader.until(events.OutputTextDelta)
         assert reader.numbers == list(range(len(reader.seen)))
-        await reader.line.close()
-        await stage.line.close()
+        await reader.driver.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_two_resumes_at_once_leave_one_reader(self) -> None:
         stage = Stage(mute)
         stage.create(resumable=True)
         response_id = (await stage.until(events.ResponseInProgress)).response.id
-        await stage.line.close()
-        one, two = stage.peer(), stage.peer()
+        await stage.driver.close()
+        one, two = stage.client(), stage.client()
         one.resume(response_id)
         two.resume(response_id)
         assert (await one.until(events.ErrorEvent)).error.code == "resumed_elsewhere"
         await two.until(events.ResponseInProgress)
         assert two.types == ["created", "in_progress"]
-        await one.line.close()
-        two.line.drop()
-        await two.line.close()
+        await one.driver.close()
+        two.driver.drop()
+        await two.driver.close()
         assert stage.records == []
         await stage.services.running.close()
         assert len(stage.records) == 1
 
     @pytest.mark.parametrize("first", [True, False])
-    async def test_a_line_that_goes_at_its_resume_takes_nothing_with_it(self, first: bool) -> None:
+    async def test_a_connection_that_goes_at_its_resume_takes_nothing_with_it(
+        self, first: bool
+    ) -> None:
         stage = Stage(mute)
         stage.create(resumable=True)
         response_id = (await stage.until(events.ResponseInProgress)).response.id
-        await stage.line.close()
-        one = stage.peer()
+        await stage.driver.close()
+        one = stage.client()
         one.resume(response_id)
         if not first:
             await one.until(events.ResponseInProgress)
-        await one.line.close()
-        two = stage.peer()
+        await one.driver.close()
+        two = stage.client()
         two.resume(response_id)
         await two.until(events.ResponseInProgress)
         assert stage.engine.stopped == 0
-        await two.line.close()
+        await two.driver.close()
         await stage.services.running.close()
         assert len(stage.records) == 1
         assert stage.services.budget.size == 0
@@ -223,7 +227,7 @@ class TestReplayLogs:
         ],
         ids=["no parent", "no call", "no engine", "no engine to warm"],
     )
-    async def test_what_was_refused_leaves_nothing_on_its_line(
+    async def test_what_was_refused_leaves_nothing_on_its_connection(
         self, members: dict[str, Any]
     ) -> None:
         """Megabytes where many items were sent: garbage is looked for after 10,000 objects."""
@@ -240,5 +244,5 @@ class TestReplayLogs:
         with none_left(Turn):
             stage.create(**members)
             await stage.until(events.ErrorEvent)
-            await until(lambda: not stage.line._jobs)
-        await stage.line.close()
+            await until(lambda: not stage.driver._jobs)
+        await stage.driver.close()

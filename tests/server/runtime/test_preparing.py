@@ -1,4 +1,4 @@
-"""Creates that run as a warm-up of nobody's."""
+"""Creates that run as a warm-up without a client."""
 
 from typing import Any
 
@@ -19,20 +19,20 @@ class TestCounting:
         stage = Stage(hello)
         create = create_of(model="m", input="hi")
         counted = await count_input_tokens(stage.services, Principal(), create)
-        assert stage.engine.warmed == [], "nothing is prepared for nobody"
+        assert stage.engine.warmed == [], "nothing is prepared without a client"
         stage.create("hi", generate=False)
         completed = await stage.until(events.ResponseCompleted)
         assert counted == completed.response.usage.input_tokens > 0
         assert len(stage.records) == 1, "counting is no turn"
         assert stage.engine.prompts == []
-        await stage.line.close()
+        await stage.driver.close()
         assert stage.services.running.connections == set()
 
     async def test_history_in_the_store_counts(self) -> None:
         stage = Stage(hello)
         stage.create("a long story", store=True)
         parent = (await stage.until(events.ResponseCompleted)).response.id
-        await stage.line.close()
+        await stage.driver.close()
         counts = [
             await count_input_tokens(stage.services, Principal(), create_of(**body))
             for body in (
@@ -67,7 +67,7 @@ class TestCounting:
         with pytest.raises(ApiError) as refused:
             await count_input_tokens(stage.services, principal, create)
         assert (refused.value.status, refused.value.code) == (status, code)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_an_error_outside_the_table_keeps_its_status(self) -> None:
         stage = Stage(hello)
@@ -79,4 +79,4 @@ class TestCounting:
         with pytest.raises(ApiError) as refused:
             await count_input_tokens(stage.services, Principal(), create_of(input="hi"))
         assert (refused.value.status, refused.value.code) == (503, "vendor_code")
-        await stage.line.close()
+        await stage.driver.close()

@@ -22,8 +22,8 @@ from tieline_server.core.stream.replay_log import ReplayLogs
 from tieline_server.core.turn.follow import relaned
 from tieline_server.core.values import Principal
 from tieline_server.engines.base import EngineError
-from tieline_server.homes import Home
-from tieline_server.runtime import LocalHome, Running, events_of, reading
+from tieline_server.peers import Peer
+from tieline_server.runtime import LocalPeer, Running, events_of, reading
 from tieline_server.storage.base import RunningResponse
 from tieline_server.storage.memory import MemoryJournal
 
@@ -51,15 +51,15 @@ class Forgetful(MemoryJournal):
 
 
 class TestOwners:
-    async def test_a_line_that_begins_with_a_resume_has_the_owner_of_its_key(self) -> None:
+    async def test_a_connection_that_begins_with_a_resume_has_the_owner_of_its_key(self) -> None:
         stage = Stage(mute, authenticate=lambda: Principal(owner="ann"))
         stage.create(resumable=True)
         response_id = (await stage.until(events.ResponseCreated)).response.id
-        await stage.line.close()
-        peer = stage.peer()
-        peer.resume(response_id)
-        assert (await peer.until(events.ResponseCreated)).response.id == response_id
-        await peer.line.close()
+        await stage.driver.close()
+        client = stage.client()
+        client.resume(response_id)
+        assert (await client.until(events.ResponseCreated)).response.id == response_id
+        await client.driver.close()
         await stage.services.running.close()
 
     async def test_anothers_response_is_exactly_like_one_that_is_not_there(self) -> None:
@@ -68,16 +68,16 @@ class TestOwners:
         stage = Stage(mute, authenticate=lambda: Principal(owner=next(owners)))
         stage.create(resumable=True)
         response_id = (await stage.until(events.ResponseCreated)).response.id
-        peer = stage.peer()
+        client = stage.client()
         told = []
         for named in (response_id, "resp_unknown"):
-            peer.resume(named, event_id="e")
-            error = (await peer.until(events.ErrorEvent)).error
+            client.resume(named, event_id="e")
+            error = (await client.until(events.ErrorEvent)).error
             told.append((error.code, error.event_id, error.message.replace(named, "")))
         assert told[0] == told[1]
         assert told[0][:2] == ("response_not_found", "e")
-        await peer.line.close()
-        await stage.line.close()
+        await client.driver.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_au_02_a_key_that_is_revoked_resumes_nothing(self) -> None:
@@ -87,17 +87,17 @@ class TestOwners:
             raise ApiError.of("invalid_api_key", "Incorrect API key provided.")
 
         stage.authenticate = revoked
-        peer = stage.peer()
-        peer.resume("resp_x", event_id="e")
-        refused = await peer.until(events.ErrorEvent)
+        client = stage.client()
+        client.resume("resp_x", event_id="e")
+        refused = await client.until(events.ErrorEvent)
         assert (refused.status, refused.error.event_id) == (401, "e")
-        assert peer.line.closed
-        await peer.line.close()
-        await stage.line.close()
+        assert client.driver.closed
+        await client.driver.close()
+        await stage.driver.close()
 
 
 class TestResumes:
-    async def test_a_turn_whose_line_is_gone_goes_on_where_it_was_left(self) -> None:
+    async def test_a_turn_whose_connection_is_gone_goes_on_where_it_was_left(self) -> None:
         gate = asyncio.Event()
 
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -110,22 +110,22 @@ class TestResumes:
         stage.create(resumable=True, stream_id="a")
         await stage.until(events.ResponseInProgress)
         response_id = stage.engine.prompts[0].response_id
-        await stage.line.close()
-        peer = stage.peer()
-        peer.resume(response_id, 0, stream_id="b")
+        await stage.driver.close()
+        client = stage.client()
+        client.resume(response_id, 0, stream_id="b")
         gate.set()
-        await peer.until(events.ResponseCompleted)
-        assert peer.numbers == list(range(1, len(peer.seen) + 1))
-        assert {event.stream_id for event in peer.seen} == {"b"}
-        peer.create(previous_response_id=response_id, stream_id="b")
-        await peer.until(events.ResponseCompleted)
+        await client.until(events.ResponseCompleted)
+        assert client.numbers == list(range(1, len(client.seen) + 1))
+        assert {event.stream_id for event in client.seen} == {"b"}
+        client.create(previous_response_id=response_id, stream_id="b")
+        await client.until(events.ResponseCompleted)
         assert words(stage.engine.prompts[-1].chain) == [
             "user: hi",
             "assistant: Hello, world.",
             "user: hi",
         ]
         assert (stage.engine.stopped, len(stage.records)) == (0, 2)
-        await peer.line.close()
+        await client.driver.close()
         await stage.services.running.close()
         assert stage.services.budget.size == 0
 
@@ -133,22 +133,22 @@ class TestResumes:
         stage = Stage(looker)
         stage.create(resumable=True, append=True)
         done = await stage.until(events.ResponseDone)
-        peer = stage.peer()
-        peer.resume(done.response.id, stream_id="x")
-        await peer.until(events.ResponseDone)
+        client = stage.client()
+        client.resume(done.response.id, stream_id="x")
+        await client.until(events.ResponseDone)
         told = await stage.until(events.ErrorEvent)
         assert (told.status, told.error.code) == (409, "resumed_elsewhere")
         assert told.sequence_number == done.sequence_number + 1
-        stage.line.receive(append_of(user("more")), size=1)
+        stage.driver.receive(append_of(user("more")), size=1)
         refused = await stage.until(events.ErrorEvent)
         assert refused.error.code == "nothing_to_append"
         call = msgspec.json.decode(done.response.output[0])
-        peer.line.receive(append_of(output(call["call_id"]), stream_id="x"), size=1)
-        last = await peer.until(events.ResponseCompleted)
+        client.driver.receive(append_of(output(call["call_id"]), stream_id="x"), size=1)
+        last = await client.until(events.ResponseCompleted)
         assert last.response.id == done.response.id
-        assert peer.numbers == list(range(len(peer.seen)))
-        await peer.line.close()
-        await stage.line.close()
+        assert client.numbers == list(range(len(client.seen)))
+        await client.driver.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_a_turn_moves_to_another_lane_of_its_own_line(self) -> None:
@@ -160,36 +160,36 @@ class TestResumes:
         stage.resume(done.response.id, done.sequence_number, stream_id="b")
         assert (await stage.until(events.ErrorEvent)).stream_id == "a"
         call = msgspec.json.decode(done.response.output[0])
-        stage.line.receive(append_of(output(call["call_id"]), stream_id="b"), size=1)
+        stage.driver.receive(append_of(output(call["call_id"]), stream_id="b"), size=1)
         last = await stage.until(events.ResponseCompleted)
         assert (last.response.id, last.stream_id) == (done.response.id, "b")
-        await stage.line.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_one_that_has_ended_is_read_again_and_its_chain_comes_along(self) -> None:
         stage = Stage(hello)
         stage.create(resumable=True)
         last = await stage.until(events.ResponseCompleted)
-        await stage.line.close()
-        peer = stage.peer()
-        peer.resume(last.response.id, 1)
-        assert await peer.until(events.ResponseCompleted) == last
-        assert peer.seen == stage.seen[2:]
-        peer.create("more", previous_response_id=last.response.id)
-        await peer.until(events.ResponseCompleted)
-        peer.resume(last.response.id, 10_000, stream_id="x")
-        again = await peer.until(events.ResponseCompleted)
+        await stage.driver.close()
+        client = stage.client()
+        client.resume(last.response.id, 1)
+        assert await client.until(events.ResponseCompleted) == last
+        assert client.seen == stage.seen[2:]
+        client.create("more", previous_response_id=last.response.id)
+        await client.until(events.ResponseCompleted)
+        client.resume(last.response.id, 10_000, stream_id="x")
+        again = await client.until(events.ResponseCompleted)
         assert again == msgspec.structs.replace(last, stream_id="x")
-        await peer.line.close()
+        await client.driver.close()
         await stage.services.running.close()
 
-    async def test_the_chain_of_one_that_has_ended_comes_from_the_line_that_had_it_last(
+    async def test_the_chain_of_one_that_has_ended_comes_from_the_connection_that_had_it_last(
         self,
     ) -> None:
         stage = Stage(hello)
         stage.create(resumable=True)
         last = (await stage.until(events.ResponseCompleted)).response.id
-        second, third = stage.peer(), stage.peer()
+        second, third = stage.client(), stage.client()
         second.resume(last, 10_000)
         await second.until(events.ResponseCompleted)
         # The line where it ran remembers the next one instead.
@@ -200,7 +200,7 @@ class TestResumes:
         third.create("other", previous_response_id=last)
         await third.until(events.ResponseCompleted)
         for each in (second, third, stage):
-            await each.line.close()
+            await each.driver.close()
         await stage.services.running.close()
         assert stage.services.budget.size == 0
 
@@ -217,27 +217,27 @@ class TestResumes:
         assert ("created with 'resumable'" in refused.error.message) is store
         stage.create(stream_id="x")
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()
 
     async def test_a_running_turn_whose_events_outgrew_their_log_stays_where_it_is(self) -> None:
         stage = Stage(mute)
         stage.create(resumable=True)
         created = await stage.until(events.ResponseInProgress)
-        (turn,) = stage.line.connection._lanes.turns()
+        (turn,) = stage.driver.connection._lanes.turns()
         assert turn.log is not None
         turn.log.drop()
-        peer = stage.peer()
-        peer.resume(created.response.id)
-        assert (await peer.until(events.ErrorEvent)).error.code == "not_resumable"
-        stage.line.receive(Cancel(), size=1)
+        client = stage.client()
+        client.resume(created.response.id)
+        assert (await client.until(events.ErrorEvent)).error.code == "not_resumable"
+        stage.driver.receive(Cancel(), size=1)
         await stage.until(events.ResponseIncomplete)
-        await peer.line.close()
-        await stage.line.close()
+        await client.driver.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
 
 class TestRoom:
-    async def test_what_was_missed_comes_again_only_when_the_line_has_sent_what_it_had(
+    async def test_what_was_missed_comes_again_only_when_the_connection_has_sent_what_it_had(
         self,
     ) -> None:
         async def long(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -247,20 +247,20 @@ class TestRoom:
         stage = Stage(long, limits=Limits(outbox=32))
         stage.create(resumable=True)
         response_id = (await stage.until(events.ResponseCreated)).response.id
-        await stage.line.close()
-        peer = stage.peer()
-        peer.resume(response_id, stream_id="a")
+        await stage.driver.close()
+        client = stage.client()
+        client.resume(response_id, stream_id="a")
         await loop_turns()
-        waiting = peer.line.connection.outgoing.waiting
+        waiting = client.driver.connection.outgoing.waiting
         assert waiting > 100
         # A client that takes nothing may ask as often as it likes.
-        peer.resume(response_id, stream_id="b")
+        client.resume(response_id, stream_id="b")
         await loop_turns()
-        assert peer.line.connection.outgoing.waiting == waiting
-        while (await peer.until(events.ResponseCreated)).stream_id != "b":
+        assert client.driver.connection.outgoing.waiting == waiting
+        while (await client.until(events.ResponseCreated)).stream_id != "b":
             pass
-        assert [event.stream_id for event in peer.seen[:waiting]] == ["a"] * waiting
-        await peer.line.close()
+        assert [event.stream_id for event in client.seen[:waiting]] == ["a"] * waiting
+        await client.driver.close()
         await stage.services.running.close()
 
 
@@ -272,8 +272,8 @@ class TestReaders:
         read = await read_all(stage, last.response.id, 0)
         assert relaned(read, "a") == stage.seen[1:]
         assert all(not event.stream_id for event in read)
-        assert stage.line.connection.memory.latest("a") is not None
-        await stage.line.close()
+        assert stage.driver.connection.memory.latest("a") is not None
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_one_who_reads_slowly_gets_the_rest_from_the_store(self) -> None:
@@ -282,7 +282,7 @@ class TestReaders:
         last = await stage.until(events.ResponseCompleted)
         read = await read_all(stage, last.response.id, None, drop_behind=1)
         assert [encode(event) for event in read] == [encode(event) for event in stage.seen]
-        await stage.line.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_one_who_reads_too_slowly_what_is_nowhere_else_is_told(self) -> None:
@@ -292,7 +292,7 @@ class TestReaders:
         with pytest.raises(ApiError) as refused:
             await read_all(stage, last.response.id, None, drop_behind=1)
         assert refused.value.code == "not_resumable"
-        await stage.line.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_a_stored_response_is_read_from_the_store_when_its_process_has_let_go(
@@ -309,7 +309,7 @@ class TestReaders:
             assert [encode(each) for each in relaned(read, "a")] == [
                 encode(each) for each in expected
             ]
-        await stage.line.close()
+        await stage.driver.close()
 
 
 async def read_all(
@@ -340,18 +340,18 @@ async def test_two_creates_of_a_key_of_which_the_first_is_refused_are_both_answe
     stage = Stage(answer)
     stage.create(idempotency_key="k")
     await until(lambda: len(stage.engine.prompts) == 1)
-    peer = stage.peer()
-    peer.create(idempotency_key="k")
+    client = stage.client()
+    client.create(idempotency_key="k")
     await loop_turns()
     gate.set()
     assert (await stage.until(events.ErrorEvent)).error.code == "rate_limit_exceeded"
-    last = await peer.until(events.ResponseCompleted)
-    assert peer.types[0] == "created"
+    last = await client.until(events.ResponseCompleted)
+    assert client.types[0] == "created"
     outcomes = {record.response_id: record.outcome for record, _ in stage.records}
     assert sorted(outcomes.values()) == ["completed", "refused"]
     assert outcomes[last.response.id] == "completed"
-    await peer.line.close()
-    await stage.line.close()
+    await client.driver.close()
+    await stage.driver.close()
     await stage.services.running.close()
 
 
@@ -367,7 +367,7 @@ async def test_a_number_behind_any_event_is_the_end() -> None:
     ended = await stage.until(events.ResponseCompleted)
     assert await read(stage, ended.response.id, 2**80) == [ended]
     assert await read(stage, ended.response.id, 0) == stage.seen[1:]
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()
 
 
@@ -382,7 +382,7 @@ async def test_events_that_had_to_go_for_want_of_room_are_not_read_in_part() -> 
     with pytest.raises(ApiError) as caught:
         await anext(batches)
     assert caught.value.code == "not_resumable"
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()
 
 
@@ -409,12 +409,12 @@ async def test_a_response_that_outgrows_its_room_runs_on_and_its_readers_are_tol
     assert caught.value.code == "not_resumable"
     last = await read(stage, made.id, 2**31)
     assert [type(event) for event in last] == [events.ResponseIncomplete]
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()
 
 
-class Dying(LocalHome):
-    """A neighbour that dies once it has said something."""
+class Dying(LocalPeer):
+    """A peer that dies once it has said something."""
 
     async def follow(
         self, owner: str, response_id: str, *, after: int | None
@@ -426,28 +426,28 @@ class Dying(LocalHome):
                 raise ApiError.of("server_error", "gone")
 
 
-class Neighbours:
-    """One neighbour, which any id may name."""
+class OnePeer:
+    """One peer, which any id may name."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
 
-    def home_of(self, response_id: str) -> Home | None:
-        """The neighbour."""
-        return self._home
+    def peer_of(self, response_id: str) -> Peer | None:
+        """The peer."""
+        return self._peer
 
-    def others(self) -> Sequence[Home]:
-        """The neighbour."""
-        return (self._home,)
+    def others(self) -> Sequence[Peer]:
+        """The peer."""
+        return (self._peer,)
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_where_a_neighbour_dies_what_was_written_down_is_read_on(store: bool) -> None:
+async def test_where_a_peer_dies_what_was_written_down_is_read_on(store: bool) -> None:
     stage = Stage(hello)
     stage.create(resumable=True, store=store)
     made = (await stage.until(events.ResponseCompleted)).response
-    homes = Neighbours(Dying(stage.services))
-    services = structs.replace(stage.services, running=Running(), homes=homes)
+    peers = OnePeer(Dying(stage.services))
+    services = structs.replace(stage.services, running=Running(), peers=peers)
     seen: list[events.Event] = []
     code = None
     try:
@@ -459,5 +459,5 @@ async def test_where_a_neighbour_dies_what_was_written_down_is_read_on(store: bo
     with pytest.raises(ApiError) as unknown:
         await anext(events_of(services, LOCAL.owner, "resp_no", None))
     assert unknown.value.code == "response_not_found"
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()

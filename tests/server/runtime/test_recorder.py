@@ -80,8 +80,8 @@ def written(entries: Sequence[Entry]) -> list[bytes]:
 
 
 async def close(stage: Stage) -> None:
-    """Ends the line and the process."""
-    await stage.line.close()
+    """Ends the connection and the process."""
+    await stage.driver.close()
     await stage.services.running.close()
     assert len(stage.services.running.logs) == 0
     assert stage.services.running.logs.size == 0
@@ -127,7 +127,7 @@ class TestJournals:
         assert begun.response.usage is not None
         assert begun.response.usage.output_tokens > 0
         assert (begun.response.status, begun.transport) == ("in_progress", "test")
-        stage.line.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel(), size=1)
         last = await stage.until(events.ResponseIncomplete)
         assert diary.entries[-1].standing.response.status == "in_progress", "until it is stored"
         assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
@@ -152,10 +152,10 @@ class TestJournals:
         stage.create(store=True, resumable=True, idempotency_key="k")
         await loop_turns()
         if how == "dropped":
-            (turn,) = stage.line.connection._lanes.turns()
+            (turn,) = stage.driver.connection._lanes.turns()
             assert turn.log is not None
             turn.log.drop()
-            stage.line.drop()
+            stage.driver.drop()
         diary.gate.set()
         await until(lambda: "end" in diary.told)
         assert (diary.told[0], diary.told[-1]) == ("begin", "end")
@@ -171,7 +171,7 @@ class TestJournals:
         store.gate.clear()
         stage.create(store=True, idempotency_key="k", previous_response_id="resp_x")
         await until(lambda: diary.told == ["begin"])
-        stage.line.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel(), size=1)
         await stage.until(events.ResponseIncomplete)
         await until(lambda: "end" in diary.told)
         (at,) = diary.expired
@@ -213,21 +213,21 @@ class TestJournals:
         assert len(diary.expired) == 1
 
     @pytest.mark.parametrize("ends", [True, False])
-    async def test_what_is_left_of_a_stored_turn_keeps_neither_it_nor_its_line(
+    async def test_what_is_left_of_a_stored_turn_keeps_neither_it_nor_its_connection(
         self, ends: bool
     ) -> None:
         stage = Stage(hello if ends else endless)
         with none_left(Turn, Connection):
-            peer = stage.peer()
-            peer.create(resumable=True, store=True)
+            client = stage.client()
+            client.create(resumable=True, store=True)
             if ends:
-                await peer.until(events.ResponseCompleted)
+                await client.until(events.ResponseCompleted)
             else:
-                await peer.until(events.OutputTextDelta)
-                peer.line.receive(Cancel(), size=1)
-                await peer.until(events.ResponseIncomplete)
-            await peer.line.close()
-            del peer
+                await client.until(events.OutputTextDelta)
+                client.driver.receive(Cancel(), size=1)
+                await client.until(events.ResponseIncomplete)
+            await client.driver.close()
+            del client
             await loop_turns()
             assert len(stage.services.running.logs) == 1
         await close(stage)
@@ -245,7 +245,7 @@ class TestJournals:
         assert journal.ended == [record.response_id for record, _ in stage.records]
         stage.create(resumable=True, store=False)
         await stage.until(events.ResponseCompleted)
-        await stage.line.close()
+        await stage.driver.close()
         assert len(journal.ended) == 2
         await stage.services.running.close()
 

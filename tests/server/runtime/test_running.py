@@ -1,4 +1,4 @@
-"""The live lines of a process, and the shelters of turns that have outlived theirs."""
+"""The live connections of a process, and the shelters of turns that have outlived theirs."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,35 +27,35 @@ from tieline_server.core.values import Principal
 
 
 async def sheltered(stage: Stage, **members: object) -> str:
-    """A resumable turn whose line is gone; returns its response's id."""
+    """A resumable turn whose connection is gone; returns its response's id."""
     stage.create(resumable=True, **members)
     created = await stage.until(events.ResponseInProgress)
-    await stage.line.close()
+    await stage.driver.close()
     response_id: str = created.response.id
     return response_id
 
 
 class TestCancels:
     async def test_one_who_only_reads_a_response_is_not_taken_for_it(self) -> None:
-        """The lines are asked in no order."""
+        """The connections are asked in no order."""
 
         stage = Stage(mute)
         body = {"model": "m", "store": False, "input": "hi", "idempotency_key": "k"}
-        stage.line.receive(create_of(**body), size=1)
+        stage.driver.receive(create_of(**body), size=1)
         created = await stage.until(events.ResponseCreated)
-        readers = [stage.peer() for _ in range(8)]
+        readers = [stage.client() for _ in range(8)]
         for reader in readers:
-            reader.line.receive(create_of(**body), size=1)
+            reader.driver.receive(create_of(**body), size=1)
             again = await reader.until(events.ResponseCreated)
             assert again.response.id == created.response.id
-            assert reader.line.cancel("local", created.response.id) is None
+            assert reader.driver.cancel("local", created.response.id) is None
         cut = stage.services.running.cancel("local", created.response.id)
         assert cut is not None
         assert (cut.id, cut.status) == (created.response.id, "cancelled")
-        for peer in (stage, *readers):
-            last = await peer.until(events.ResponseIncomplete)
+        for client in (stage, *readers):
+            last = await client.until(events.ResponseIncomplete)
             assert last.response.status == "cancelled"
-            await peer.line.close()
+            await client.driver.close()
         assert len(stage.records) == 1
         await stage.services.running.close()
 
@@ -63,14 +63,14 @@ class TestCancels:
         stage = Stage(mute)
         stage.create(idempotency_key="k")
         await stage.until(events.ResponseInProgress)
-        reader = stage.peer()
+        reader = stage.client()
         reader.create(idempotency_key="k")
         await reader.until(events.ResponseInProgress)
-        reader.line.receive(Cancel(), size=1)
+        reader.driver.receive(Cancel(), size=1)
         assert (await reader.until(events.ResponseIncomplete)).response.status == "cancelled"
         assert (await stage.until(events.ResponseIncomplete)).response.status == "cancelled"
-        await reader.line.close()
-        await stage.line.close()
+        await reader.driver.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_a_sheltered_turn_is_cancelled_by_its_owner_alone(self) -> None:
@@ -89,7 +89,9 @@ class TestCancels:
 
 
 class TestShelters:
-    async def test_a_turn_whose_line_is_gone_samples_to_its_end_and_is_booked_once(self) -> None:
+    async def test_a_turn_whose_connection_is_gone_samples_to_its_end_and_is_booked_once(
+        self,
+    ) -> None:
         gate = asyncio.Event()
 
         async def answer(prompt: Prompt) -> AsyncGenerator[Step, None]:
@@ -110,7 +112,7 @@ class TestShelters:
         await stage.services.running.close()
         assert stage.services.running.logs.size == 0
 
-    async def test_what_nobody_resumes_in_time_is_cancelled_and_booked(self) -> None:
+    async def test_what_no_client_resumes_in_time_is_cancelled_and_booked(self) -> None:
         stage = Stage(mute, limits=Limits(resume_window=0.01))
         response_id = await sheltered(stage)
         await asyncio.wait_for(stage.booked.wait(), PATIENCE)
@@ -120,15 +122,15 @@ class TestShelters:
         await stage.services.running.close()
 
     async def test_a_background_turn_has_no_window(self) -> None:
-        """It is on no line's profile, so the turn is made one here."""
+        """It is on no connection's profile, so the turn is made one here."""
 
         stage = Stage(mute, limits=Limits(resume_window=0.0))
         stage.create(resumable=True)
         await stage.until(events.ResponseInProgress)
-        (turn,) = stage.line.connection._lanes.turns()
+        (turn,) = stage.driver.connection._lanes.turns()
         assert turn.settings is not None
         turn.settings = replace(turn.settings, background=True)
-        await stage.line.close()
+        await stage.driver.close()
         await loop_turns()
         assert stage.records == []
         (shelter,) = stage.services.running.connections
@@ -149,8 +151,8 @@ class TestShelters:
         stage = Stage(mute)
         for _ in range(3):
             await sheltered(stage)
-            stage.line = stage.open()
-        await stage.line.close()
+            stage.driver = stage.open()
+        await stage.driver.close()
         await stage.services.running.close()
         await stage.services.running.close()
         assert [record.outcome for record, _ in stage.records] == ["incomplete"] * 3
@@ -161,16 +163,16 @@ class TestShelters:
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_a_turn_outlives_its_line_only_where_that_was_asked(resumable: bool) -> None:
+async def test_a_turn_outlives_its_connection_only_where_that_was_asked(resumable: bool) -> None:
     stage = Stage(mute)
     stage.create(resumable=resumable)
     await stage.until(events.ResponseInProgress)
-    await stage.line.close()
+    await stage.driver.close()
     assert [record.outcome for record, _ in stage.records] == ["disconnected"] * (not resumable)
     await stage.services.running.close()
 
 
-async def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
+async def test_au_02_nothing_outlives_a_connection_whose_key_was_revoked() -> None:
     refusal = ApiError.of("invalid_api_key", "Incorrect API key provided.")
     answers: list[Principal | ApiError] = [Principal(), refusal]
 
@@ -184,7 +186,7 @@ async def test_au_02_nothing_outlives_a_line_whose_key_was_revoked() -> None:
     stage.create(resumable=True, idempotency_key="k")
     await stage.until(events.ResponseInProgress)
     stage.create()
-    await stage.line.close()
+    await stage.driver.close()
     assert [record.outcome for record, _ in stage.records] == ["disconnected"]
     assert stage.engine.stopped == 1
     assert stage.services.running.connections == set()
@@ -205,10 +207,10 @@ class TestReaders:
         first = other.next_event()
         assert isinstance(first, events.ResponseInProgress)
         assert not other.runs(made.id)
-        assert stage.line.runs(made.id)
+        assert stage.driver.runs(made.id)
         await other.close()
-        assert stage.line.runs(made.id)
-        await stage.line.close()
+        assert stage.driver.runs(made.id)
+        await stage.driver.close()
         await stage.services.running.close()
 
     async def test_a_cancel_by_id_means_the_response_and_not_who_reads_it(self) -> None:
@@ -230,5 +232,5 @@ class TestReaders:
                 await reader.wait()
             assert reader.error is None
             await reader.close()
-        await stage.line.close()
+        await stage.driver.close()
         await stage.services.running.close()

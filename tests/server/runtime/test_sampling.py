@@ -19,7 +19,7 @@ from tieline_server.guards.guarded import GuardedEngine
 from tieline_server.observability.telemetry import make_logger
 from tieline_server.runtime import Services
 from tieline_server.runtime.sampling import catalog_of
-from tieline_server.workers.post import Post
+from tieline_server.workers.worker_context import ProcessContext
 
 
 def services(**flags: object) -> Services:
@@ -27,7 +27,10 @@ def services(**flags: object) -> Services:
 
     async def main() -> Services:
         log = make_logger("json", "info", io.BytesIO())
-        async with opened(Config.load({"engine": "scripted", **flags}), log, Post()) as (found, _):
+        async with opened(Config.load({"engine": "scripted", **flags}), log, ProcessContext()) as (
+            found,
+            _,
+        ):
             return found
 
     return asyncio.run(main())

@@ -1,4 +1,4 @@
-"""What lines need of the process: its models, as each owner sees them, and its ledger."""
+"""What connections need of the process: its models, as each owner sees them, and its ledger."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -29,11 +29,11 @@ class Serves:
         return self._models
 
     async def count(self, prompt: Prompt) -> int:
-        """Nobody asks."""
+        """Is not called."""
         raise AssertionError
 
     async def sample(self, prompt: Prompt) -> AsyncGenerator[Sequence[Delta], None]:
-        """Nobody asks."""
+        """Is not called."""
         raise AssertionError
         yield
 
@@ -60,7 +60,7 @@ def services(**members: Any) -> Services:
     async def main() -> None:
         stage = Stage(hello)
         made.append(structs.replace(stage.services, **members))
-        await stage.line.close()
+        await stage.driver.close()
 
     run(main)
     return made[0]

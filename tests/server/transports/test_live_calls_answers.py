@@ -28,13 +28,13 @@ def test_an_error_without_members_is_the_servers() -> None:
 
 async def test_an_answer_is_the_response_with_its_phases_where_they_were_asked_for() -> None:
     stage = Stage(hello)
-    stage.line.receive(SessionStart(extensions=["timing"]), size=0)
+    stage.driver.receive(SessionStart(extensions=["timing"]), size=0)
     stage.create()
-    answer = await final_answer(LiveConnection(stage.line))
+    answer = await final_answer(LiveConnection(stage.driver))
     assert answer.response.status == "completed"
     assert answer.phases["total"] > 0
     stage.create()
-    await stage.line.close()
+    await stage.driver.close()
 
 
 @pytest.mark.parametrize("accepted", [False, True])
@@ -42,19 +42,19 @@ async def test_what_came_instead_of_a_response_is_raised(accepted: bool) -> None
     stage = Stage(raising(EngineError.of("engine_unavailable", "No."), accepted=accepted))
     stage.create()
     with pytest.raises(ApiError) as caught:
-        await final_answer(LiveConnection(stage.line))
+        await final_answer(LiveConnection(stage.driver))
     assert (caught.value.code, caught.value.status) == ("engine_unavailable", 503)
-    await stage.line.close()
+    await stage.driver.close()
 
 
 async def test_a_line_that_was_ended_raises_why() -> None:
     stage = Stage(hello)
-    live = LiveConnection(stage.line)
+    live = LiveConnection(stage.driver)
     live.end(ApiError.of("server_draining", "Bye."))
     with pytest.raises(ApiError) as caught:
         await next_event(live)
     assert caught.value.code == "server_draining"
-    await stage.line.close()
+    await stage.driver.close()
 
 
 def test_a_requests_own_trace_context_comes_first() -> None:

@@ -11,8 +11,8 @@ from tests.support.runtime import Stage, endless, hello
 from tieline import events
 from tieline.errors import ApiError
 from tieline.responses import Response
-from tieline_server.homes import Home
-from tieline_server.runtime import LocalHome, Running, Services, heed_cancels, lasts, not_found
+from tieline_server.peers import Peer
+from tieline_server.runtime import LocalPeer, Running, Services, heed_cancels, lasts, not_found
 from tieline_server.storage.base import Cancellation, RunningResponse
 from tieline_server.storage.memory import MemoryJournal, MemoryStore
 from tieline_server.transports.response_lookup import (
@@ -30,23 +30,23 @@ OWNER = LOCAL.owner
 LISTED = [(f"msg_{number}", number) for number in range(25)]
 
 
-class Neighbours:
-    """One neighbour, which any id may name."""
+class OnePeer:
+    """One peer, which any id may name."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
 
-    def home_of(self, response_id: str) -> Home | None:
-        """The neighbour."""
-        return self._home
+    def peer_of(self, response_id: str) -> Peer | None:
+        """The peer."""
+        return self._peer
 
-    def others(self) -> Sequence[Home]:
-        """The neighbour."""
-        return (self._home,)
+    def others(self) -> Sequence[Peer]:
+        """The peer."""
+        return (self._peer,)
 
 
-class Gone(LocalHome):
-    """A neighbour that has just died."""
+class Gone(LocalPeer):
+    """A peer that has just died."""
 
     async def look(self, owner: str, response_id: str) -> Response | None:
         """Nobody answers."""
@@ -85,12 +85,12 @@ class Shared(MemoryJournal):
         return told
 
 
-def beside(stage: Stage, home: type[LocalHome] | None = LocalHome) -> Services:
-    """Another process, with the same store; and the stage's own as its neighbour, or none."""
+def beside(stage: Stage, peer: type[LocalPeer] | None = LocalPeer) -> Services:
+    """Another process, with the same store; and the stage's own as its peer, or none."""
     other = structs.replace(stage.services, running=Running())
-    if home is None:
+    if peer is None:
         return other
-    return structs.replace(other, homes=Neighbours(home(stage.services)))
+    return structs.replace(other, peers=OnePeer(peer(stage.services)))
 
 
 def shared(stage: Stage) -> None:
@@ -109,11 +109,11 @@ async def begun(stage: Stage, *, store: bool) -> str:
 
 
 async def close(stage: Stage) -> None:
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()
 
 
-async def test_a_neighbour_says_how_its_response_stands_and_ends_it() -> None:
+async def test_a_peer_says_how_its_response_stands_and_ends_it() -> None:
     stage = Stage(endless)
     services = beside(stage)
     made = await begun(stage, store=False)
@@ -135,13 +135,13 @@ async def test_a_neighbour_says_how_its_response_stands_and_ends_it() -> None:
     await close(stage)
 
 
-@pytest.mark.parametrize("home", [Gone, None])
+@pytest.mark.parametrize("peer", [Gone, None])
 async def test_where_a_process_cannot_be_asked_the_journal_knows(
-    home: type[LocalHome] | None,
+    peer: type[LocalPeer] | None,
 ) -> None:
     stage = Stage(endless)
     shared(stage)
-    services = beside(stage, home)
+    services = beside(stage, peer)
     made = await begun(stage, store=True)
     kept = stage.kept(made)
     assert await lasts(kept)
@@ -182,7 +182,7 @@ async def test_deleting_a_plain_response_that_runs_is_as_if_it_were_not_there() 
     await close(stage)
 
 
-async def test_deleting_reaches_what_a_neighbour_remembers() -> None:
+async def test_deleting_reaches_what_a_peer_remembers() -> None:
     stage = Stage(hello)
     shared(stage)
     services = beside(stage)

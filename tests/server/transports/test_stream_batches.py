@@ -21,14 +21,14 @@ def written(*phases: str, most: int, first: str | None = None) -> list[bytes]:
     async def main() -> None:
         stage = Stage(hello)
         for phase in phases:
-            stage.line.connection.outgoing.put_connection(Heartbeat(phase=phase))
+            stage.driver.connection.outgoing.put_connection(Heartbeat(phase=phase))
         given = [] if first is None else [Heartbeat(phase=first)]
-        batches = Batches(stage.line, words, most=most, first=given)
+        batches = Batches(stage.driver, words, most=most, first=given)
         while (data := batches.next()) is not None:
             writes.append(data)
             left = sum(map(len, writes)) < len("".join([first or "", *phases]))
             assert batches.empty is not left
-        await stage.line.close()
+        await stage.driver.close()
 
     run(main)
     return writes
@@ -66,20 +66,20 @@ async def test_what_stands_behind_events_that_the_client_does_not_get_is_not_lef
     """The reason why a line ends goes out last, whatever was left out before it."""
 
     stage = Stage(hello)
-    outgoing = stage.line.connection.outgoing
+    outgoing = stage.driver.connection.outgoing
     outgoing.put("a", SteerAccepted(steer=SteerRef(previous_response_id="resp_1")))
     outgoing.put_last(Heartbeat(phase="last"))
-    batches = Batches(stage.line, words, most=100)
+    batches = Batches(stage.driver, words, most=100)
     assert batches.next() == b"last"
     assert batches.next() is None
-    await stage.line.close()
+    await stage.driver.close()
 
 
 async def test_events_that_the_client_does_not_get_leave_nothing_to_write() -> None:
     stage = Stage(hello)
-    batches = Batches(stage.line, lambda taken: [], most=10)
+    batches = Batches(stage.driver, lambda taken: [], most=10)
     stage.create()
-    await stage.line.wait()
+    await stage.driver.wait()
     assert batches.next() is None
     assert batches.empty
-    await stage.line.close()
+    await stage.driver.close()

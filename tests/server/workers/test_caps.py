@@ -1,4 +1,4 @@
-"""LB-05 with several workers: caps count over all of them, whoever has how many."""
+"""LB-05 with several workers: caps count over all of them."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_lb_05_the_fifth_of_four_is_refused_and_resets_make_room_at_once(
                 reset(sock)
 
 
-def test_places_of_a_worker_that_was_killed_are_free_again(tmp_path: Path) -> None:
+def test_what_a_worker_that_was_killed_had_is_free_again(tmp_path: Path) -> None:
     with several(tmp_path, "--max-connections", "4") as server, ExitStack() as stack:
         opened = [dial(server, stack) for _ in range(4)]
         assert all(upgraded(answer) for _, answer in opened)

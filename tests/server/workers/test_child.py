@@ -128,7 +128,7 @@ def test_it_is_closed_when_it_has_ended_and_is_buried_and_leaves_nothing_open() 
             for _ in range(10):
                 await asyncio.sleep(0)
             assert not closing.done()
-            child.buried(None)
+            child.reaped(None)
             await closing
             assert process.control.fileno() == -1
 

@@ -1,4 +1,4 @@
-"""The workers that serve, one for each seat: real processes that die, hang, or never serve."""
+"""The workers that serve, one for each slot: real processes that die, hang, or never serve."""
 
 import asyncio
 import os
@@ -12,12 +12,11 @@ import structlog
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
-from tests.support.nursery_process import SERVES, command
+from tests.support.forking import SERVES, command
 from tests.support.process_state import PATIENCE
 from tests.support.several import alive
 from tests.support.signal import Signal
 from tieline_server.workers import fleet as fleet_module
-from tieline_server.workers.board import Board
 from tieline_server.workers.child import NotServing
 from tieline_server.workers.fleet import (
     DIED,
@@ -30,9 +29,10 @@ from tieline_server.workers.fleet import (
 from tieline_server.workers.fleet import (
     SERVES as SERVING,
 )
-from tieline_server.workers.neighbourhood import socket_path
-from tieline_server.workers.nursery import Nursery
-from tieline_server.workers.post import BOARD
+from tieline_server.workers.fork_server import ForkServer
+from tieline_server.workers.shared_counters import SharedCounters
+from tieline_server.workers.worker_context import COUNTERS
+from tieline_server.workers.worker_peers import socket_path
 
 SETTINGS = {"drain_timeout": 60.0}
 SEATS = 2
@@ -45,13 +45,13 @@ class Watched:
         self.news = Signal()
         self._said = LogCapture()
         self._words = command(prepare=prepare, serve=serve)
-        self.nurseries: list[Nursery] = []
-        self.board = Board.make(folder / BOARD, rows=8)
+        self.fork_servers: list[ForkServer] = []
+        self.counters = SharedCounters.make(folder / COUNTERS, rows=8)
         self.fleet = Fleet(
             self._open,
             SETTINGS,
-            Shared(folder, self.board, rows=8, seal_key="k"),
-            seats=SEATS,
+            Shared(folder, self.counters, rows=8, seal_key="k"),
+            slots=SEATS,
             log=structlog.wrap_logger(None, processors=[self._tell, self._said]),
         )
 
@@ -68,10 +68,10 @@ class Watched:
         """Waits until something was logged so often."""
         await self.news.until(lambda: len(self.said(event)) >= count)
 
-    def _open(self, settings: dict[str, Any], attend: Any) -> Nursery:
-        self.nurseries.append(Nursery(self._words, settings, attend=attend))
+    def _open(self, settings: dict[str, Any], attend: Any) -> ForkServer:
+        self.fork_servers.append(ForkServer(self._words, settings, attend=attend))
         self.news.notify()
-        return self.nurseries[-1]
+        return self.fork_servers[-1]
 
     def _tell(self, _logger: Any, _method: str, entry: EventDict) -> EventDict:
         # Heard of once it is written down.
@@ -92,21 +92,21 @@ def run(case: Case, folder: Path, **does: str) -> None:
                 await case(watched)
         finally:
             await watched.fleet.close()
-            watched.board.close()
+            watched.counters.close()
 
     asyncio.run(main())
 
 
 class TestShared:
-    def test_each_worker_has_a_mark_and_a_row_that_no_other_living_one_has(
+    def test_each_worker_has_a_tag_and_a_row_that_no_other_living_one_has(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fleet_module, "MARKS", 8)
-        board = Board.make(tmp_path / BOARD, rows=3)
-        shared = Shared(tmp_path, board, rows=3, seal_key="k")
+        monkeypatch.setattr(fleet_module, "TAGS", 8)
+        counters = SharedCounters.make(tmp_path / COUNTERS, rows=3)
+        shared = Shared(tmp_path, counters, rows=3, seal_key="k")
         orders = [shared.order(SETTINGS) for _ in range(3)]
         assert {order.row for order in orders} == {0, 1, 2}
-        assert len({order.mark for order in orders}) == 3
+        assert len({order.tag for order in orders}) == 3
         assert {(order.folder, order.seal_key) for order in orders} == {(str(tmp_path), "k")}
         shared.ended(orders[1])
         again = [shared.order(SETTINGS)]
@@ -114,26 +114,26 @@ class TestShared:
             shared.ended(again[-1])
             again.append(shared.order(SETTINGS))
         assert {order.row for order in again} == {orders[1].row}
-        living = {orders[0].mark, orders[2].mark}
-        assert not living & {order.mark for order in again}
-        board.close()
+        living = {orders[0].tag, orders[2].tag}
+        assert not living & {order.tag for order in again}
+        counters.close()
 
     def test_what_a_worker_that_ended_had_is_free(self, tmp_path: Path) -> None:
-        board = Board.make(tmp_path / BOARD, rows=1)
-        shared = Shared(tmp_path, board, rows=1, seal_key="k")
+        counters = SharedCounters.make(tmp_path / COUNTERS, rows=1)
+        shared = Shared(tmp_path, counters, rows=1, seal_key="k")
         order = shared.order(SETTINGS)
-        left = socket_path(tmp_path, order.mark)
+        left = socket_path(tmp_path, order.tag)
         left.touch()
-        assert board.take(order.row, 0, most=1)
-        assert not board.take(order.row, 0, most=1)
+        assert counters.take(order.row, 0, most=1)
+        assert not counters.take(order.row, 0, most=1)
         shared.ended(order)
         assert not left.exists()
-        assert board.take(shared.order(SETTINGS).row, 0, most=1)
-        board.close()
+        assert counters.take(shared.order(SETTINGS).row, 0, most=1)
+        counters.close()
 
 
 class TestSeats:
-    def test_every_seat_is_taken_at_the_start(self, tmp_path: Path) -> None:
+    def test_every_slot_is_filled_at_the_start(self, tmp_path: Path) -> None:
         async def case(watched: Watched) -> None:
             await watched.fleet.start()
             assert len(set(watched.serving)) == SEATS
@@ -149,7 +149,7 @@ class TestSeats:
 
         run(case, tmp_path, serve="raise TielineError('no such file')")
 
-    def test_one_that_dies_is_told_of_and_its_seat_is_taken_again(self, tmp_path: Path) -> None:
+    def test_one_that_dies_is_told_of_and_its_slot_is_filled_again(self, tmp_path: Path) -> None:
         async def case(watched: Watched) -> None:
             await watched.fleet.start()
             first, second = watched.serving
@@ -173,7 +173,7 @@ class TestSeats:
 
         run(case, tmp_path, serve=f"{SERVES} if not Path({str(dies)!r}).exists() else None")
 
-    def test_a_seat_that_cannot_be_taken_is_told_of_and_tried_again(self, tmp_path: Path) -> None:
+    def test_a_slot_that_cannot_be_filled_is_told_of_and_tried_again(self, tmp_path: Path) -> None:
         works = tmp_path / "works"
         works.touch()
 
@@ -189,13 +189,13 @@ class TestSeats:
         check = f"if not Path({str(works)!r}).exists(): raise TielineError('it does not work')"
         run(case, tmp_path, serve=f"{check}\n{SERVES}")
 
-    def test_a_nursery_that_died_is_replaced_before_it_is_needed(self, tmp_path: Path) -> None:
+    def test_a_fork_server_that_died_is_replaced_before_it_is_needed(self, tmp_path: Path) -> None:
         async def case(watched: Watched) -> None:
             await watched.fleet.start()
-            (nursery,) = watched.nurseries
-            os.kill(nursery.pid, signal.SIGKILL)
-            await nursery.ended.wait()
-            await watched.news.until(lambda: len(watched.nurseries) == 2)
+            (fork_server,) = watched.fork_servers
+            os.kill(fork_server.pid, signal.SIGKILL)
+            await fork_server.ended.wait()
+            await watched.news.until(lambda: len(watched.fork_servers) == 2)
             os.kill(watched.serving[0], signal.SIGKILL)
             await watched.until(SERVING, 3)
 
@@ -203,7 +203,7 @@ class TestSeats:
 
 
 class TestRestart:
-    def test_each_seat_gets_another_worker_with_the_new_settings(self, tmp_path: Path) -> None:
+    def test_each_slot_gets_another_worker_with_the_new_settings(self, tmp_path: Path) -> None:
         async def case(watched: Watched) -> None:
             await watched.fleet.start()
             before = watched.serving
@@ -214,11 +214,11 @@ class TestRestart:
             told = [(tmp_path / str(pid)).read_text() for pid in (*before, *after)]
             assert told == ["16", "16", "3", "3"]
             assert all((tmp_path / f"{pid} drained").exists() for pid in before)
-            assert len(watched.nurseries) == 2
+            assert len(watched.fork_servers) == 2
             assert watched.said(DIED) == []
 
-        signs = "Path(post.folder, str(os.getpid())).write_text(str(config.max_active))"
-        drains = "Path(post.folder, f'{os.getpid()} drained').touch()"
+        signs = "Path(context.folder, str(os.getpid())).write_text(str(config.max_active))"
+        drains = "Path(context.folder, f'{os.getpid()} drained').touch()"
         run(case, tmp_path, serve=f"{signs}\n{SERVES}\n{drains}")
 
     def test_settings_that_none_can_serve_with_change_nothing(self, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ class TestEnd:
             assert told == ["Drain(insist=False)"] * SEATS
             assert watched.said(DIED) == []
 
-        signs = "Path(post.folder, str(os.getpid())).write_text(str(order))"
+        signs = "Path(context.folder, str(os.getpid())).write_text(str(order))"
         run(case, tmp_path, serve=f"{SERVES}\n{signs}")
 
     def test_one_that_hangs_is_killed(
@@ -272,7 +272,7 @@ class TestEnd:
             watched.fleet.insist()
             await ending
 
-        drains = "while not order.insist: order = TO_WORKER.receive(post._control)"
+        drains = "while not order.insist: order = TO_WORKER.receive(context._control)"
         run(case, tmp_path, serve=f"{SERVES}\n{drains}")
 
     def test_it_is_closed_with_all_that_is_left_of_it(self, tmp_path: Path) -> None:
@@ -281,6 +281,6 @@ class TestEnd:
             await watched.fleet.close()
             await watched.fleet.close()
             assert not any(map(alive, watched.serving))
-            assert not alive(watched.nurseries[0].pid)
+            assert not alive(watched.fork_servers[0].pid)
 
         run(case, tmp_path)

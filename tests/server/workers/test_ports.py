@@ -26,7 +26,7 @@ def test_a_name_of_several_addresses_has_one_port() -> None:
             each.close()
 
 
-def test_a_port_that_somebody_has_is_refused_even_where_both_would_share_it() -> None:
+def test_a_port_that_another_process_has_is_refused_even_where_both_would_share_it() -> None:
     with reserved({"grpc": "127.0.0.1:0"}) as addresses:
         with pytest.raises(ConfigError, match="cannot listen on"), reserved(addresses):
             pass
@@ -35,7 +35,7 @@ def test_a_port_that_somebody_has_is_refused_even_where_both_would_share_it() ->
         pass
 
 
-def test_nobody_connects_to_what_is_only_held() -> None:
+def test_no_client_connects_to_what_is_only_held() -> None:
     with reserved({"grpc": "127.0.0.1:0"}) as addresses:
         host, _, port = addresses["grpc"].rpartition(":")
         with pytest.raises(ConnectionRefusedError):

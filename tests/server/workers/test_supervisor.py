@@ -22,10 +22,10 @@ from tests.support.several import (
     alive,
     created,
     last_kind,
-    mark_of,
     parent_of,
     several,
     streams,
+    tag_of,
 )
 
 SLOW = {
@@ -54,7 +54,7 @@ class TestServing:
             assert names == {"tieline-worker\n"}
             seen: set[str] = set()
             while seen != workers.keys():
-                seen.add(mark_of(created(server)))
+                seen.add(tag_of(created(server)))
             assert streams(server, workers).keys() == workers.keys()
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
@@ -70,17 +70,17 @@ class TestServing:
     def test_what_is_stored_by_one_worker_is_continued_on_the_other(self, tmp_path: Path) -> None:
         with several(tmp_path) as server:
             first = created(server)
-            marks = set(server.workers)
+            tags = set(server.workers)
 
             def continued() -> str:
                 body = json.dumps({"input": "more", "previous_response_id": first}).encode()
                 head = {"Content-Type": "application/json", "Connection": "close"}
                 where = f"http://{server.http}/v1/responses"
                 with urlopen(Request(where, body, head), timeout=60) as answer:
-                    return mark_of(json.loads(answer.read())["id"])
+                    return tag_of(json.loads(answer.read())["id"])
 
             seen: set[str] = set()
-            while seen != marks:
+            while seen != tags:
                 seen.add(continued())
 
     def test_what_one_worker_seals_the_other_opens_without_a_key_of_the_settings(
@@ -100,7 +100,7 @@ class TestServing:
             seen: set[str] = set()
             while seen != server.workers.keys():
                 more = {"input": [*window["output"], {"role": "user", "content": "c"}]}
-                seen.add(mark_of(ask(server, "/v1/responses", more)["id"]))
+                seen.add(tag_of(ask(server, "/v1/responses", more)["id"]))
 
 
 class TestRefusals:
@@ -177,7 +177,7 @@ class TestReplacing:
         with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             before = server.workers
             running = streams(server, before)
-            mark, pid = next(iter(before.items()))
+            tag, pid = next(iter(before.items()))
             killed_at = time.monotonic()
             os.kill(pid, signal.SIGKILL)
             until(lambda: len(server.lines("worker_serves")) == 3)
@@ -185,7 +185,7 @@ class TestReplacing:
                 assert time.monotonic() - killed_at < WHOLE
             assert len(server.workers) == 2
             with pytest.raises(grpc.RpcError) as ended:
-                last_kind(running.pop(mark))
+                last_kind(running.pop(tag))
             assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
             assert [*map(last_kind, running.values())] == ["response_completed"]
             (died,) = server.lines("worker_died")
@@ -205,9 +205,9 @@ class TestReplacing:
         self, tmp_path: Path
     ) -> None:
         with several(tmp_path) as server:
-            nursery = parent_of(next(iter(server.workers.values())))
-            os.kill(nursery, signal.SIGKILL)
-            until(lambda: not alive(nursery))
+            fork_server = parent_of(next(iter(server.workers.values())))
+            os.kill(fork_server, signal.SIGKILL)
+            until(lambda: not alive(fork_server))
             os.kill(next(iter(server.workers.values())), signal.SIGKILL)
             until(lambda: len(server.lines("worker_serves")) == 3)
             server.whole()
@@ -229,7 +229,7 @@ class TestReplacing:
 
 
 class TestRestarting:
-    def test_workers_are_restarted_one_by_one_and_nobody_who_asks_meanwhile_is_refused(
+    def test_workers_are_restarted_one_by_one_and_no_client_is_refused_meanwhile(
         self, tmp_path: Path
     ) -> None:
         with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
@@ -286,19 +286,19 @@ def models(server: Several) -> list[str]:
 
 
 class TestMetrics:
-    def test_whoever_is_asked_tells_of_all_and_no_sum_shrinks_when_one_dies(
+    def test_each_worker_tells_of_all_and_no_sum_shrinks_when_one_dies(
         self, tmp_path: Path
     ) -> None:
         with several(tmp_path) as server:
             seen: list[str] = []
             while len(set(seen)) < 2:
-                seen.append(mark_of(created(server)))
+                seen.append(tag_of(created(server)))
             for _ in range(4):
                 assert responses(server) == len(seen)
-            mark, pid = next(iter(server.workers.items()))
+            tag, pid = next(iter(server.workers.items()))
             os.kill(pid, signal.SIGKILL)
             until(lambda: not alive(pid))
-            while server.workers.keys() == {mark} or len(server.workers) < 2:
+            while server.workers.keys() == {tag} or len(server.workers) < 2:
                 # What was in the hands of the one that died is reset, until its last thread ends.
                 with suppress(ConnectionError, URLError):
                     assert responses(server) == len(seen)

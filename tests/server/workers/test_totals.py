@@ -1,4 +1,4 @@
-"""What workers have counted, whoever of them dies, and whenever."""
+"""What workers have counted stays counted when one of them dies."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tieline.errors import ApiError
-from tieline_server.workers.totals import DEAD, Totals, bury
+from tieline_server.workers.totals import DEAD, Totals, merge_dead
 
 A, B, C = b"\0\1", b"\0\2", b"\xff\xff"
 
@@ -22,30 +22,30 @@ def text(count: int, *, gauge: int = 0) -> bytes:
 
 
 class Told:
-    """A home that tells its numbers, or is gone; what happens ``meanwhile`` happens first."""
+    """A peer that tells its numbers, or is gone; what happens ``meanwhile`` happens first."""
 
     def __init__(self, answer: bytes | None, meanwhile: Any = lambda: None) -> None:
         self.answer = answer
         self.meanwhile = meanwhile
 
     async def metrics(self) -> bytes:
-        """See ``Home``."""
+        """See ``Peer``."""
         self.meanwhile()
         if self.answer is None:
             raise ApiError.of("server_error", "gone")
         return self.answer
 
 
-def added(folder: Path, homes: Mapping[bytes, Told]) -> tuple[int, int]:
+def added(folder: Path, peers: Mapping[bytes, Told]) -> tuple[int, int]:
     """The gauge and the counter of all."""
-    found = asyncio.run(Totals(folder, A).add_up(homes)).decode()  # type: ignore[arg-type]
+    found = asyncio.run(Totals(folder, A).add_up(peers)).decode()  # type: ignore[arg-type]
     values = dict(line.split() for line in found.splitlines() if not line.startswith("#"))
     return int(values["g"]), int(values["n_total"])
 
 
 def test_the_living_add_up(tmp_path: Path) -> None:
-    homes = {A: Told(text(1, gauge=10)), B: Told(text(2, gauge=20))}
-    assert added(tmp_path, homes) == (30, 3)
+    peers = {A: Told(text(1, gauge=10)), B: Told(text(2, gauge=20))}
+    assert added(tmp_path, peers) == (30, 3)
 
 
 def test_one_that_does_not_answer_counts_with_what_it_has_written_down(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_one_that_does_not_answer_counts_with_what_it_has_written_down(tmp_path:
 
 
 def test_the_dead_are_kept_together_once_they_are_buried(tmp_path: Path) -> None:
-    for mark, count in ((B, 2), (C, 4)):
-        Totals(tmp_path, mark).recorded(text(count, gauge=20))
-        bury(tmp_path, mark)
-    bury(tmp_path, b"\7\7")
+    for tag, count in ((B, 2), (C, 4)):
+        Totals(tmp_path, tag).recorded(text(count, gauge=20))
+        merge_dead(tmp_path, tag)
+    merge_dead(tmp_path, b"\7\7")
     assert [path.name for path in tmp_path.iterdir()] == ["dead.totals"]
     assert added(tmp_path, {A: Told(text(1, gauge=10))}) == (10, 7)
 
@@ -66,11 +66,11 @@ def test_the_dead_are_kept_together_once_they_are_buried(tmp_path: Path) -> None
 def test_one_that_dies_and_is_buried_while_it_is_asked_counts_once(tmp_path: Path) -> None:
     def dies() -> None:
         Totals(tmp_path, B).recorded(text(2))
-        bury(tmp_path, B)
+        merge_dead(tmp_path, B)
 
     for answer in (None, text(2)):
-        homes = {A: Told(text(1)), B: Told(answer, dies)}
-        assert added(tmp_path, homes) == (0, 3)
+        peers = {A: Told(text(1)), B: Told(answer, dies)}
+        assert added(tmp_path, peers) == (0, 3)
         (tmp_path / "dead.totals").unlink()
 
 
@@ -85,5 +85,5 @@ def test_what_cannot_be_written_down_is_told_all_the_same(tmp_path: Path) -> Non
 def test_numbers_of_the_dead_that_cannot_be_joined_stay_where_they_are(tmp_path: Path) -> None:
     Totals(tmp_path, b"ab").recorded(b"some")
     (tmp_path / DEAD).mkdir()
-    bury(tmp_path, b"ab")
+    merge_dead(tmp_path, b"ab")
     assert (tmp_path / "6162.totals").read_bytes() == b"some"

@@ -10,4 +10,6 @@ __all__ = ["GrpcConfig", "GrpcServer", "Tls", "open_server"]
 def open_server(opening: Opening) -> GrpcServer:
     """The server of gRPC by its settings, not yet listening."""
     config = GrpcConfig.of(opening.config, reuse_port=opening.reuse_port)
-    return GrpcServer(opening.services, config, places=opening.places("calls", config.max_calls))
+    return GrpcServer(
+        opening.services, config, capacity=opening.capacity("calls", config.max_calls)
+    )

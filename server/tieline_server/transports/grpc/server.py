@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
 from tieline.v1 import line_pb2, models_pb2
+from tieline_server.capacity import Capacity
 from tieline_server.config.toml_tables import split_address
 from tieline_server.core.create.limits import Share
-from tieline_server.places import Places
 from tieline_server.runtime import Services
 from tieline_server.transports.grpc._grpcio import Health
 from tieline_server.transports.grpc.admission import Admission, KeylessCalls
@@ -68,17 +68,17 @@ def _why(address: str) -> str:
 class GrpcServer:
     """Serves ``tieline.v1``, health and, where asked for, reflection. See ``base.TransportServer``.
 
-    ``places`` are those of all processes of the server, where it has several.
+    ``capacity`` are those of all processes of the server, where it has several.
     """
 
     def __init__(
-        self, services: Services, config: GrpcConfig, *, places: Places | None = None
+        self, services: Services, config: GrpcConfig, *, capacity: Capacity | None = None
     ) -> None:
         most = min(services.limits.message_bytes, config.max_message_bytes)
         limits = structs.replace(services.limits, message_bytes=most)
         services = self._services = structs.replace(services, limits=limits)
         self._config = config
-        self.live = LiveCalls(config.max_calls, places, share=Share(each=config.max_owner_calls))
+        self.live = LiveCalls(config.max_calls, capacity, share=Share(each=config.max_owner_calls))
         self._admission = Admission(services, self.live, patience=config.first_message_timeout)
         self.creates = CreateCalls(services, config, self.live)
         self._stored = StoredCalls(services)

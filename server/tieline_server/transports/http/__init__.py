@@ -22,6 +22,6 @@ def open_server(opening: Opening) -> HttpServer | None:
         HttpConfig.of(config, reuse_port=opening.reuse_port),
         WebSocketEndpoint(services, upgraded, share=share) if config.websocket else None,
         metrics=opening.metrics,
-        places=opening.places("connections", config.max_connections),
+        capacity=opening.capacity("connections", config.max_connections),
         share=share,
     )

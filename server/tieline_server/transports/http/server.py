@@ -17,9 +17,9 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
+from tieline_server.capacity import Capacity
 from tieline_server.config.toml_tables import split_address
 from tieline_server.core.create.limits import Share
-from tieline_server.places import Places
 from tieline_server.runtime import Services, server_error
 from tieline_server.transports.http.capabilities import ModelCalls
 from tieline_server.transports.http.config import HttpConfig
@@ -73,7 +73,7 @@ class HttpServer:
     """Serves the Responses API over HTTP. See ``base.TransportServer``.
 
     ``metrics`` returns the Prometheus text of ``/metrics``. Without ``upgrade`` a WebSocket
-    handshake is answered with 426. ``places`` are those of all processes of the server, where it
+    handshake is answered with 426. ``capacity`` are those of all processes of the server, where it
     has several; ``share`` bounds the requests of one owner that create.
     """
 
@@ -84,7 +84,7 @@ class HttpServer:
         upgrade: Upgrade | None = None,
         *,
         metrics: Callable[[], Awaitable[bytes]] | None = None,
-        places: Places | None = None,
+        capacity: Capacity | None = None,
         share: Share | None = None,
     ) -> None:
         self._services = services
@@ -94,7 +94,7 @@ class HttpServer:
         self._safety = Safety(keyless=config.keyless, origins=config.origins)
         self.live = LiveCalls(config.max_connections, share=share)
         self.connections = TcpConnections(
-            config.max_connections, new_id=partial(services.ids.new, "req_"), places=places
+            config.max_connections, new_id=partial(services.ids.new, "req_"), capacity=capacity
         )
         creates = CreateCalls(services, config, self.live)
         self._routes = self._table(

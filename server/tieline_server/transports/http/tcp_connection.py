@@ -18,8 +18,8 @@ from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tieline.errors import ApiError
+from tieline_server.capacity import Capacity, LocalCapacity
 from tieline_server.garbage_collection import forget_frames
-from tieline_server.places import OwnPlaces, Places
 from tieline_server.runtime import server_error
 from tieline_server.transports._aiohttp import RequestHandler
 from tieline_server.transports.client_frames import ClientFrames, FrameReader, Gate
@@ -152,15 +152,15 @@ NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class TcpConnections:
-    """The connections of one server: ``most`` of them, or of several processes' by ``places``.
+    """The connections of one server: ``most`` of them, or of several processes' by ``capacity``.
 
     ``new_id`` names requests that never become a call.
     """
 
     def __init__(
-        self, most: int, *, new_id: Callable[[], str], places: Places | None = None
+        self, most: int, *, new_id: Callable[[], str], capacity: Capacity | None = None
     ) -> None:
-        self.places = places or OwnPlaces(most)
+        self.capacity = capacity or LocalCapacity(most)
         self.new_id = new_id
         self.open: set[TcpConnection] = set()
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -175,7 +175,7 @@ class TcpConnections:
         """What a request on a connection past the limit is answered with."""
         return ApiError.of(
             "too_many_connections",
-            f"This server already has {self.places.most} connections open.",
+            f"This server already has {self.capacity.most} connections open.",
             retry_after=RETRY_AFTER,
         )
 
@@ -228,14 +228,14 @@ class TcpConnection(RequestHandler):
         """Takes a place, if there is one."""
         connections = self.connections
         real = cast(Transport, transport)
-        self.admitted = connections.places.take()
+        self.admitted = connections.capacity.take()
         connections.open.add(self)
         real.set_write_buffer_limits(high=UNSENT_BYTES)
         bare = real.get_extra_info("socket")
         if bare is not None and NOTSENT_LOWAT is not None:
             bare.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT_BYTES)
         super().connection_made(transport)
-        if len(connections.open) > connections.places.most + GRACE_CONNECTIONS:
+        if len(connections.open) > connections.capacity.most + GRACE_CONNECTIONS:
             real.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -244,7 +244,7 @@ class TcpConnection(RequestHandler):
         if self in connections.open:
             connections.open.discard(self)
             if self.admitted:
-                connections.places.give_back()
+                connections.capacity.give_back()
         self._forget_stuck()
         super().connection_lost(exc)
 

@@ -332,7 +332,7 @@ class TestTurns:
 
 async def close(stage: Stage) -> None:
     """Ends the line and the process."""
-    await stage.line.close()
+    await stage.driver.close()
     await stage.services.running.close()
     assert len(stage.services.running.logs) == 0
     assert stage.services.running.logs.size == 0
@@ -350,7 +350,7 @@ class TestReplayLogs:
         assert standing.usage is not None
         assert standing.usage.input_tokens == 3
         call = msgspec.json.decode(done.response.output[0])
-        stage.line.receive(append_of(output(call["call_id"])), size=1)
+        stage.driver.receive(append_of(output(call["call_id"])), size=1)
         last = await stage.until(events.ResponseCompleted)
         assert kept.look() == last.response
         await close(stage)
@@ -358,7 +358,7 @@ class TestReplayLogs:
     async def test_before_its_first_event_there_is_nothing_to_look_at(self) -> None:
         stage = Stage(silent)
         stage.create(resumable=True)
-        (turn,) = stage.line.connection._lanes.turns()
+        (turn,) = stage.driver.connection._lanes.turns()
         kept = stage.kept(turn.id)
         assert kept.look() is None
         await close(stage)
@@ -396,7 +396,7 @@ class TestReplayLogs:
         running.forget("local", done.response.id)
         assert running.logs.find("local", done.response.id) is not None
         assert running.logs.find("other", done.response.id) is None
-        stage.line.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel(), size=1)
         await stage.until(events.ResponseIncomplete)
         running.forget("other", done.response.id)
         assert running.logs.find("local", done.response.id) is not None
@@ -430,7 +430,7 @@ class TestReplayLogs:
         found = kept.find()
         assert found is not None
         assert found.input_from is None
-        await stage.line.close()
+        await stage.driver.close()
         await stage.services.running.close()
 
 
@@ -440,16 +440,16 @@ class TestChains:
     ) -> None:
         stage = Stage(hello)
         stage.services = msgspec.structs.replace(stage.services, budget=Budget(total=5000))
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         kept = stage.services.running.logs
         ids = []
         for _ in range(8):
-            peer = stage.peer()
+            peer = stage.client()
             peer.create("x" * 1000, resumable=True)
             ids.append((await peer.until(events.ResponseCompleted)).response.id)
             assert stage.services.budget.size <= 5000
-            await peer.line.close()
+            await peer.driver.close()
         found = [kept.find("local", each) for each in ids]
         tips = [each.head for each in found if each is not None]
         assert len(tips) == len(ids)
@@ -463,21 +463,21 @@ class TestChains:
         self,
     ) -> None:
         stage = Stage(hello)
-        peer = stage.peer()
+        peer = stage.client()
         peer.create("x" * 1000, resumable=True)
         last = (await peer.until(events.ResponseCompleted)).response
-        await peer.line.close()
+        await peer.driver.close()
         budget = stage.services.budget
         size = budget.size
         assert size > 1000
         for _ in range(2):
-            peer = stage.peer()
+            peer = stage.client()
             peer.resume(last.id, stream_id="a")
             await peer.until(events.ResponseCompleted)
             await loop_turns()
-            assert peer.line.connection.memory.find(last.id) is not None
+            assert peer.driver.connection.memory.find(last.id) is not None
             assert budget.size == size
-            await peer.line.close()
+            await peer.driver.close()
             assert budget.size == size
         kept = stage.kept(last.id)
         assert kept.head is not None
@@ -490,15 +490,15 @@ class TestChains:
         self, when: str
     ) -> None:
         stage = Stage(hello)
-        peer = stage.peer()
+        peer = stage.client()
         peer.create("x" * 1000, resumable=True)
         last = (await peer.until(events.ResponseCompleted)).response
         kept = stage.kept(last.id)
         if when == "after its line went":
-            await peer.line.close()
+            await peer.driver.close()
             assert stage.services.budget.size > 1000
         kept.drop()
-        await peer.line.close()
+        await peer.driver.close()
         assert kept.head is None
         assert stage.services.budget.size == 0
         await close(stage)
@@ -506,8 +506,8 @@ class TestChains:
     async def test_one_that_its_lane_has_as_well_makes_room_all_the_same(self) -> None:
         stage = Stage(hello)
         stage.services = msgspec.structs.replace(stage.services, budget=Budget(total=5000))
-        await stage.line.close()
-        stage.line = stage.open()
+        await stage.driver.close()
+        stage.driver = stage.open()
         for number in range(8):
             stage.create("x" * 1000, resumable=True, stream_id=f"lane-{number}")
             await stage.until(events.ResponseCompleted)

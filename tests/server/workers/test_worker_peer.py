@@ -1,4 +1,4 @@
-"""A neighbour is a home like any other: the same cases directly and over its socket."""
+"""A peer is a peer like any other: the same cases directly and over its socket."""
 
 import asyncio
 import json as json_text
@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.desk import Desk
 from tests.support.event_samples import NUMBERED
+from tests.support.scripted_peer import ScriptedPeer
 from tieline.codecs.json import decode_request, encode
 from tieline.errors import ApiError
 from tieline.events import Event, OutputTextDelta
 from tieline.requests import BY_TYPE, Cancel, Resume
 from tieline_server.core.values import Principal
-from tieline_server.homes import Home
-from tieline_server.workers.neighbour import Neighbour
-from tieline_server.workers.socket import HomeSocket
+from tieline_server.peers import Peer
+from tieline_server.workers.peer_socket import PeerSocket
+from tieline_server.workers.worker_peer import WorkerPeer
 
 ANN = Principal(owner="ann", models=frozenset({"a", "b"}))
 BOB = Principal(owner="bob")
@@ -37,18 +37,20 @@ def across(request: pytest.FixtureRequest) -> bool:
 
 
 @asynccontextmanager
-async def asked(desk: Desk, folder: Path, *, across: bool = True) -> AsyncIterator[Home]:
-    """The desk as another process would ask it, or as its own would."""
+async def asked(
+    scripted: ScriptedPeer, folder: Path, *, across: bool = True
+) -> AsyncIterator[Peer]:
+    """The scripted peer as another process would ask it, or as its own would."""
     if not across:
-        yield desk
+        yield scripted
         return
-    served = HomeSocket(desk, folder / "s.sock")
+    served = PeerSocket(scripted, folder / "s.sock")
     await served.open()
-    neighbour = Neighbour(folder / "s.sock")
+    peer = WorkerPeer(folder / "s.sock")
     try:
-        yield neighbour
+        yield peer
     finally:
-        neighbour.close()
+        peer.close()
         await served.close()
 
 
@@ -60,11 +62,11 @@ def delta(number: int, text: str = "x") -> Event:
 
 
 async def read(
-    home: Home, response_id: str, after: int | None = None, *, into: list[Event] | None = None
+    peer: Peer, response_id: str, after: int | None = None, *, into: list[Event] | None = None
 ) -> list[Event]:
     """All events that come of a response, to the end; also ``into`` a list as they come."""
     found: list[Event] = [] if into is None else into
-    async for batch in home.follow("ann", response_id, after=after):
+    async for batch in peer.follow("ann", response_id, after=after):
         found += batch
     return found
 
@@ -80,53 +82,53 @@ class TestEitherWay:
     async def test_a_turn_is_cancelled_looked_at_and_forgotten(
         self, tmp_path: Path, across: bool
     ) -> None:
-        desk = Desk()
-        desk.turn("resp_1")
-        async with asked(desk, tmp_path, across=across) as home:
-            looked = await home.look("ann", "resp_1")
-            assert looked == desk.turns["resp_1"].snapshot()
-            cancelled = await home.cancel("ann", "resp_1")
+        scripted = ScriptedPeer()
+        scripted.turn("resp_1")
+        async with asked(scripted, tmp_path, across=across) as peer:
+            looked = await peer.look("ann", "resp_1")
+            assert looked == scripted.turns["resp_1"].snapshot()
+            cancelled = await peer.cancel("ann", "resp_1")
             assert cancelled is not None
             assert cancelled.status == "cancelled"
-            assert await home.cancel("ann", "resp_1") is None
-            await home.forget("ann", "resp_1")
-            assert await home.look("ann", "resp_1") is None
-            assert await home.metrics() == b"turns 0\n"
+            assert await peer.cancel("ann", "resp_1") is None
+            await peer.forget("ann", "resp_1")
+            assert await peer.look("ann", "resp_1") is None
+            assert await peer.metrics() == b"turns 0\n"
 
     async def test_what_is_anothers_is_like_what_does_not_exist(
         self, tmp_path: Path, across: bool
     ) -> None:
-        desk = Desk()
-        desk.turn("resp_1")
+        scripted = ScriptedPeer()
+        scripted.turn("resp_1")
         unknown = ("response_not_found", 404, "response_id")
-        async with asked(desk, tmp_path, across=across) as home:
+        async with asked(scripted, tmp_path, across=across) as peer:
             for owner, named in (("bob", "resp_1"), ("ann", "resp_2")):
-                assert await home.look(owner, named) is None
-                assert await home.cancel(owner, named) is None
-                await home.forget(owner, named)
-                following = aiter(home.follow(owner, named, after=None))
+                assert await peer.look(owner, named) is None
+                assert await peer.cancel(owner, named) is None
+                await peer.forget(owner, named)
+                following = aiter(peer.follow(owner, named, after=None))
                 assert await code_of(anext(following)) == unknown  # type: ignore[arg-type]
                 resume = Resume(response_id=named)
                 who = Principal(owner=owner)
-                work = home.resume(resume, who, transport="grpc")
+                work = peer.resume(resume, who, transport="grpc")
                 assert await code_of(work) == unknown
-        assert desk.turns.keys() == {"resp_1"}
+        assert scripted.turns.keys() == {"resp_1"}
 
     async def test_every_event_comes_as_it_is(self, tmp_path: Path, across: bool) -> None:
-        desk = Desk()
-        desk.turn("resp_1").add(NUMBERED, over=True)
-        async with asked(desk, tmp_path, across=across) as home:
-            found = await read(home, "resp_1")
+        scripted = ScriptedPeer()
+        scripted.turn("resp_1").add(NUMBERED, over=True)
+        async with asked(scripted, tmp_path, across=across) as peer:
+            found = await read(peer, "resp_1")
             assert found == list(NUMBERED)
             assert [*map(encode, found)] == [*map(encode, NUMBERED)]
-            assert await read(home, "resp_1", after=2) == list(NUMBERED[3:])
+            assert await read(peer, "resp_1", after=2) == list(NUMBERED[3:])
 
     async def test_events_are_followed_as_they_come(self, tmp_path: Path, across: bool) -> None:
-        desk = Desk()
-        turn = desk.turn("resp_1")
+        scripted = ScriptedPeer()
+        turn = scripted.turn("resp_1")
         async with (
-            asked(desk, tmp_path, across=across) as home,
-            aclosing(home.follow("ann", "resp_1", after=None)) as batches,
+            asked(scripted, tmp_path, across=across) as peer,
+            aclosing(peer.follow("ann", "resp_1", after=None)) as batches,
         ):
             for number in range(5):
                 turn.add([delta(number)])
@@ -137,49 +139,49 @@ class TestEitherWay:
     async def test_a_reader_that_goes_leaves_nothing_behind(
         self, tmp_path: Path, across: bool
     ) -> None:
-        desk = Desk()
-        turn = desk.turn("resp_1")
+        scripted = ScriptedPeer()
+        turn = scripted.turn("resp_1")
         turn.add([delta(0)])
-        async with asked(desk, tmp_path, across=across) as home:
-            async with aclosing(home.follow("ann", "resp_1", after=None)) as batches:
+        async with asked(scripted, tmp_path, across=across) as peer:
+            async with aclosing(peer.follow("ann", "resp_1", after=None)) as batches:
                 await anext(batches)
             await turn.until(lambda: turn.followers == 0)
 
     async def test_a_lane_speaks_and_hears_until_it_is_closed(
         self, tmp_path: Path, across: bool
     ) -> None:
-        desk = Desk()
-        turn = desk.turn("resp_1")
+        scripted = ScriptedPeer()
+        turn = scripted.turn("resp_1")
         turn.add([delta(0), delta(1)])
         resume = Resume(response_id="resp_1", after=0, stream_id="lane", event_id="e")
-        async with asked(desk, tmp_path, across=across) as home:
-            link = await home.resume(resume, ANN, transport="websocket")
-            events = aiter(link.events())
+        async with asked(scripted, tmp_path, across=across) as peer:
+            lane = await peer.resume(resume, ANN, transport="websocket")
+            events = aiter(lane.events())
             assert await anext(events) == [delta(1)]
             for request in REQUESTS:
-                link.send(request, BOB)
-            while len(desk.heard) <= len(REQUESTS):
-                desk.news.clear()
-                await desk.news.wait()
-            assert desk.heard == [(resume, ANN), *((request, BOB) for request in REQUESTS)]
+                lane.send(request, BOB)
+            while len(scripted.heard) <= len(REQUESTS):
+                scripted.news.clear()
+                await scripted.news.wait()
+            assert scripted.heard == [(resume, ANN), *((request, BOB) for request in REQUESTS)]
             turn.add([delta(2)])
             assert await anext(events) == [delta(2)]
             await events.aclose()  # type: ignore[attr-defined]  # both are generators
-            await link.close()
-            while not desk.closed:
-                desk.news.clear()
-                await desk.news.wait()
-            assert (desk.transports, desk.closed, turn.followers) == (["websocket"], 1, 0)
+            await lane.close()
+            while not scripted.closed:
+                scripted.news.clear()
+                await scripted.news.wait()
+            assert (scripted.transports, scripted.closed, turn.followers) == (["websocket"], 1, 0)
 
 
 class TestSocket:
     async def test_a_slow_reader_leaves_events_where_the_turn_is(self, tmp_path: Path) -> None:
-        desk = Desk()
-        turn = desk.turn("resp_1")
+        scripted = ScriptedPeer()
+        turn = scripted.turn("resp_1")
         turn.add([delta(number, "x" * 10_000) for number in range(2000)], over=True)
         async with (
-            asked(desk, tmp_path) as home,
-            aclosing(home.follow("ann", "resp_1", after=None)) as batches,
+            asked(scripted, tmp_path) as peer,
+            aclosing(peer.follow("ann", "resp_1", after=None)) as batches,
         ):
             await anext(batches)
             before = -1
@@ -192,83 +194,83 @@ class TestSocket:
             assert [event.sequence_number for event in rest] == list(range(1, 2000))
 
     async def test_a_large_event_crosses_alone(self, tmp_path: Path) -> None:
-        desk = Desk()
+        scripted = ScriptedPeer()
         events = [delta(0), delta(1, "x" * 8_000_000), delta(2)]
-        desk.turn("resp_1").add(events, over=True)
-        async with asked(desk, tmp_path) as home:
-            assert await read(home, "resp_1") == events
+        scripted.turn("resp_1").add(events, over=True)
+        async with asked(scripted, tmp_path) as peer:
+            assert await read(peer, "resp_1") == events
 
     async def test_a_fault_over_there_says_nothing_here(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        desk = Desk()
-        desk.broken = True
-        async with asked(desk, tmp_path) as home:
+        scripted = ScriptedPeer()
+        scripted.broken = True
+        async with asked(scripted, tmp_path) as peer:
             with pytest.raises(ApiError) as caught:
-                await home.look("ann", "resp_1")
+                await peer.look("ann", "resp_1")
             assert caught.value.code == "server_error"
             assert "secret" not in str(caught.value)
-            desk.broken = False
-            assert await home.look("ann", "resp_1") is None
+            scripted.broken = False
+            assert await peer.look("ann", "resp_1") is None
         assert "a secret" in caplog.text
 
     async def test_calls_side_by_side_each_get_their_own_answer(self, tmp_path: Path) -> None:
-        desk = Desk()
+        scripted = ScriptedPeer()
         ids = [f"resp_{number}" for number in range(100)]
         for each in ids:
-            desk.turn(each)
-        async with asked(desk, tmp_path) as home:
-            found = await asyncio.gather(*(home.look("ann", each) for each in ids))
+            scripted.turn(each)
+        async with asked(scripted, tmp_path) as peer:
+            found = await asyncio.gather(*(peer.look("ann", each) for each in ids))
             assert [response and response.id for response in found] == ids
 
 
 class TestGone:
-    async def test_where_nobody_listens_nothing_runs(self, tmp_path: Path) -> None:
-        home = Neighbour(tmp_path / "none.sock")
-        assert await home.look("ann", "resp_1") is None
-        assert await home.cancel("ann", "resp_1") is None
-        await home.forget("ann", "resp_1")
+    async def test_where_no_worker_listens_nothing_runs(self, tmp_path: Path) -> None:
+        peer = WorkerPeer(tmp_path / "none.sock")
+        assert await peer.look("ann", "resp_1") is None
+        assert await peer.cancel("ann", "resp_1") is None
+        await peer.forget("ann", "resp_1")
         unknown = ("response_not_found", 404, None)
-        assert await code_of(read(home, "resp_1")) == unknown
-        resume = home.resume(Resume(response_id="resp_1"), ANN, transport="grpc")
+        assert await code_of(read(peer, "resp_1")) == unknown
+        resume = peer.resume(Resume(response_id="resp_1"), ANN, transport="grpc")
         assert await code_of(resume) == unknown
-        assert (await code_of(home.metrics()))[0] == "server_error"
+        assert (await code_of(peer.metrics()))[0] == "server_error"
 
     @pytest.mark.parametrize("how", ["follow", "resume"])
     async def test_a_stream_whose_other_side_ends_is_an_error_and_no_hang(
         self, tmp_path: Path, how: str
     ) -> None:
-        desk = Desk()
-        desk.turn("resp_1").add([delta(0)])
-        served = HomeSocket(desk, tmp_path / "s.sock")
+        scripted = ScriptedPeer()
+        scripted.turn("resp_1").add([delta(0)])
+        served = PeerSocket(scripted, tmp_path / "s.sock")
         await served.open()
-        home = Neighbour(tmp_path / "s.sock")
+        peer = WorkerPeer(tmp_path / "s.sock")
         if how == "follow":
-            events = aiter(home.follow("ann", "resp_1", after=None))
+            events = aiter(peer.follow("ann", "resp_1", after=None))
         else:
             resume = Resume(response_id="resp_1")
-            link = await home.resume(resume, ANN, transport="grpc")
-            events = aiter(link.events())
+            lane = await peer.resume(resume, ANN, transport="grpc")
+            events = aiter(lane.events())
         assert await anext(events) == [delta(0)]
         await served.close()
         with pytest.raises(ApiError) as caught:
             await anext(events)
         assert caught.value.code == "server_error"
         if how == "resume":
-            link.send(Cancel(response_id="resp_1"), ANN)
-            await link.close()
-            await link.close()
+            lane.send(Cancel(response_id="resp_1"), ANN)
+            await lane.close()
+            await lane.close()
         assert not (tmp_path / "s.sock").exists()
 
     async def test_a_connection_that_waited_too_long_is_no_obstacle(self, tmp_path: Path) -> None:
-        desk = Desk()
-        home = Neighbour(tmp_path / "s.sock")
+        scripted = ScriptedPeer()
+        peer = WorkerPeer(tmp_path / "s.sock")
         for _ in range(3):
-            served = HomeSocket(desk, tmp_path / "s.sock")
+            served = PeerSocket(scripted, tmp_path / "s.sock")
             await served.open()
-            assert await home.look("ann", "resp_1") is None
+            assert await peer.look("ann", "resp_1") is None
             await served.close()
-        home.close()
+        peer.close()
 
     async def test_one_that_hangs_is_given_up(self, tmp_path: Path) -> None:
         forever = asyncio.Event()
@@ -278,12 +280,12 @@ class TestGone:
             writer.close()
 
         server = await asyncio.start_unix_server(silent, tmp_path / "s.sock")
-        home = Neighbour(tmp_path / "s.sock", patience=0.05, silence=0.05)
+        peer = WorkerPeer(tmp_path / "s.sock", patience=0.05, silence=0.05)
         calls = [
-            home.look("ann", "resp_1"),
-            home.metrics(),
-            read(home, "resp_1"),
-            home.resume(Resume(response_id="resp_1"), ANN, transport="grpc"),
+            peer.look("ann", "resp_1"),
+            peer.metrics(),
+            read(peer, "resp_1"),
+            peer.resume(Resume(response_id="resp_1"), ANN, transport="grpc"),
         ]
         for call in calls:
             assert (await code_of(call))[0] == "server_error"
@@ -293,25 +295,25 @@ class TestGone:
     async def test_a_stream_that_is_cut_at_any_byte_gives_what_came_and_an_error(
         self, tmp_path: Path
     ) -> None:
-        desk = Desk()
+        scripted = ScriptedPeer()
         events = [delta(number) for number in range(3)]
-        desk.turn("resp_1").add(events, over=True)
+        scripted.turn("resp_1").add(events, over=True)
         whole: list[bytes] = []
         async with (
-            asked(desk, tmp_path),
+            asked(scripted, tmp_path),
             cutting(tmp_path, "s.sock", whole.append) as cut,
         ):
-            home = Neighbour(tmp_path / "cut.sock")
+            peer = WorkerPeer(tmp_path / "cut.sock")
             cut(2**20)
-            assert await read(home, "resp_1") == events
+            assert await read(peer, "resp_1") == events
             size = sum(map(len, whole))
             for place in range(size):
                 cut(place)
                 found: list[Event] = []
-                assert (await code_of(read(home, "resp_1", into=found)))[0] == "server_error"
+                assert (await code_of(read(peer, "resp_1", into=found)))[0] == "server_error"
                 assert found == events[: len(found)]
                 cut(place)
-                resume = home.resume(Resume(response_id="resp_2"), ANN, transport="grpc")
+                resume = peer.resume(Resume(response_id="resp_2"), ANN, transport="grpc")
                 assert (await code_of(resume))[0] in ("server_error", "response_not_found")
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from tests.support.desk import DeskTurn
 from tests.support.event_samples import NUMBERED
+from tests.support.scripted_peer import ScriptedTurn
 from tieline import responses
 from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.events import OutputTextDelta
 from tieline_server.core.values import Principal
-from tieline_server.workers.calls import (
+from tieline_server.workers.framing import BrokenMessage, Decoder, pack
+from tieline_server.workers.peer_messages import (
     ANSWERED,
     ASKED,
     BATCH,
@@ -17,29 +18,28 @@ from tieline_server.workers.calls import (
     Answer,
     Batch,
     Cancel,
+    ClientEvent,
     Ended,
     Follow,
     Forget,
-    Linked,
+    Heartbeat,
     Look,
     Metrics,
-    Pulse,
+    Moved,
     Resume,
-    Say,
     answer_of,
     batches,
     error_of,
     principal_of,
     refused,
 )
-from tieline_server.workers.frames import Decoder, Torn, pack
 
-SAY = Say(b"{}", "ann", ("a",))
+SAY = ClientEvent(b"{}", "ann", ("a",))
 MESSAGES = [
     *((ASKED, each) for each in (Cancel("a", "b"), Look("a", "b"), Forget("a", "b"), Metrics())),
     *((ASKED, each) for each in (Follow("a", "b", None), Follow("a", "b", 0), Resume(SAY, "grpc"))),
     (SAID, SAY),
-    *((ANSWERED, each) for each in (Answer(), Answer(b""), Linked(), Batch([b"{}"]), Pulse())),
+    *((ANSWERED, each) for each in (Answer(), Answer(b""), Moved(), Batch([b"{}"]), Heartbeat())),
     (ANSWERED, Ended()),
 ]
 
@@ -51,7 +51,7 @@ def test_each_message_is_heard_as_it_was_said_and_by_no_other_side(
     packet = pack(message)  # type: ignore[arg-type]  # each is a struct
     assert hears.unpack(packet) == message
     for other in {ASKED, SAID, ANSWERED} - {hears}:
-        with pytest.raises(Torn):
+        with pytest.raises(BrokenMessage):
             other.unpack(packet)
 
 
@@ -69,8 +69,8 @@ def test_an_error_comes_back_as_the_very_error() -> None:
         assert getattr(crossed, member) == getattr(error, member)
 
 
-def test_a_response_that_nobody_has_is_no_empty_one() -> None:
-    response = DeskTurn("resp_1").snapshot()
+def test_no_response_is_not_an_empty_one() -> None:
+    response = ScriptedTurn("resp_1").snapshot()
     body = answer_of(response).body
     assert body is not None
     assert responses.decode(body) == response
@@ -83,7 +83,9 @@ def test_a_response_that_nobody_has_is_no_empty_one() -> None:
 def test_who_asks_is_told_with_what_it_may_use(
     models: tuple[str, ...] | None, expected: frozenset[str] | None
 ) -> None:
-    assert principal_of(Say(b"{}", "ann", models)) == Principal(owner="ann", models=expected)
+    assert principal_of(ClientEvent(b"{}", "ann", models)) == Principal(
+        owner="ann", models=expected
+    )
 
 
 def delta(number: int, size: int) -> OutputTextDelta:

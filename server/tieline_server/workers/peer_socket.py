@@ -1,4 +1,4 @@
-"""A home as its neighbours ask it: a unix socket that this user alone can reach.
+"""How other workers ask this one: a unix socket that this user alone can reach.
 
 A connection takes one call after another, or one stream. What a slow reader has not taken stays
 with the turn: the socket's own flow control is the only buffer.
@@ -18,67 +18,67 @@ from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Resume as ResumeRequest
-from tieline_server.homes import Home, Link
-from tieline_server.workers.calls import (
+from tieline_server.peers import Peer, RemoteLane
+from tieline_server.workers.framing import BrokenMessage, send
+from tieline_server.workers.peer_messages import (
     ASKED,
-    PULSE,
+    HEARTBEAT,
     SAID,
     Answer,
     Cancel,
+    ClientEvent,
     Ended,
     Follow,
     Forget,
-    Linked,
+    Heartbeat,
     Look,
-    Pulse,
+    Moved,
     Refused,
     Resume,
-    Say,
     answer_of,
     batches,
     principal_of,
     refused,
 )
-from tieline_server.workers.frames import Torn, send
 
 logger: Final = logging.getLogger("tieline.workers")
 
 FAILED: Final = "The server had an error while processing your request."
 
 FAREWELL: Final = 1.0
-"""Seconds that the last events of a stream have to leave."""
+"""Seconds that the last events of a stream have to be sent."""
 
 _PEER: Final = Layout("3i")
 """struct ucred: process, user, group (unix(7), SO_PEERCRED)."""
 
 
-class LastingHome(Home, Protocol):
-    """A home that can be told that its process will stop."""
+class DrainablePeer(Peer, Protocol):
+    """A peer that can be told that its process will stop."""
 
     async def drain(self, seconds: float) -> None:
-        """What neighbours have on lanes of theirs gets so long to end."""
+        """Gives the lanes that it serves for others so many seconds to end."""
         ...
 
 
-class HomeSocket:
-    """Serves a home at a path, from ``open`` to ``close``."""
+class PeerSocket:
+    """Answers what others ask ``peer``, at a path, from ``open`` to ``close``."""
 
-    def __init__(self, home: LastingHome, path: Path) -> None:
-        self._home = home
+    def __init__(self, peer: DrainablePeer, path: Path) -> None:
+        self._peer = peer
         self._path = path
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: set[asyncio.Task[None]] = set()
-        """Those of them that are no calls."""
+        """Those of them that are streams, not calls."""
 
     async def open(self) -> None:
-        """Listens."""
+        """Begins to listen."""
         self._server = await asyncio.start_unix_server(self._accept, self._path)
 
     async def drain(self, seconds: float) -> None:
-        """Nobody finds it any more; what neighbours have here gets so long to end."""
+        """Stops listening, and gives the lanes that it serves for others time to end."""
         self._stop_listening()
-        await self._home.drain(seconds)
+        await self._peer.drain(seconds)
         if self._streams:
             await asyncio.wait(self._streams, timeout=seconds + FAREWELL)
 
@@ -104,7 +104,7 @@ class HomeSocket:
         try:
             if _user_of(writer) == os.getuid():
                 await self._serve(reader, writer)
-        except (Torn, ConnectionError):
+        except (BrokenMessage, ConnectionError):
             pass
         except asyncio.CancelledError:
             # Closing; asyncio would log it as a fault of this handler.
@@ -123,24 +123,24 @@ class HomeSocket:
                 answer: Answer | Refused = await self._answer(asked)
             except ApiError as error:
                 answer = refused(error)
-            except (Torn, ConnectionError):
+            except (BrokenMessage, ConnectionError):
                 raise
             except Exception:
-                logger.exception("a neighbour's call failed")
+                logger.exception("a peer's call failed")
                 answer = refused(ApiError.of("server_error", FAILED))
             send(writer, answer)
             await writer.drain()
 
     async def _answer(self, asked: object) -> Answer:
-        home = self._home
+        peer = self._peer
         if isinstance(asked, Cancel):
-            return answer_of(await home.cancel(asked.owner, asked.response_id))
+            return answer_of(await peer.cancel(asked.owner, asked.response_id))
         if isinstance(asked, Look):
-            return answer_of(await home.look(asked.owner, asked.response_id))
+            return answer_of(await peer.look(asked.owner, asked.response_id))
         if isinstance(asked, Forget):
-            await home.forget(asked.owner, asked.response_id)
+            await peer.forget(asked.owner, asked.response_id)
             return Answer()
-        return Answer(await home.metrics())
+        return Answer(await peer.metrics())
 
     async def _open(
         self, asked: Follow | Resume, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -151,7 +151,7 @@ class HomeSocket:
         if isinstance(asked, Resume):
             await self._resume(asked, reader, writer)
             return
-        events = self._home.follow(asked.owner, asked.response_id, after=asked.after)
+        events = self._peer.follow(asked.owner, asked.response_id, after=asked.after)
         await _stream(events, _gone(reader), writer)
 
     async def _resume(
@@ -160,12 +160,12 @@ class HomeSocket:
         request = json.decode_request(asked.first.request)
         assert isinstance(request, ResumeRequest)
         principal = principal_of(asked.first)
-        link = await self._home.resume(request, principal, transport=asked.transport)
+        lane = await self._peer.resume(request, principal, transport=asked.transport)
         try:
-            send(writer, Linked())
-            await _stream(link.events(), _pass_on(reader, link), writer)
+            send(writer, Moved())
+            await _stream(lane.events(), _pass_on(reader, lane), writer)
         finally:
-            await link.close()
+            await lane.close()
 
 
 async def _stream(
@@ -202,27 +202,27 @@ async def _send(events: AsyncIterator[Sequence[Event]], writer: asyncio.StreamWr
 
 
 async def _beat(writer: asyncio.StreamWriter) -> None:
-    """Says that the stream lives; one that has something unsent needs no such word."""
+    """Sends heartbeats while nothing else is unsent."""
     while True:
-        await asyncio.sleep(PULSE)
+        await asyncio.sleep(HEARTBEAT)
         if writer.transport.is_closing():
             return
         if not writer.transport.get_write_buffer_size():
-            send(writer, Pulse())
+            send(writer, Heartbeat())
 
 
 async def _gone(reader: asyncio.StreamReader) -> None:
-    """Returns when the other side has closed."""
+    """Returns when the reader has closed."""
     with suppress(OSError):
         while await reader.read(4096):
             pass
 
 
-async def _pass_on(reader: asyncio.StreamReader, link: Link) -> None:
-    """Client events, until the other side has closed."""
-    with suppress(Torn):
-        while isinstance(said := await SAID.read(reader), Say):
-            link.send(json.decode_request(said.request), principal_of(said))
+async def _pass_on(reader: asyncio.StreamReader, lane: RemoteLane) -> None:
+    """Takes client events until the reader has closed."""
+    with suppress(BrokenMessage):
+        while isinstance(said := await SAID.read(reader), ClientEvent):
+            lane.send(json.decode_request(said.request), principal_of(said))
 
 
 def _user_of(writer: asyncio.StreamWriter) -> int:

@@ -1,4 +1,4 @@
-"""A nursery's process: what it prepared is in each worker, and it goes with its supervisor."""
+"""A fork server's process: each worker has what it prepared, and it ends with its supervisor."""
 
 import asyncio
 import os
@@ -11,14 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nursery_process import SERVES, THREADED, Orders, command, nursery
+from tests.support.forking import SERVES, THREADED, Orders, command, fork_server
 from tests.support.process_state import PATIENCE, until
 from tests.support.several import parent_of
 from tests.support.worker_process import gone
 from tieline_server.workers.child import Child, NotServing
-from tieline_server.workers.control import FROM_NURSERY, Bear, Born, Failed, Prepare, Prepared
-from tieline_server.workers.frames import pack
-from tieline_server.workers.nurse import PACKET
+from tieline_server.workers.control import (
+    FROM_FORK_SERVER,
+    Failed,
+    Prepare,
+    Prepared,
+    Spawn,
+    Spawned,
+)
+from tieline_server.workers.fork_server_process import PACKET
+from tieline_server.workers.framing import pack
 
 PREPARED = "global there; there = os.getpid()"
 ONLY_IF_PREPARED = f"""
@@ -29,7 +36,7 @@ if globals().get("there") != os.getppid():
 
 
 @contextmanager
-def nurse(**does: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+def run_fork_server(**does: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     """The process, and the supervisor's end of its connection."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(PATIENCE)
@@ -45,7 +52,7 @@ def nurse(**does: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]
 
 def hears(control: socket.socket) -> object:
     """The next message."""
-    return FROM_NURSERY.unpack(control.recv(PACKET))
+    return FROM_FORK_SERVER.unpack(control.recv(PACKET))
 
 
 def told(control: socket.socket) -> object:
@@ -64,55 +71,57 @@ def is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
 
 
-def borne(
+def spawned(
     tmp_path: Path, *, prepare: str = "pass", serve: str = SERVES
 ) -> tuple[int, int, bytes, int | None]:
-    """The nursery, and of a worker its parent, its command line, and how it ended."""
+    """The fork server, and of a worker its parent, its command command_line, and how it ended."""
 
     async def main() -> tuple[int, int, bytes, int | None]:
-        home = nursery(prepare=prepare, serve=serve)
-        child: Child = await home.bear()
+        server = fork_server(prepare=prepare, serve=serve)
+        child: Child = await server.spawn()
         try:
             await child.serve(Orders(tmp_path).new())
-            parent, line = parent_of(child.pid), command_line_of(child.pid)
+            parent, command_line = parent_of(child.pid), command_line_of(child.pid)
             child.kill()
             await child.close()
         finally:
             child.kill()
-            home.close()
+            server.close()
             await gone(child, child.status)
-        return home.pid, parent, line, child.status
+        return server.pid, parent, command_line, child.status
 
     return asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_a_worker_is_a_fork_of_what_is_prepared(tmp_path: Path) -> None:
-    nursing, parent, line, status = borne(tmp_path, prepare=PREPARED, serve=ONLY_IF_PREPARED)
-    assert parent == nursing
-    assert line.split(b"\0")[-3] == b"nursery"
+    server, parent, command_line, status = spawned(
+        tmp_path, prepare=PREPARED, serve=ONLY_IF_PREPARED
+    )
+    assert parent == server
+    assert command_line.split(b"\0")[-3] == b"fork-server"
     assert status == -signal.SIGKILL
 
 
 def test_where_a_thread_was_started_a_worker_is_started_by_exec(tmp_path: Path) -> None:
-    nursing, parent, line, status = borne(tmp_path, prepare=THREADED)
-    assert parent == nursing
-    assert line.split(b"\0")[-3] == b"worker"
+    server, parent, command_line, status = spawned(tmp_path, prepare=THREADED)
+    assert parent == server
+    assert command_line.split(b"\0")[-3] == b"worker"
     assert status == -signal.SIGKILL
 
 
 def test_by_exec_nothing_is_there_that_was_prepared(tmp_path: Path) -> None:
     with pytest.raises(NotServing, match="not prepared"):
-        borne(tmp_path, prepare=f"{PREPARED}; {THREADED}", serve=ONLY_IF_PREPARED)
+        spawned(tmp_path, prepare=f"{PREPARED}; {THREADED}", serve=ONLY_IF_PREPARED)
 
 
 def test_what_cannot_be_prepared_is_said_and_ends_it() -> None:
-    with nurse(prepare="raise TielineError('no such thing')") as (process, control):
+    with run_fork_server(prepare="raise TielineError('no such thing')") as (process, control):
         assert told(control) == Failed("no such thing")
         assert process.wait(PATIENCE) == 2
 
 
 def test_settings_that_are_none_are_said_and_end_it() -> None:
-    with nurse() as (process, control):
+    with run_fork_server() as (process, control):
         control.send(pack(Prepare({"engine": 7})))
         said = hears(control)
         assert isinstance(said, Failed)
@@ -121,38 +130,38 @@ def test_settings_that_are_none_are_said_and_end_it() -> None:
 
 
 def test_it_ends_when_its_supervisor_is_gone() -> None:
-    with nurse() as (process, control):
+    with run_fork_server() as (process, control):
         assert told(control) == Prepared()
         control.close()
         assert process.wait(PATIENCE) == 0
 
 
 def test_signals_that_a_terminal_sends_to_all_are_nothing_to_it() -> None:
-    with nurse() as (process, control):
+    with run_fork_server() as (process, control):
         assert told(control) == Prepared()
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGHUP)
         here, there = socket.socketpair()
         with here, there:
-            socket.send_fds(control, [pack(Bear())], [there.fileno()])
+            socket.send_fds(control, [pack(Spawn())], [there.fileno()])
             there.close()
-            assert isinstance(hears(control), Born)
+            assert isinstance(hears(control), Spawned)
 
 
 def test_a_worker_that_dies_as_the_supervisor_goes_is_no_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with nurse() as (process, control):
+    with run_fork_server() as (process, control):
         assert told(control) == Prepared()
         here, there = socket.socketpair()
         with here, there:
-            socket.send_fds(control, [pack(Bear())], [there.fileno()])
-            born = hears(control)
-            assert isinstance(born, Born)
+            socket.send_fds(control, [pack(Spawn())], [there.fileno()])
+            spawned = hears(control)
+            assert isinstance(spawned, Spawned)
             # Both ends are seen in one look, the worker's first, as in a fleet that is closed.
             process.send_signal(signal.SIGSTOP)
-            os.kill(born.pid, signal.SIGKILL)
-            until(lambda: is_zombie(born.pid))
+            os.kill(spawned.pid, signal.SIGKILL)
+            until(lambda: is_zombie(spawned.pid))
             control.close()
             process.send_signal(signal.SIGCONT)
         assert process.wait(PATIENCE) == 0

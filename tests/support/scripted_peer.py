@@ -1,4 +1,4 @@
-"""A home of real behaviour without the runtime: its turns go on as a test wants them to."""
+"""A peer that behaves as a real one without the runtime: a test says how its turns go on."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ def not_found() -> ApiError:
     return ApiError.of("response_not_found", "Response not found.", param="response_id")
 
 
-class DeskTurn:
+class ScriptedTurn:
     """A turn: its events so far, each handed over in a batch of its own."""
 
     def __init__(self, response_id: str) -> None:
@@ -27,7 +27,7 @@ class DeskTurn:
         self.status = "in_progress"
         self.events: list[Event] = []
         self.taken = 0
-        """Events that somebody was given."""
+        """Events that a reader was given."""
         self.followers = 0
         self.over = False
         self.changed = asyncio.Event()
@@ -70,47 +70,47 @@ class DeskTurn:
         self.changed = asyncio.Event()
 
 
-class DeskLink:
+class ScriptedLane:
     """A lane elsewhere: what is sent here is written down."""
 
-    def __init__(self, desk: "Desk", turn: DeskTurn, after: int | None) -> None:
-        self._desk = desk
+    def __init__(self, peer: "ScriptedPeer", turn: ScriptedTurn, after: int | None) -> None:
+        self._peer = peer
         self._turn = turn
         self._after = after
 
     def send(self, request: Request, principal: Principal) -> None:
-        """See ``Link``."""
-        self._desk.heard.append((request, principal))
-        self._desk.news.set()
+        """See ``RemoteLane``."""
+        self._peer.heard.append((request, principal))
+        self._peer.news.set()
 
     def events(self) -> AsyncGenerator[Sequence[Event], None]:
-        """See ``Link``."""
+        """See ``RemoteLane``."""
         return self._turn.read(self._after)
 
     async def close(self) -> None:
-        """See ``Link``."""
-        self._desk.closed += 1
-        self._desk.news.set()
+        """See ``RemoteLane``."""
+        self._peer.closed += 1
+        self._peer.news.set()
 
 
-class Desk:
-    """See ``Home``. Every turn is Ann's; ``broken`` makes every call fail as a bug would."""
+class ScriptedPeer:
+    """See ``Peer``. Every turn is Ann's; ``broken`` makes every call fail as a bug would."""
 
     def __init__(self) -> None:
-        self.turns: dict[str, DeskTurn] = {}
+        self.turns: dict[str, ScriptedTurn] = {}
         self.heard: list[tuple[Request, Principal]] = []
         self.transports: list[str] = []
         self.closed = 0
         self.news = asyncio.Event()
         self.broken = False
 
-    def turn(self, response_id: str) -> DeskTurn:
+    def turn(self, response_id: str) -> ScriptedTurn:
         """A new turn."""
-        turn = self.turns[response_id] = DeskTurn(response_id)
+        turn = self.turns[response_id] = ScriptedTurn(response_id)
         return turn
 
     async def cancel(self, owner: str, response_id: str) -> Response | None:
-        """See ``Home``."""
+        """See ``Peer``."""
         turn = self._find(owner, response_id)
         if turn is None or turn.status != "in_progress":
             return None
@@ -118,14 +118,14 @@ class Desk:
         return turn.snapshot()
 
     async def look(self, owner: str, response_id: str) -> Response | None:
-        """See ``Home``."""
+        """See ``Peer``."""
         turn = self._find(owner, response_id)
         return None if turn is None else turn.snapshot()
 
     async def follow(
         self, owner: str, response_id: str, *, after: int | None
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """See ``Home``."""
+        """See ``Peer``."""
         turn = self._find(owner, response_id)
         if turn is None:
             raise not_found()
@@ -133,32 +133,32 @@ class Desk:
             async for batch in batches:
                 yield batch
 
-    async def resume(self, resume: Resume, principal: Principal, *, transport: str) -> DeskLink:
-        """See ``Home``."""
+    async def resume(self, resume: Resume, principal: Principal, *, transport: str) -> ScriptedLane:
+        """See ``Peer``."""
         turn = self._find(principal.owner, resume.response_id or "")
         if turn is None:
             raise not_found()
         self.transports.append(transport)
-        link = DeskLink(self, turn, resume.after)
-        link.send(structs.replace(resume), principal)
-        return link
+        lane = ScriptedLane(self, turn, resume.after)
+        lane.send(structs.replace(resume), principal)
+        return lane
 
     async def forget(self, owner: str, response_id: str) -> None:
-        """See ``Home``."""
+        """See ``Peer``."""
         if self._find(owner, response_id) is not None:
             del self.turns[response_id]
 
     async def metrics(self) -> bytes:
-        """See ``Home``."""
+        """See ``Peer``."""
         self._check()
         return f"turns {len(self.turns)}\n".encode()
 
     async def drain(self, seconds: float) -> None:
-        """See ``LastingHome``."""
+        """See ``DrainablePeer``."""
         for turn in self.turns.values():
             turn.add((), over=True)
 
-    def _find(self, owner: str, response_id: str) -> DeskTurn | None:
+    def _find(self, owner: str, response_id: str) -> ScriptedTurn | None:
         self._check()
         return self.turns.get(response_id) if owner == "ann" else None
 

@@ -1,4 +1,4 @@
-"""A lane whose turns run at another home, and what was asked there that nothing has answered."""
+"""A lane whose turns run at a peer, and the creates that the peer has not answered yet."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType, structs
 from tieline.events import ErrorEvent, Event, ResponseCreated
 from tieline.requests import Create, Request
 from tieline_server.core.values import Principal
-from tieline_server.homes import Link
+from tieline_server.peers import RemoteLane
 
 Asked = tuple[Create, Principal]
 
@@ -17,24 +17,24 @@ _FIRST: Final = 0
 """The number of an error that belongs to no response."""
 
 
-class LinkedLane:
-    """Requests that way; ``heard`` is told of the events that come back."""
+class ForwardedLane:
+    """Forwards requests to the peer; ``heard`` is told of the events that come back."""
 
-    __slots__ = ("_link", "_resumed", "_unanswered")
+    __slots__ = ("_remote", "_resumed", "_unanswered")
 
-    def __init__(self, link: Link, resumed: str) -> None:
-        self._link = link
+    def __init__(self, remote: RemoteLane, resumed: str) -> None:
+        self._remote = remote
         self._resumed = resumed
         self._unanswered: deque[Asked] = deque()
 
     def send(self, request: Request, principal: Principal) -> None:
-        """Passes on a client event; there the lane has no name."""
+        """Forwards a client event; at the peer the lane has no name."""
         if isinstance(request, Create):
             self._unanswered.append((request, principal))
-        self._link.send(structs.replace(request, stream_id=None), principal)
+        self._remote.send(structs.replace(request, stream_id=None), principal)
 
     def heard(self, batch: Sequence[Event]) -> None:
-        """Each create is answered by its response's first event, or by an error."""
+        """Notes that each create is answered by its response's first event, or by an error."""
         for event in batch if self._unanswered else ():
             if isinstance(event, ResponseCreated):
                 if event.response.id != self._resumed and self._unanswered:
@@ -49,7 +49,7 @@ class LinkedLane:
                 return
 
     def left(self) -> list[Asked]:
-        """Takes the creates that nothing has answered, in order."""
+        """Takes the creates that the peer has not answered, in order."""
         left = list(self._unanswered)
         self._unanswered.clear()
         return left

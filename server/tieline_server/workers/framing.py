@@ -1,6 +1,6 @@
-"""Messages on a stream of bytes: the length of each, then msgpack.
+"""Framing of messages on a stream of bytes: the length of each, then msgpack.
 
-Both ends are processes of one server and one user; what is too long is a fault, no attack.
+Both ends are processes of one server and one user: a message that is too long is a bug.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ LONGEST: Final = 2**30
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
-class Torn(Exception):
-    """The stream ended inside a message, or what came is none."""
+class BrokenMessage(Exception):
+    """The stream ended inside a message, or the bytes are none."""
 
 
 def pack(message: msgspec.Struct) -> bytes:
-    """A message as it goes over the stream."""
+    """Encodes a message and its length."""
     body = _encoder.encode(message)
     return LENGTH.pack(len(body)) + body
 
@@ -48,43 +48,43 @@ class Decoder:
         self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(types)
 
     async def read(self, reader: asyncio.StreamReader) -> object | None:
-        """The next message; None where the stream ended before it. Raises :class:`Torn`."""
+        """Reads a message; None where the stream ended before it. Raises :class:`BrokenMessage`."""
         try:
             size = self._size(await reader.readexactly(LENGTH.size))
             return self._decode(await reader.readexactly(size))
         except asyncio.IncompleteReadError as error:
             if error.partial or error.expected != LENGTH.size:
-                raise Torn from None
+                raise BrokenMessage from None
             return None
         except OSError:
-            raise Torn from None
+            raise BrokenMessage from None
 
     def receive(self, sock: socket.socket) -> object | None:
-        """The next message of a blocking socket, and nothing beyond it."""
+        """Reads a message from a blocking socket, and nothing beyond it."""
         head = _receive(sock, LENGTH.size)
         if not head:
             return None
         return self._decode(_receive(sock, self._size(head)))
 
     def unpack(self, packet: bytes) -> object:
-        """A message that came as one packet. Raises :class:`Torn`."""
+        """Decodes a message that came as one packet. Raises :class:`BrokenMessage`."""
         if len(packet) != LENGTH.size + self._size(packet[: LENGTH.size]):
-            raise Torn
+            raise BrokenMessage
         return self._decode(packet[LENGTH.size :])
 
     def _size(self, head: bytes) -> int:
         if len(head) < LENGTH.size:
-            raise Torn
+            raise BrokenMessage
         size: int = LENGTH.unpack(head)[0]
         if size > LONGEST:
-            raise Torn
+            raise BrokenMessage
         return size
 
     def _decode(self, body: bytes) -> object:
         try:
             return self._decoder.decode(body)
         except (msgspec.MsgspecError, ValueError):
-            raise Torn from None
+            raise BrokenMessage from None
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:

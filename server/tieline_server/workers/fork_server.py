@@ -1,4 +1,4 @@
-"""The nursery as its supervisor sees it: a process that starts workers when it is asked to."""
+"""The fork server as its supervisor sees it: a process that starts workers when it is asked to."""
 
 import asyncio
 import contextlib
@@ -11,22 +11,22 @@ from typing import Any
 from tieline_server.config import PREFIX
 from tieline_server.workers.child import Child, NotServing, either
 from tieline_server.workers.control import (
-    FROM_NURSERY,
-    Bear,
-    Born,
-    Died,
+    FROM_FORK_SERVER,
+    Exited,
     Failed,
     Prepare,
     Prepared,
+    Spawn,
+    Spawned,
 )
-from tieline_server.workers.frames import pack
-from tieline_server.workers.nurse import PACKET
+from tieline_server.workers.fork_server_process import PACKET
+from tieline_server.workers.framing import pack
 
 
-class Nursery:
-    """Started by ``command``, to which the number of a descriptor is added, for given settings.
+class ForkServer:
+    """Starts the process by ``command``, to which the number of a descriptor is added.
 
-    ``attend`` is called for each worker, as soon as there is one.
+    It prepares for ``settings``. ``attend`` is called for each worker, as soon as there is one.
     """
 
     def __init__(
@@ -54,31 +54,31 @@ class Nursery:
         self.pid = self._process.pid
         self.ended = asyncio.Event()
         self._prepared = asyncio.Event()
-        self._births: list[asyncio.Future[Child]] = []
-        """Those asked for, in order."""
+        self._spawning: list[asyncio.Future[Child]] = []
+        """The workers that were asked for, in order."""
         self._controls: list[socket.socket] = []
-        """Our end of the control of each."""
+        """Our end of the control of each of these."""
         self._children: dict[int, Child] = {}
         self._reason = ""
         self._control.setblocking(False)
         self._loop.add_reader(self._control, self._hear)
         self._control.send(pack(Prepare(settings)))
 
-    async def bear(self) -> Child:
-        """A new worker, which waits for its orders; raises :class:`NotServing`."""
+    async def spawn(self) -> Child:
+        """Starts a worker, which waits for its orders; raises :class:`NotServing`."""
         await either(self._prepared, self.ended)
         if self.ended.is_set():
             raise NotServing(self._reason or "the process that starts workers ended")
         ours, theirs = socket.socketpair()
-        birth: asyncio.Future[Child] = self._loop.create_future()
-        self._births.append(birth)
+        spawning: asyncio.Future[Child] = self._loop.create_future()
+        self._spawning.append(spawning)
         self._controls.append(ours)
         with theirs, contextlib.suppress(OSError):  # Its end is heard of.
-            socket.send_fds(self._control, [pack(Bear())], [theirs.fileno()])
-        return await birth
+            socket.send_fds(self._control, [pack(Spawn())], [theirs.fileno()])
+        return await spawning
 
     def close(self) -> None:
-        """Ends it; workers that it has started are not concerned."""
+        """Ends the process; workers that it has started go on."""
         if self.ended.is_set():
             return
         self._loop.remove_reader(self._control)
@@ -86,14 +86,14 @@ class Nursery:
         self._process.kill()
         self._process.wait()
         self.ended.set()
-        for birth, control in zip(self._births, self._controls, strict=True):
+        for spawning, control in zip(self._spawning, self._controls, strict=True):
             control.close()
-            if not birth.done():
-                birth.set_exception(NotServing("the process that starts workers ended"))
-        self._births.clear()
+            if not spawning.done():
+                spawning.set_exception(NotServing("the process that starts workers ended"))
+        self._spawning.clear()
         self._controls.clear()
         for child in self._children.values():
-            child.buried(None)
+            child.reaped(None)
         self._children.clear()
 
     def _hear(self) -> None:
@@ -106,24 +106,24 @@ class Nursery:
         if not packet:
             self.close()
             return
-        said = FROM_NURSERY.unpack(packet)
+        said = FROM_FORK_SERVER.unpack(packet)
         if isinstance(said, Prepared):
             self._prepared.set()
         elif isinstance(said, Failed):
             self._reason = said.reason
-        elif isinstance(said, Born):
-            self._born(said.pid, descriptors[0])
-        elif isinstance(said, Died):
+        elif isinstance(said, Spawned):
+            self._spawned(said.pid, descriptors[0])
+        elif isinstance(said, Exited):
             child = self._children.pop(said.pid, None)
             if child is not None:
-                child.buried(said.status)
+                child.reaped(said.status)
 
-    def _born(self, pid: int, process: int) -> None:
-        birth, control = self._births.pop(0), self._controls.pop(0)
+    def _spawned(self, pid: int, process: int) -> None:
+        spawning, control = self._spawning.pop(0), self._controls.pop(0)
         child = Child(pid, process, control)
         self._children[pid] = child
         self._attend(child)
-        if birth.cancelled():
+        if spawning.cancelled():
             child.kill()
         else:
-            birth.set_result(child)
+            spawning.set_result(child)

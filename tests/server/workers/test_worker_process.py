@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nursery_process import SERVES, Orders, command
+from tests.support.forking import SERVES, Orders, command
 from tests.support.process_state import PATIENCE
 from tieline_server.workers.control import FROM_WORKER, Drain, Failed, Serving
-from tieline_server.workers.frames import pack
+from tieline_server.workers.framing import pack
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Another worker as a home: its socket, asked.
+"""Another worker as a peer, asked over its socket.
 
 A call takes a connection of its own from a few that are kept, a stream one until its end. Each
 call has a bound in time; a stream has none, but its other side says from time to time that it
@@ -21,55 +21,55 @@ from tieline.requests import Request
 from tieline.requests import Resume as ResumeRequest
 from tieline.responses import Response
 from tieline_server.core.values import Principal
-from tieline_server.homes import Link
-from tieline_server.workers.calls import (
+from tieline_server.peers import RemoteLane
+from tieline_server.workers.framing import BrokenMessage, pack, send
+from tieline_server.workers.peer_messages import (
     ANSWERED,
-    PULSE,
+    HEARTBEAT,
     Answer,
     Batch,
     Call,
     Cancel,
+    ClientEvent,
     Ended,
     Follow,
     Forget,
-    Linked,
     Look,
     Metrics,
+    Moved,
     Refused,
     Resume,
-    Say,
     error_of,
 )
-from tieline_server.workers.frames import Torn, pack, send
 
 logger: Final = logging.getLogger("tieline.workers")
 
 PATIENCE: Final = 5.0
 """Seconds that a call may take."""
 
-SILENCE: Final = 3 * PULSE
+SILENCE: Final = 3 * HEARTBEAT
 """Seconds without a word on a stream after which the other side counts as gone."""
 
 KEPT: Final = 4
 """Connections that wait for the next call."""
 
 UNSENT: Final = 64 * 1024 * 1024
-"""Bytes of client events that the other side has not taken, past which a link is cut."""
+"""Bytes of client events that the other side has not taken, past which a lane is cut off."""
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Absent(Exception):
-    """Nobody listens: the worker has ended, and so has all that ran there."""
+    """No process listens: the worker has ended, and so has all that ran there."""
 
 
 def gone() -> ApiError:
-    """What was asked of a worker that then ended, or that does not answer."""
+    """The error of a call to a worker that ended before it answered, or does not answer."""
     return ApiError.of("server_error", "The process that has this response does not answer.")
 
 
-class Neighbour:
-    """A worker that listens at a path. See ``homes.Home``."""
+class WorkerPeer:
+    """A worker that listens at a path. See ``peers.Peer``."""
 
     def __init__(self, path: Path, *, patience: float = PATIENCE, silence: float = SILENCE) -> None:
         self.path = path
@@ -78,19 +78,19 @@ class Neighbour:
         self._idle: list[Connection] = []
 
     async def cancel(self, owner: str, response_id: str) -> Response | None:
-        """As ``Home``."""
+        """See ``Peer``."""
         return await self._response(Cancel(owner, response_id))
 
     async def look(self, owner: str, response_id: str) -> Response | None:
-        """As ``Home``."""
+        """See ``Peer``."""
         return await self._response(Look(owner, response_id))
 
     async def forget(self, owner: str, response_id: str) -> None:
-        """As ``Home``."""
+        """See ``Peer``."""
         await self._response(Forget(owner, response_id))
 
     async def metrics(self) -> bytes:
-        """As ``Home``."""
+        """See ``Peer``."""
         try:
             return (await self._ask(Metrics())).body or b""
         except Absent:
@@ -99,7 +99,7 @@ class Neighbour:
     async def follow(
         self, owner: str, response_id: str, *, after: int | None
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """As ``Home``."""
+        """See ``Peer``."""
         reader, writer = await self._begin(Follow(owner, response_id, after), response_id)
         try:
             while (batch := await _next_batch(reader, self._silence)) is not None:
@@ -107,8 +107,10 @@ class Neighbour:
         finally:
             writer.close()
 
-    async def resume(self, resume: ResumeRequest, principal: Principal, *, transport: str) -> Link:
-        """As ``Home``."""
+    async def resume(
+        self, resume: ResumeRequest, principal: Principal, *, transport: str
+    ) -> RemoteLane:
+        """See ``Peer``."""
         asked = Resume(_say(resume, principal), transport)
         reader, writer = await self._begin(asked, resume.response_id or "")
         try:
@@ -116,17 +118,17 @@ class Neighbour:
                 said = await _hear(reader)
             if isinstance(said, Refused):
                 raise error_of(said)
-            if not isinstance(said, Linked):
+            if not isinstance(said, Moved):
                 raise gone()
         except BaseException as error:
             writer.close()
             if isinstance(error, TimeoutError):
                 raise gone() from None
             raise
-        return NeighbourLink(reader, writer, silence=self._silence)
+        return WorkerLane(reader, writer, silence=self._silence)
 
     def close(self) -> None:
-        """Lets go of the connections that wait."""
+        """Closes the connections that wait."""
         while self._idle:
             self._idle.pop()[1].close()
 
@@ -138,7 +140,7 @@ class Neighbour:
         try:
             return None if body is None else responses.decode(body)
         except msgspec.MsgspecError:
-            logger.exception("a neighbour's response cannot be read")
+            logger.exception("a peer's response cannot be read")
             raise gone() from None
 
     async def _ask(self, call: Call) -> Answer:
@@ -149,10 +151,10 @@ class Neighbour:
                     connection = self._idle.pop()
                     try:
                         return await self._exchange(call, connection)
-                    except (Torn, ConnectionError):
+                    except (BrokenMessage, ConnectionError):
                         continue
                 return await self._exchange(call, await self._dial())
-        except (Torn, OSError, TimeoutError):
+        except (BrokenMessage, OSError, TimeoutError):
             raise gone() from None
 
     async def _exchange(self, call: Call, connection: Connection) -> Answer:
@@ -171,11 +173,11 @@ class Neighbour:
         if isinstance(said, Refused):
             raise error_of(said)
         if not isinstance(said, Answer):
-            raise Torn
+            raise BrokenMessage
         return said
 
     async def _begin(self, asked: Follow | Resume, response_id: str) -> Connection:
-        """A stream's connection; where nobody listens, nobody has the response either."""
+        """Begins a stream; a worker that does not listen has ended, and its response with it."""
         try:
             async with asyncio.timeout(self._patience):
                 connection = await self._dial()
@@ -195,8 +197,8 @@ class Neighbour:
             raise Absent from None
 
 
-class NeighbourLink:
-    """A lane whose turns run at another worker. See ``homes.Link``."""
+class WorkerLane:
+    """A lane whose turns run at another worker. See ``peers.RemoteLane``."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, silence: float
@@ -207,7 +209,7 @@ class NeighbourLink:
         self._closed = False
 
     def send(self, request: Request, principal: Principal) -> None:
-        """Passes on a client event; a side that takes none is cut off, which ends ``events``."""
+        """Forwards a client event; a peer that takes none is cut off, which ends ``events``."""
         transport = self._writer.transport
         if transport.is_closing():
             return
@@ -216,7 +218,7 @@ class NeighbourLink:
             transport.abort()
 
     async def events(self) -> AsyncGenerator[Sequence[Event], None]:
-        """What the line at the other side sends."""
+        """Yields what the peer's connection sends."""
         try:
             while (batch := await _next_batch(self._reader, self._silence)) is not None:
                 yield batch
@@ -225,18 +227,18 @@ class NeighbourLink:
                 raise
 
     async def close(self) -> None:
-        """Drops the line at the other side."""
+        """Drops the connection at the peer."""
         self._closed = True
         self._writer.close()
 
 
-def _say(request: Request, principal: Principal) -> Say:
+def _say(request: Request, principal: Principal) -> ClientEvent:
     models = None if principal.models is None else tuple(principal.models)
-    return Say(json.encode(request), principal.owner, models)
+    return ClientEvent(json.encode(request), principal.owner, models)
 
 
 async def _next_batch(reader: asyncio.StreamReader, silence: float) -> Sequence[Event] | None:
-    """The next events of a stream; None at its end. Raises :class:`ApiError`."""
+    """Reads the next events of a stream; None at its end. Raises :class:`ApiError`."""
     while True:
         try:
             async with asyncio.timeout(silence):
@@ -252,10 +254,10 @@ async def _next_batch(reader: asyncio.StreamReader, silence: float) -> Sequence[
 
 
 async def _hear(reader: asyncio.StreamReader) -> object:
-    """What comes next; raises :class:`ApiError` where nothing can."""
+    """Reads the next message; raises :class:`ApiError` where none can come."""
     try:
         said = await ANSWERED.read(reader)
-    except Torn:
+    except BrokenMessage:
         said = None
     if said is None:
         raise gone()

@@ -1,4 +1,4 @@
-"""A home as its neighbours ask it: one connection and another, none, too many, or no messages."""
+"""A peer as its peers ask it: one connection and another, none, too many, or no messages."""
 
 import asyncio
 import os
@@ -11,41 +11,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.desk import Desk
 from tests.support.event_samples import NUMBERED
+from tests.support.scripted_peer import ScriptedPeer
 from tieline.codecs.json import encode
 from tieline.requests import Resume as ResumeRequest
-from tieline_server.workers import socket as socket_module
-from tieline_server.workers.calls import (
+from tieline_server.workers import peer_socket as socket_module
+from tieline_server.workers.framing import pack
+from tieline_server.workers.peer_messages import (
     ANSWERED,
     Answer,
     Batch,
     Cancel,
+    ClientEvent,
     Ended,
     Follow,
     Forget,
-    Linked,
+    Heartbeat,
     Look,
     Metrics,
-    Pulse,
+    Moved,
     Refused,
     Resume,
-    Say,
     answer_of,
 )
-from tieline_server.workers.frames import pack
-from tieline_server.workers.socket import HomeSocket
+from tieline_server.workers.peer_socket import PeerSocket
 
-TAKE_OVER = Resume(Say(encode(ResumeRequest(response_id="resp_1")), "ann", None), "grpc")
+TAKE_OVER = Resume(ClientEvent(encode(ResumeRequest(response_id="resp_1")), "ann", None), "grpc")
 
 
 class Served:
-    """A desk behind its socket."""
+    """A scripted peer behind its socket."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.desk = Desk()
-        self.socket = HomeSocket(self.desk, path)
+        self.peer = ScriptedPeer()
+        self.socket = PeerSocket(self.peer, path)
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -59,7 +59,7 @@ class Served:
 
 @asynccontextmanager
 async def served_in(folder: Path) -> AsyncIterator[Served]:
-    """A home that is served."""
+    """A peer that is served."""
     served = Served(folder / "s.sock")
     await served.socket.open()
     try:
@@ -70,7 +70,7 @@ async def served_in(folder: Path) -> AsyncIterator[Served]:
 
 async def test_a_connection_takes_one_call_after_another(tmp_path: Path) -> None:
     async with served_in(tmp_path) as served:
-        turn = served.desk.turn("resp_1")
+        turn = served.peer.turn("resp_1")
         async with served.dialled() as (reader, writer):
             for call, answer in (
                 (Look("ann", "resp_1"), answer_of(turn.snapshot())),
@@ -85,7 +85,7 @@ async def test_a_connection_takes_one_call_after_another(tmp_path: Path) -> None
 
 async def test_a_stream_takes_the_connection_to_its_end(tmp_path: Path) -> None:
     async with served_in(tmp_path) as served:
-        served.desk.turn("resp_1").add(NUMBERED[:2], over=True)
+        served.peer.turn("resp_1").add(NUMBERED[:2], over=True)
         async with served.dialled() as (reader, writer):
             writer.write(pack(Follow("ann", "resp_1", None)))
             heard = [await ANSWERED.read(reader) for _ in range(4)]
@@ -123,13 +123,13 @@ async def test_a_fault_is_logged_and_says_nothing_to_who_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served_in(tmp_path) as served:
-        served.desk.broken = True
+        served.peer.broken = True
         async with served.dialled() as (reader, writer):
             writer.write(pack(Look("ann", "resp_1")))
             said = await ANSWERED.read(reader)
             assert isinstance(said, Refused)
             assert (said.code, "secret" in said.message) == ("server_error", False)
-            served.desk.broken = False
+            served.peer.broken = False
             writer.write(pack(Look("ann", "resp_1")))
             assert await ANSWERED.read(reader) == Answer()
     assert "a secret" in caplog.text
@@ -139,38 +139,38 @@ async def test_a_fault_is_logged_and_says_nothing_to_who_asked(
 async def test_a_silent_stream_says_that_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
-    monkeypatch.setattr(socket_module, "PULSE", 0.01)
+    monkeypatch.setattr(socket_module, "HEARTBEAT", 0.01)
 
     async with served_in(tmp_path) as served:
-        served.desk.turn("resp_1")
+        served.peer.turn("resp_1")
         async with served.dialled() as (reader, writer):
             writer.write(pack(TAKE_OVER if resumed else Follow("ann", "resp_1", None)))
             heard = [await ANSWERED.read(reader) for _ in range(3)]
-            assert heard == [Linked(), Pulse(), Pulse()] if resumed else [Pulse()] * 3
+            assert heard == [Moved(), Heartbeat(), Heartbeat()] if resumed else [Heartbeat()] * 3
 
 
 async def test_a_reader_that_goes_ends_its_stream_and_closes_its_lane(tmp_path: Path) -> None:
     async with served_in(tmp_path) as served:
-        turn = served.desk.turn("resp_1")
+        turn = served.peer.turn("resp_1")
         turn.add(NUMBERED[:1])
         async with served.dialled() as (reader, writer):
             writer.write(pack(TAKE_OVER))
-            assert await ANSWERED.read(reader) == Linked()
+            assert await ANSWERED.read(reader) == Moved()
             await ANSWERED.read(reader)
             assert turn.followers == 1
-        while not served.desk.closed:
-            served.desk.news.clear()
-            await served.desk.news.wait()
+        while not served.peer.closed:
+            served.peer.news.clear()
+            await served.peer.news.wait()
         assert turn.followers == 0
 
 
-async def test_when_it_drains_nobody_finds_it_and_what_is_read_comes_to_its_end(
+async def test_when_it_drains_no_other_finds_it_and_what_is_read_comes_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served_in(tmp_path) as served:
-        turn = served.desk.turn("resp_1")
+        turn = served.peer.turn("resp_1")
         turn.add(NUMBERED[:1])
-        monkeypatch.setattr(served.desk, "drain", lambda seconds: asyncio.sleep(0))
+        monkeypatch.setattr(served.peer, "drain", lambda seconds: asyncio.sleep(0))
         async with served.dialled() as (reader, writer):
             writer.write(pack(Follow("ann", "resp_1", None)))
             await ANSWERED.read(reader)
@@ -191,10 +191,10 @@ async def test_what_is_still_read_when_its_time_is_over_is_not_waited_for(
     monkeypatch.setattr(socket_module, "FAREWELL", 0.01)
 
     async with served_in(tmp_path) as served:
-        turn = served.desk.turn("resp_1")
+        turn = served.peer.turn("resp_1")
         turn.add(NUMBERED[:1])
-        # A home whose turns do not end when they should.
-        monkeypatch.setattr(served.desk, "drain", lambda seconds: asyncio.sleep(0))
+        # A peer whose turns do not end when they should.
+        monkeypatch.setattr(served.peer, "drain", lambda seconds: asyncio.sleep(0))
         async with served.dialled() as (reader, writer):
             writer.write(pack(Follow("ann", "resp_1", None)))
             await ANSWERED.read(reader)
@@ -214,7 +214,7 @@ async def test_it_is_closed_more_than_once_and_can_be_opened_again_by_another(
             assert await reader.read() == b""
         await served.socket.close()
         assert not served.path.exists()
-        other = HomeSocket(Desk(), served.path)
+        other = PeerSocket(ScriptedPeer(), served.path)
         await other.open()
         await served.socket.close()
         assert served.path.exists()

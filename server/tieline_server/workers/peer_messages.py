@@ -1,4 +1,4 @@
-"""What workers ask one another, as it crosses: the JSON of events, requests and responses."""
+"""The messages between workers: calls, answers, and the JSON of events and responses."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -11,50 +11,50 @@ from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.responses import Response
 from tieline_server.core.values import Principal
-from tieline_server.workers.frames import Decoder
+from tieline_server.workers.framing import Decoder
 
 BATCH: Final = 64 * 1024
-"""Bytes of events past which they go in a message of their own."""
+"""Bytes of events past which a message ends and another one begins."""
 
-PULSE: Final = 5.0
-"""Seconds of silence on a stream after which the process that has the turn says that it lives."""
+HEARTBEAT: Final = 5.0
+"""Seconds of silence on a stream after which its sender says that it lives."""
 
 
 class Cancel(Struct, frozen=True, tag=True):
-    """See ``Home.cancel``; answered by :class:`Answer`."""
+    """See ``Peer.cancel``; answered by :class:`Answer`."""
 
     owner: str
     response_id: str
 
 
 class Look(Struct, frozen=True, tag=True):
-    """See ``Home.look``; answered by :class:`Answer`."""
+    """See ``Peer.look``; answered by :class:`Answer`."""
 
     owner: str
     response_id: str
 
 
 class Forget(Struct, frozen=True, tag=True):
-    """See ``Home.forget``; answered by :class:`Answer`."""
+    """See ``Peer.forget``; answered by :class:`Answer`."""
 
     owner: str
     response_id: str
 
 
 class Metrics(Struct, frozen=True, tag=True):
-    """See ``Home.metrics``; answered by :class:`Answer`."""
+    """See ``Peer.metrics``; answered by :class:`Answer`."""
 
 
 class Follow(Struct, frozen=True, tag=True):
-    """See ``Home.follow``; answered by a stream of :class:`Batch`."""
+    """See ``Peer.follow``; answered by a stream of :class:`Batch`."""
 
     owner: str
     response_id: str
     after: int | None
 
 
-class Say(Struct, frozen=True, tag=True):
-    """A client event, and who asks."""
+class ClientEvent(Struct, frozen=True, tag=True):
+    """A client event, and the principal that sent it."""
 
     request: bytes
     owner: str
@@ -62,9 +62,12 @@ class Say(Struct, frozen=True, tag=True):
 
 
 class Resume(Struct, frozen=True, tag=True):
-    """See ``Home.resume``; answered by :class:`Linked`, then a stream. :class:`Say` goes back."""
+    """See ``Peer.resume``; answered by :class:`Moved`, then a stream.
 
-    first: Say
+    Each :class:`ClientEvent` of the lane follows it.
+    """
+
+    first: ClientEvent
     transport: str
 
 
@@ -74,7 +77,7 @@ class Answer(Struct, frozen=True, tag=True):
     body: bytes | None = None
 
 
-class Linked(Struct, frozen=True, tag=True):
+class Moved(Struct, frozen=True, tag=True):
     """The turn has moved."""
 
 
@@ -84,8 +87,8 @@ class Batch(Struct, frozen=True, tag=True):
     events: list[bytes]
 
 
-class Pulse(Struct, frozen=True, tag=True):
-    """The stream is silent, and alive."""
+class Heartbeat(Struct, frozen=True, tag=True):
+    """The stream is silent and alive."""
 
 
 class Ended(Struct, frozen=True, tag=True):
@@ -105,12 +108,12 @@ class Refused(Struct, frozen=True, kw_only=True, tag=True):
 
 Call = Cancel | Look | Forget | Metrics
 ASKED: Final = Decoder(Call | Follow | Resume)
-SAID: Final = Decoder(Say)
-ANSWERED: Final = Decoder(Answer | Linked | Batch | Pulse | Ended | Refused)
+SAID: Final = Decoder(ClientEvent)
+ANSWERED: Final = Decoder(Answer | Moved | Batch | Heartbeat | Ended | Refused)
 
 
 def refused(error: ApiError) -> Refused:
-    """An error as it crosses."""
+    """Encodes an error."""
     return Refused(
         code=error.code,
         message=error.message,
@@ -122,7 +125,7 @@ def refused(error: ApiError) -> Refused:
 
 
 def error_of(said: Refused) -> ApiError:
-    """The error that crossed."""
+    """Decodes an error."""
     return ApiError.of(
         said.code,
         said.message,
@@ -134,18 +137,18 @@ def error_of(said: Refused) -> ApiError:
 
 
 def answer_of(response: Response | None) -> Answer:
-    """A response as it crosses."""
+    """Encodes a response."""
     return Answer(None if response is None else responses.encode(response))
 
 
-def principal_of(said: Say) -> Principal:
-    """Who asks."""
+def principal_of(said: ClientEvent) -> Principal:
+    """Returns the principal that sent a client event."""
     models = None if said.models is None else frozenset(said.models)
     return Principal(owner=said.owner, models=models)
 
 
 def batches(events: Iterable[Event]) -> Iterator[Batch]:
-    """Events as they cross, in messages of a bounded size; a large event goes alone."""
+    """Encodes events in messages of a bounded size; a large event goes alone."""
     some: list[bytes] = []
     size = 0
     for event in events:

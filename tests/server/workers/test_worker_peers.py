@@ -10,12 +10,12 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.desk import Desk
+from tests.support.scripted_peer import ScriptedPeer
 from tests.support.server_process import write_script
-from tests.support.several import Several, mark_of, several
+from tests.support.several import Several, several, tag_of
 from tieline.ids import RESPONSE, IdSource
-from tieline_server.workers.neighbourhood import Neighbourhood, socket_path
-from tieline_server.workers.socket import HomeSocket
+from tieline_server.workers.peer_socket import PeerSocket
+from tieline_server.workers.worker_peers import WorkerPeers, socket_path
 
 OWN, OTHER = b"\1\2", b"\3\4"
 SLOW = {
@@ -24,37 +24,37 @@ SLOW = {
 }
 
 
-class TestNeighbourhood:
+class TestWorkerPeers:
     async def test_those_that_listen_are_found_and_those_that_have_gone_are_not(
         self, tmp_path: Path
     ) -> None:
-        homes = Neighbourhood(tmp_path, OWN)
+        peers = WorkerPeers(tmp_path, OWN)
         named = IdSource(os.urandom, OTHER).new(RESPONSE)
-        assert homes.home_of(named) is None
-        served = HomeSocket(Desk(), socket_path(tmp_path, OTHER))
+        assert peers.peer_of(named) is None
+        served = PeerSocket(ScriptedPeer(), socket_path(tmp_path, OTHER))
         await served.open()
-        home = homes.home_of(named)
-        assert home is not None
-        assert await home.metrics() == b"turns 0\n"
-        assert list(homes.others()) == [home]
+        peer = peers.peer_of(named)
+        assert peer is not None
+        assert await peer.metrics() == b"turns 0\n"
+        assert list(peers.others()) == [peer]
         await served.close()
-        assert homes.home_of(named) is None
-        assert homes.others() == []
-        homes.close()
+        assert peers.peer_of(named) is None
+        assert peers.others() == []
+        peers.close()
 
-    async def test_nobody_is_its_own_neighbour(self, tmp_path: Path) -> None:
-        served = HomeSocket(Desk(), socket_path(tmp_path, OWN))
+    async def test_no_worker_is_its_own_peer(self, tmp_path: Path) -> None:
+        served = PeerSocket(ScriptedPeer(), socket_path(tmp_path, OWN))
         await served.open()
-        homes = Neighbourhood(tmp_path, OWN)
-        assert homes.home_of(IdSource(os.urandom, OWN).new(RESPONSE)) is None
-        assert homes.others() == []
+        peers = WorkerPeers(tmp_path, OWN)
+        assert peers.peer_of(IdSource(os.urandom, OWN).new(RESPONSE)) is None
+        assert peers.others() == []
         await served.close()
 
     def test_ids_that_name_no_process_have_no_home(self, tmp_path: Path) -> None:
-        homes = Neighbourhood(tmp_path / "none", OWN)
+        peers = WorkerPeers(tmp_path / "none", OWN)
         for name in ("", "resp_1", "resp_../../../../etc/passwd", "x" * 10_000):
-            assert homes.home_of(name) is None
-        assert homes.others() == []
+            assert peers.peer_of(name) is None
+        assert peers.others() == []
 
 
 class Socket:
@@ -81,7 +81,7 @@ class Socket:
         return found
 
     async def worker(self) -> str:
-        """The mark of the worker at the other end."""
+        """The tag of the worker at the other end."""
         await self.send(
             type="response.create",
             model="scripted",
@@ -92,7 +92,7 @@ class Socket:
         )
         created = await self.event()
         await self.until("response.completed")
-        return mark_of(created["response"]["id"])
+        return tag_of(created["response"]["id"])
 
 
 @asynccontextmanager
@@ -105,22 +105,22 @@ async def connected(server: Several) -> AsyncIterator[Socket]:
         yield Socket(ws)
 
 
-async def elsewhere(server: Several, mark: str, then: Any) -> None:
+async def elsewhere(server: Several, tag: str, then: Any) -> None:
     """Does something over a connection to another worker than this one."""
     while True:
-        async with connected(server) as line:
-            if await line.worker() != mark:
-                await then(line)
+        async with connected(server) as connection:
+            if await connection.worker() != tag:
+                await then(connection)
                 return
 
 
 async def dropped(server: Several) -> tuple[str, list[dict[str, Any]]]:
-    """A resumable response whose line has gone: its id, and the events that were seen."""
-    async with connected(server) as line:
-        await line.send(
+    """A resumable response whose connection has gone: its id, and the events that were seen."""
+    async with connected(server) as connection:
+        await connection.send(
             type="response.create", model="scripted", input="hi", store=False, resumable=True
         )
-        seen = await line.until("response.output_text.delta")
+        seen = await connection.until("response.output_text.delta")
     return seen[0]["response"]["id"], seen
 
 
@@ -131,61 +131,61 @@ class TestElsewhere:
         with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             named, seen = await dropped(server)
 
-            async def resume(line: Socket) -> None:
-                await line.send(type="response.resume", response_id=named, after=1)
-                events = await line.until("response.completed")
+            async def resume(connection: Socket) -> None:
+                await connection.send(type="response.resume", response_id=named, after=1)
+                events = await connection.until("response.completed")
                 numbers = [event["sequence_number"] for event in events]
                 assert numbers == list(range(2, 2 + len(numbers)))
                 assert events[: len(seen) - 2] == seen[2:]
                 assert events[-1]["response"]["id"] == named
-                await line.send(
+                await connection.send(
                     type="response.create",
                     model="scripted",
                     input="more",
                     store=False,
                     previous_response_id=named,
                 )
-                assert (await line.event())["response"]["previous_response_id"] == named
-                await line.until("response.completed")
+                assert (await connection.event())["response"]["previous_response_id"] == named
+                await connection.until("response.completed")
 
-            await elsewhere(server, mark_of(named), resume)
+            await elsewhere(server, tag_of(named), resume)
 
     async def test_a_worker_that_is_restarted_lets_what_was_resumed_elsewhere_end(
         self, tmp_path: Path
     ) -> None:
         with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             named, _ = await dropped(server)
-            home = server.workers[mark_of(named)]
+            peer = server.workers[tag_of(named)]
 
-            async def resume(line: Socket) -> None:
-                await line.send(type="response.resume", response_id=named)
-                await line.event()
-                os.kill(home, signal.SIGTERM)
-                events = await line.until("response.completed")
+            async def resume(connection: Socket) -> None:
+                await connection.send(type="response.resume", response_id=named)
+                await connection.event()
+                os.kill(peer, signal.SIGTERM)
+                events = await connection.until("response.completed")
                 assert events[-1]["response"]["id"] == named
 
-            await elsewhere(server, mark_of(named), resume)
+            await elsewhere(server, tag_of(named), resume)
 
     async def test_a_worker_that_is_killed_ends_what_was_resumed_elsewhere_with_an_error(
         self, tmp_path: Path
     ) -> None:
         with several(tmp_path, "--script", write_script(tmp_path, **SLOW)) as server:
             named, _ = await dropped(server)
-            home = server.workers[mark_of(named)]
+            peer = server.workers[tag_of(named)]
 
-            async def resume(line: Socket) -> None:
-                await line.send(type="response.resume", response_id=named)
-                await line.event()
-                os.kill(home, signal.SIGKILL)
-                error = (await line.until("error"))[-1]
+            async def resume(connection: Socket) -> None:
+                await connection.send(type="response.resume", response_id=named)
+                await connection.event()
+                os.kill(peer, signal.SIGKILL)
+                error = (await connection.until("error"))[-1]
                 assert error["error"]["code"] == "server_error"
-                # The line lives on, and nobody has the response any more.
-                await line.send(type="response.resume", response_id=named)
-                error = (await line.until("error"))[-1]
+                # The connection lives on, and no worker has the response any more.
+                await connection.send(type="response.resume", response_id=named)
+                error = (await connection.until("error"))[-1]
                 assert error["error"]["code"] in ("response_not_found", "server_error")
-                await line.worker()
+                await connection.worker()
 
-            await elsewhere(server, mark_of(named), resume)
+            await elsewhere(server, tag_of(named), resume)
 
 
 async def test_workers_that_write_to_one_file_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -207,6 +207,6 @@ async def test_workers_that_write_to_one_file_at_once_lose_nothing(tmp_path: Pat
         async with aiohttp.ClientSession(connector=connector) as session:
             chains = await asyncio.gather(*(chain(server, session) for _ in range(16)))
         ids = [each for ids in chains for each in ids]
-        assert set(map(mark_of, ids)) == server.workers.keys()
+        assert set(map(tag_of, ids)) == server.workers.keys()
         assert len(set(ids)) == 16 * 8
         assert [line for line in server.lines() if line["level"] != "info"] == []

@@ -1,14 +1,14 @@
-"""Places: what a cap is counted with, by this process alone or by several together."""
+"""Capacity: how many connections or calls may be open, in this process or in several together."""
 
 from typing import Protocol
 
 
-class Places(Protocol):
-    """So many may be taken at once. Nothing here waits."""
+class Capacity(Protocol):
+    """A cap and what is taken of it. Nothing here waits."""
 
     @property
     def most(self) -> int:
-        """How many there are."""
+        """How many may be taken at once."""
         ...
 
     def take(self) -> bool:
@@ -20,8 +20,8 @@ class Places(Protocol):
         ...
 
 
-class OwnPlaces:
-    """Places of one process."""
+class LocalCapacity:
+    """The capacity of one process."""
 
     __slots__ = ("most", "taken")
 

@@ -9,11 +9,11 @@ from tieline.events import ErrorDetail, ErrorEvent, Event, ResponseCreated
 from tieline.requests import Cancel, Request
 from tieline.responses import Response
 from tieline_server.core.values import Principal
-from tieline_server.runtime.linked import LinkedLane
+from tieline_server.runtime.forwarded_lane import ForwardedLane
 
 
 class Sent:
-    """A link that notes what it is given."""
+    """A remote lane that notes what it is given."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -55,7 +55,7 @@ def refused(event_id: str | None, *, number: int = 0) -> Event:
 def test_a_create_is_answered_by_its_response_or_by_its_error(
     heard: list[Event], left: list[str | None]
 ) -> None:
-    lane = LinkedLane(Sent(), "resumed")  # type: ignore[arg-type]
+    lane = ForwardedLane(Sent(), "resumed")  # type: ignore[arg-type]
     for name in ("one", "two", None):
         lane.send(create_of(model="m", input="hi", event_id=name), Principal())
     lane.heard(heard)
@@ -64,8 +64,8 @@ def test_a_create_is_answered_by_its_response_or_by_its_error(
 
 
 def test_requests_go_without_the_name_that_the_lane_has_here() -> None:
-    link = Sent()
-    lane = LinkedLane(link, "resumed")  # type: ignore[arg-type]
+    remote = Sent()
+    lane = ForwardedLane(remote, "resumed")  # type: ignore[arg-type]
     lane.send(Cancel(stream_id="a", response_id="resp_1"), Principal())
-    assert link.requests == [Cancel(response_id="resp_1")]
+    assert remote.requests == [Cancel(response_id="resp_1")]
     assert lane.left() == []

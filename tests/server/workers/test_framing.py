@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from tieline_server.workers.frames import LENGTH, LONGEST, Decoder, Torn, pack, send
+from tieline_server.workers.framing import LENGTH, LONGEST, BrokenMessage, Decoder, pack, send
 
 
 class One(Struct, tag=True):
@@ -53,7 +53,7 @@ def test_a_stream_that_is_cut_inside_a_message_is_torn_wherever_that_is() -> Non
         if cut in ends:
             read(STREAM[:cut])
             continue
-        with pytest.raises(Torn):
+        with pytest.raises(BrokenMessage):
             read(STREAM[:cut])
 
 
@@ -61,7 +61,7 @@ def test_a_stream_that_is_cut_inside_a_message_is_torn_wherever_that_is() -> Non
     "stream", [LENGTH.pack(LONGEST + 1), LENGTH.pack(1) + b"\xc1", LENGTH.pack(1) + b"\x07"]
 )
 def test_what_is_no_message_is_torn(stream: bytes) -> None:
-    with pytest.raises(Torn):
+    with pytest.raises(BrokenMessage):
         read(stream)
 
 
@@ -76,7 +76,7 @@ def test_a_blocking_socket_gives_one_message_and_keeps_the_next() -> None:
 def test_a_packet_is_exactly_one_message() -> None:
     assert DECODER.unpack(pack(Two(1))) == Two(1)
     for packet in (pack(Two(1)) + b"x", pack(Two(1))[:-1], b"", b"\0"):
-        with pytest.raises(Torn):
+        with pytest.raises(BrokenMessage):
             DECODER.unpack(packet)
 
 

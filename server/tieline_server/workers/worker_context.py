@@ -1,4 +1,4 @@
-"""A process's place among those of its server: what it shares, whom it can ask, who directs it."""
+"""What a process has of the others of its server: shared counters, peers, a supervisor."""
 
 import asyncio
 import contextlib
@@ -11,161 +11,161 @@ from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from tieline_server.capacity import Capacity
 from tieline_server.config import Config
-from tieline_server.homes import Alone, Home, Homes
-from tieline_server.places import Places
-from tieline_server.workers.board import Board, BoardPlaces
+from tieline_server.peers import NoPeers, Peer, Peers
 from tieline_server.workers.cautions import caution, check_files
 from tieline_server.workers.control import TO_WORKER, Drain, Serve, Serving
-from tieline_server.workers.frames import Torn, pack
-from tieline_server.workers.neighbourhood import Neighbourhood, socket_path
-from tieline_server.workers.socket import HomeSocket, LastingHome
+from tieline_server.workers.framing import BrokenMessage, pack
+from tieline_server.workers.peer_socket import DrainablePeer, PeerSocket
+from tieline_server.workers.shared_counters import SharedCapacity, SharedCounters
 from tieline_server.workers.totals import Totals
+from tieline_server.workers.worker_peers import WorkerPeers, socket_path
 
-BOARD: Final = "places"
-"""The name of the board in the folder that workers share."""
+COUNTERS: Final = "capacity"
+"""The name of the counters' file in the folder that workers share."""
 
 ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals that ask a server to end."""
 
 
 class Ending(Protocol):
-    """What a process is ended by."""
+    """Ends a process."""
 
     def ask(self) -> None:
         """Asks for an end."""
         ...
 
     def press(self) -> None:
-        """Does not wait for it."""
+        """Ends it without waiting for what runs."""
         ...
 
 
-class Post:
+class ProcessContext:
     """A process that serves by itself."""
 
     signals: Sequence[int] = ENDS
-    """What asks it to end."""
-    mark = b""
+    """The signals that ask it to end."""
+    tag = b""
     """The tag of its ids."""
     shares_ports = False
     """Whether other processes listen on its addresses."""
     seal_key: str | None = None
 
-    def places(self, cap: str, most: int) -> Places | None:
-        """What a cap is counted with; None: by the process alone."""
+    def capacity(self, cap: str, most: int) -> Capacity | None:
+        """Returns what a cap is counted with; None: the process counts by itself."""
         return None
 
     @property
-    def homes(self) -> Homes:
+    def peers(self) -> Peers:
         """The other processes of its server."""
-        return Alone()
+        return NoPeers()
 
     def check(self, config: Config) -> None:
         """Raises :class:`ConfigError` for files that cannot be read."""
         check_files(config)
 
     def caution(self, config: Config, log: FilteringBoundLogger) -> None:
-        """Says what may not be meant in the settings: of each server once."""
+        """Warns of settings that may not be meant: once for each server."""
         caution(config, log)
 
     def ready(self) -> None:
-        """It listens on every address."""
+        """The process listens on every address."""
 
     @asynccontextmanager
-    async def reachable(self, home: LastingHome) -> AsyncIterator[None]:
+    async def reachable(self, peer: DrainablePeer) -> AsyncIterator[None]:
         """While inside, the others can ask the process."""
         yield
 
     async def drain(self, seconds: float) -> None:
-        """What the others have here gets so long to end."""
+        """Gives the lanes that it serves for others so many seconds to end."""
 
     def recorded(self, metrics: Callable[[], bytes]) -> Callable[[], bytes]:
-        """``metrics``, so that what was once told is not forgotten when the process dies."""
+        """Wraps ``metrics`` so that what was once told outlasts the process."""
         return metrics
 
-    async def metrics(self, home: Home) -> bytes:
-        """What all processes of the server have counted together."""
-        return await home.metrics()
+    async def metrics(self, peer: Peer) -> bytes:
+        """Returns what all processes of the server have counted together."""
+        return await peer.metrics()
 
     @asynccontextmanager
     async def directed(self, ending: Ending) -> AsyncIterator[None]:
-        """While inside, whoever may end the process does so."""
+        """While inside, a supervisor can end the process."""
         yield
 
 
-class WorkerPost(Post):
-    """A worker. ``control`` is its end of the connection to the supervisor."""
+class WorkerContext(ProcessContext):
+    """The context of a worker; ``control`` is its end of the connection to the supervisor."""
 
     signals = ()
     shares_ports = True
 
     def __init__(self, order: Serve, control: socket.socket) -> None:
-        self.mark = order.mark
+        self.tag = order.tag
         self.seal_key = order.seal_key
         self.folder = Path(order.folder)
         self._row = order.row
         self._control = control
-        self._board = Board.open(self.folder / BOARD)
-        self._neighbours = Neighbourhood(self.folder, self.mark)
-        self._socket: HomeSocket | None = None
-        self._totals = Totals(self.folder, self.mark)
+        self._counters = SharedCounters.open(self.folder / COUNTERS)
+        self._peers = WorkerPeers(self.folder, self.tag)
+        self._socket: PeerSocket | None = None
+        self._totals = Totals(self.folder, self.tag)
 
-    def places(self, cap: str, most: int) -> Places:
-        """Counted over all workers."""
-        return BoardPlaces(self._board, row=self._row, cap=cap, most=most)
+    def capacity(self, cap: str, most: int) -> Capacity:
+        """Returns what counts over all workers."""
+        return SharedCapacity(self._counters, row=self._row, cap=cap, most=most)
 
     def caution(self, config: Config, log: FilteringBoundLogger) -> None:
-        """The supervisor has said it."""
+        """Says nothing: the supervisor has."""
 
     @property
-    def homes(self) -> Homes:
+    def peers(self) -> Peers:
         """The other workers."""
-        return self._neighbours
+        return self._peers
 
     @asynccontextmanager
-    async def reachable(self, home: LastingHome) -> AsyncIterator[None]:
-        """By a socket in the folder; what was counted is written down now and then."""
-        keeping = asyncio.create_task(self._totals.keep(home.metrics))
-        self._socket = HomeSocket(home, socket_path(self.folder, self.mark))
+    async def reachable(self, peer: DrainablePeer) -> AsyncIterator[None]:
+        """Listens on a socket in the folder; writes down now and then what was counted."""
+        keeping = asyncio.create_task(self._totals.keep(peer.metrics))
+        self._socket = PeerSocket(peer, socket_path(self.folder, self.tag))
         try:
             await self._socket.open()
             yield
         finally:
             await self._socket.close()
-            self._neighbours.close()
+            self._peers.close()
             keeping.cancel()
             await asyncio.wait([keeping])
-            await home.metrics()
+            await peer.metrics()
 
     async def drain(self, seconds: float) -> None:
-        """The others do not find it any more."""
+        """Hides it from the others, and gives the lanes that it serves for them time to end."""
         if self._socket is not None:
             await self._socket.drain(seconds)
 
     def recorded(self, metrics: Callable[[], bytes]) -> Callable[[], bytes]:
-        """Written down each time that it is told."""
+        """Writes the metrics down each time that they are told."""
         return lambda: self._totals.recorded(metrics())
 
-    async def metrics(self, home: Home) -> bytes:
-        """Of the living, and of those that have died."""
-        living = self._neighbours.living()
-        return await self._totals.add_up({self.mark: home, **living})
+    async def metrics(self, peer: Peer) -> bytes:
+        """Adds up those of living workers and of dead ones."""
+        living = self._peers.living()
+        return await self._totals.add_up({self.tag: peer, **living})
 
     def ready(self) -> None:
-        """Tells the supervisor."""
+        """Tells the supervisor that it listens."""
         with contextlib.suppress(OSError):
             self._control.send(pack(Serving()))
 
     @asynccontextmanager
     async def directed(self, ending: Ending) -> AsyncIterator[None]:
-        """The supervisor directs; when it is gone, that is an order to end as well.
+        """The supervisor's orders end the process, and so does the supervisor's own end.
 
         SIGTERM asks, however often it comes: a group of processes gets it together, and the
         supervisor passes it on besides.
         """
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.ask)
-        # A descriptor of its own: the loop closes it, and the post may still have to speak.
+        # A descriptor of its own: the loop closes it, and the context may still have to speak.
         reader, writer = await asyncio.open_connection(sock=self._control.dup())
         following = asyncio.create_task(_follow(reader, ending))
         try:
@@ -177,7 +177,7 @@ class WorkerPost(Post):
 
 
 async def _follow(reader: asyncio.StreamReader, ending: Ending) -> None:
-    with contextlib.suppress(Torn):
+    with contextlib.suppress(BrokenMessage):
         while isinstance(order := await TO_WORKER.read(reader), Drain):
             ending.ask()
             if order.insist:

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from tests.support.desk import Desk
+from tests.support.scripted_peer import ScriptedPeer
 from tests.support.signal import Signal
 from tieline.ids import RESPONSE, IdSource
-from tieline_server.workers.board import Board
 from tieline_server.workers.control import FROM_WORKER, Drain, Serve, Serving
-from tieline_server.workers.frames import pack
-from tieline_server.workers.neighbourhood import socket_path
-from tieline_server.workers.post import BOARD, ENDS, Post, WorkerPost
+from tieline_server.workers.framing import pack
+from tieline_server.workers.shared_counters import SharedCounters
+from tieline_server.workers.worker_context import COUNTERS, ENDS, ProcessContext, WorkerContext
+from tieline_server.workers.worker_peers import socket_path
 
-MARKS = (b"\1\2", b"\3\4")
+TAGS = (b"\1\2", b"\3\4")
 
 
 class Ending:
@@ -39,14 +39,14 @@ class Ending:
 
 
 @contextmanager
-def posts(folder: Path) -> Iterator[list[tuple[WorkerPost, socket.socket]]]:
+def posts(folder: Path) -> Iterator[list[tuple[WorkerContext, socket.socket]]]:
     """Two workers of one server, each with the supervisor's end of its control."""
-    Board.make(folder / BOARD, rows=2).close()
-    pairs = [socket.socketpair() for _ in MARKS]
+    SharedCounters.make(folder / COUNTERS, rows=2).close()
+    pairs = [socket.socketpair() for _ in TAGS]
     found = []
-    for row, (mark, (ours, theirs)) in enumerate(zip(MARKS, pairs, strict=True)):
-        order = Serve(config={}, mark=mark, folder=str(folder), row=row, seal_key="k")
-        found.append((WorkerPost(order, theirs), ours))
+    for row, (tag, (ours, theirs)) in enumerate(zip(TAGS, pairs, strict=True)):
+        order = Serve(config={}, tag=tag, folder=str(folder), row=row, seal_key="k")
+        found.append((WorkerContext(order, theirs), ours))
     yield found
     for ours, theirs in pairs:
         ours.close()
@@ -56,38 +56,38 @@ def posts(folder: Path) -> Iterator[list[tuple[WorkerPost, socket.socket]]]:
 @asynccontextmanager
 async def directed(folder: Path) -> AsyncIterator[tuple[Ending, socket.socket]]:
     """A worker that is directed, and the supervisor's end of its control."""
-    with posts(folder) as ((post, control), _):
+    with posts(folder) as ((context, control), _):
         ending = Ending()
-        async with post.directed(ending):
+        async with context.directed(ending):
             yield ending, control
 
 
-async def test_a_process_alone_has_nobody_to_ask_and_counts_by_itself() -> None:
-    post, desk = Post(), Desk()
-    assert (post.signals, post.mark, post.shares_ports, post.seal_key) == (
+async def test_a_process_alone_has_no_peer_and_counts_by_itself() -> None:
+    context, peer = ProcessContext(), ScriptedPeer()
+    assert (context.signals, context.tag, context.shares_ports, context.seal_key) == (
         ENDS,
         b"",
         False,
         None,
     )
-    assert post.places("calls", 3) is None
-    assert (post.homes.home_of("resp_1"), post.homes.others()) == (None, ())
-    async with post.reachable(desk), post.directed(Ending()):
-        post.ready()
-        await post.drain(0.0)
-        assert await post.metrics(desk) == b"turns 0\n"
-    assert post.recorded(lambda: b"x")() == b"x"
+    assert context.capacity("calls", 3) is None
+    assert (context.peers.peer_of("resp_1"), context.peers.others()) == (None, ())
+    async with context.reachable(peer), context.directed(Ending()):
+        context.ready()
+        await context.drain(0.0)
+        assert await context.metrics(peer) == b"turns 0\n"
+    assert context.recorded(lambda: b"x")() == b"x"
 
 
 def test_a_worker_is_what_its_order_says(tmp_path: Path) -> None:
-    with posts(tmp_path) as ((post, _), (other, _)):
-        assert (post.mark, other.mark) == MARKS
-        assert (post.seal_key, post.shares_ports, tuple(post.signals)) == ("k", True, ())
+    with posts(tmp_path) as ((context, _), (other, _)):
+        assert (context.tag, other.tag) == TAGS
+        assert (context.seal_key, context.shares_ports, tuple(context.signals)) == ("k", True, ())
 
 
 def test_workers_count_a_cap_together(tmp_path: Path) -> None:
-    with posts(tmp_path) as ((post, _), (other, _)):
-        here, there = post.places("calls", 1), other.places("calls", 1)
+    with posts(tmp_path) as ((context, _), (other, _)):
+        here, there = context.capacity("calls", 1), other.capacity("calls", 1)
         assert here.take()
         assert not there.take()
         here.give_back()
@@ -95,31 +95,31 @@ def test_workers_count_a_cap_together(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_listens_tells_its_supervisor_if_that_is_there(tmp_path: Path) -> None:
-    with posts(tmp_path) as ((post, control), (other, gone)):
-        post.ready()
+    with posts(tmp_path) as ((context, control), (other, gone)):
+        context.ready()
         assert FROM_WORKER.receive(control) == Serving()
         gone.close()
         other.ready()
 
 
 async def test_a_worker_is_found_by_the_others_only_while_it_can_be_reached(tmp_path: Path) -> None:
-    named = IdSource(os.urandom, MARKS[1]).new(RESPONSE)
-    with posts(tmp_path) as ((post, _), (other, _)):
-        assert post.homes.home_of(named) is None
-        async with other.reachable(Desk()):
-            home = post.homes.home_of(named)
-            assert home is not None
-            assert await home.metrics() == b"turns 0\n"
+    named = IdSource(os.urandom, TAGS[1]).new(RESPONSE)
+    with posts(tmp_path) as ((context, _), (other, _)):
+        assert context.peers.peer_of(named) is None
+        async with other.reachable(ScriptedPeer()):
+            peer = context.peers.peer_of(named)
+            assert peer is not None
+            assert await peer.metrics() == b"turns 0\n"
             await other.drain(0.0)
-            assert post.homes.home_of(named) is None
+            assert context.peers.peer_of(named) is None
 
 
 async def test_a_worker_that_stops_is_gone_even_if_it_was_not_drained(tmp_path: Path) -> None:
     with posts(tmp_path) as (_, (other, _)):
         await other.drain(0.0)
-        async with other.reachable(Desk()):
-            assert socket_path(tmp_path, MARKS[1]).exists()
-        assert not socket_path(tmp_path, MARKS[1]).exists()
+        async with other.reachable(ScriptedPeer()):
+            assert socket_path(tmp_path, TAGS[1]).exists()
+        assert not socket_path(tmp_path, TAGS[1]).exists()
 
 
 def counted(number: int) -> bytes:
@@ -127,27 +127,27 @@ def counted(number: int) -> bytes:
     return f"# HELP n_total A counter.\n# TYPE n_total counter\nn_total {number}\n".encode()
 
 
-class Counting(Desk):
-    """A home that has counted."""
+class Counting(ScriptedPeer):
+    """A peer that has counted."""
 
-    def __init__(self, post: WorkerPost, number: int) -> None:
+    def __init__(self, context: WorkerContext, number: int) -> None:
         super().__init__()
         self.number = number
-        self._told = post.recorded(lambda: counted(self.number))
+        self._told = context.recorded(lambda: counted(self.number))
 
     async def metrics(self) -> bytes:
-        """See ``Home``."""
+        """See ``Peer``."""
         return self._told()
 
 
 async def test_what_workers_have_counted_is_told_together_and_outlives_one(tmp_path: Path) -> None:
-    with posts(tmp_path) as ((post, _), (other, _)):
-        here, there = Counting(post, 2), Counting(other, 3)
-        async with post.reachable(here):
+    with posts(tmp_path) as ((context, _), (other, _)):
+        here, there = Counting(context, 2), Counting(other, 3)
+        async with context.reachable(here):
             async with other.reachable(there):
-                assert b"n_total 5\n" in await post.metrics(here)
+                assert b"n_total 5\n" in await context.metrics(here)
                 there.number = 4
-            assert b"n_total 6\n" in await post.metrics(here)
+            assert b"n_total 6\n" in await context.metrics(here)
 
 
 async def test_a_worker_ends_when_it_is_told_to_drain_and_does_not_wait_when_that_is_urgent(
