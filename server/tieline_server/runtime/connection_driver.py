@@ -175,7 +175,7 @@ class ConnectionDriver:
             lane.send(SessionEnd(), self._principal)
 
     def _refuse(self, error: ApiError, request: Request) -> None:
-        """Who may not ask this is told so; who is not known (any more) is sent away."""
+        """Refuses a client that may not ask this; expels one whose key is not valid (any more)."""
         echo = {"event_id": request.event_id, "stream_id": request.stream_id}
         if error.status != 401:
             self.reject(error, **echo)
@@ -272,7 +272,7 @@ class ConnectionDriver:
             error = None  # It holds this frame.
 
     def phase(self) -> str:
-        """What a heartbeat says."""
+        """Returns the phase that a heartbeat tells."""
         return self.connection.phase()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What jobs and the registry of a process need of a connection's driver.
+"""The interface of a connection's driver for its jobs and for the registry of the process.
 
 The driver starts its jobs, and the jobs report to the driver: this interface stands below both.
 """

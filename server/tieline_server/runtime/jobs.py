@@ -1,4 +1,4 @@
-"""What a turn waits for: its key, the store, the engine. Each is a task of the turn's connection.
+"""The jobs of a turn: its key, the store, the engine. Each is a task of the turn's connection.
 
 A turn may move to another connection while a job waits, and the job goes along: each asks the turn
 for its connection whenever it has something to report.
@@ -39,7 +39,7 @@ def driver_of(services: Services, turn: Turn) -> Driver:
 
 
 def server_error() -> ApiError:
-    """What a client hears of a fault of ours."""
+    """Returns the error that a client hears of a fault of ours."""
     return ApiError.of("server_error", SERVER_ERROR)
 
 

@@ -1,4 +1,4 @@
-"""What this process offers as a peer: to itself, and to the others that ask it."""
+"""This process as a peer: it answers itself, and the other processes that ask it."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing

@@ -57,6 +57,6 @@ async def prepare(
 
 
 async def count_input_tokens(services: Services, principal: Principal, create: Create) -> int:
-    """How many input tokens a create would have; raises :class:`ApiError` as the create would."""
+    """Counts the input tokens of a create; raises :class:`ApiError` as the create would."""
     usage, _ = await prepare(services, principal, create)
     return usage.input_tokens

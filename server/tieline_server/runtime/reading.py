@@ -74,7 +74,7 @@ async def follow(services: Services, reader: Turn, effect: Follow) -> None:
 
 
 async def _room(services: Services, reader: Turn) -> None:
-    """What a lane has missed comes to it at once, once the connection has sent what it had."""
+    """Waits until the connection has sent what it had: what a lane has missed comes at once."""
     most = services.limits.outbox
     while driver_of(services, reader).connection.outgoing.waiting >= most:
         await driver_of(services, reader).events_taken()

@@ -1,4 +1,4 @@
-"""The live connections of this process: who can be cancelled, and what must be drained."""
+"""The live connections of this process: their turns can be cancelled, and must be drained."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -99,7 +99,7 @@ class Running:
         task.add_done_callback(self._errands.discard)
 
     async def drain(self, seconds: float) -> None:
-        """What is sheltered gets ``seconds`` to end, then ends with what it has."""
+        """Gives sheltered turns ``seconds`` to end; then they end with what they have."""
         for connection in list(self._shelters.values()):
             connection.hurry(seconds)
         if self._shelters:

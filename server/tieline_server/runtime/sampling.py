@@ -1,4 +1,4 @@
-"""What samples, and under which names: the engines of the settings, their guards, the models.
+"""The engines that sample, by the settings: their guards, and the names of their models.
 
 An engine that asks other servers may be away as the process starts: its models come with it.
 """
@@ -30,7 +30,7 @@ DEFAULT: Final = ModelSettings.model_validate({})
 
 
 class Sampling(NamedTuple):
-    """What samples, and under which names."""
+    """The engines that sample, and the names of their models."""
 
     engines: dict[str, Engine]
     catalog: ModelCatalog

@@ -32,7 +32,7 @@ async def _at_once(_error: ApiError, _address: str, _transport: str) -> None:
 
 
 class Services(Struct, frozen=True, kw_only=True):
-    """What connections need of the process. Built once, by ``app``."""
+    """The services of the process that connections use. ``app`` builds them once."""
 
     engines: Mapping[str, Engine]
     catalog: Catalog

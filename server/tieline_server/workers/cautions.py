@@ -1,4 +1,4 @@
-"""What is looked at before a server starts, and what works and may not be meant.
+"""Checks of files before a server starts, and warnings of settings that may not be meant.
 
 The latter is said in the log of each server once, when it has started.
 """

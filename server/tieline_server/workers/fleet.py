@@ -35,7 +35,7 @@ Settings = dict[str, Any]
 
 
 class Shared:
-    """What the workers of one server share, and what only one of them may have at a time."""
+    """Gives each worker the tag and the row that no other living one has, and what all share."""
 
     def __init__(self, folder: Path, counters: SharedCounters, *, rows: int, seal_key: str) -> None:
         self.folder = folder

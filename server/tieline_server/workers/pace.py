@@ -1,4 +1,4 @@
-"""How long a worker's place stays empty: not at all, unless its workers die at once."""
+"""Paces restarts: a slot is filled at once, unless its workers die soon after they start."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ LONGEST: Final = 30.0
 
 
 class Pace:
-    """Counts the deaths of one place that come soon, one after another."""
+    """Counts the workers of one slot that die soon, one after another."""
 
     __slots__ = ("_soon",)
 
@@ -21,12 +21,12 @@ class Pace:
         self._soon = 0
 
     def died(self, served: float) -> float:
-        """Seconds to wait before the next start, after a worker that served for so many."""
+        """Returns how many seconds to wait after a worker that ``served`` so many."""
         if served >= SOON:
             self._soon = 0
             return 0.0
         self._soon += 1
         if self._soon <= FREE:
             return 0.0
-        # The exponent has a bound of its own: a place may fail for weeks.
+        # The exponent has a bound of its own: a slot may fail for weeks.
         return min(LONGEST, FIRST * 2.0 ** min(self._soon - FREE - 1, 16))

@@ -1,4 +1,4 @@
-"""What a process has of the others of its server: shared counters, peers, a supervisor."""
+"""A process among those of its server: the counters that they share, its peers, its supervisor."""
 
 import asyncio
 import contextlib

@@ -50,7 +50,7 @@ def run_worker(descriptor: int, serve: Served) -> int:
 
 
 def _clear_up(order: Serve, control: socket.socket) -> None:
-    """Where the supervisor died first, the workers remove the folder that they share."""
+    """Removes the folder that the workers share, where the supervisor died first."""
     control.setblocking(False)
     try:
         while control.recv(4096):
