@@ -136,9 +136,10 @@ def _run_fork_server(words: Sequence[str]) -> int:
     def prepare(config: Config) -> None:
         try:
             from tieline_server import app
+
+            app.prepare(config)
         except ModuleNotFoundError as error:
             raise ConfigError(_missing(error)) from None
-        app.prepare(config)
 
     return run_fork_server(
         int(words[0]),
