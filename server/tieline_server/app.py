@@ -146,7 +146,9 @@ async def opened(
         running = Running(
             ReplayLogs(each=config.max_resume_bytes, most=config.max_total_resume_bytes)
         )
-        signals = telemetry.signals_from_environment(log, lines=lambda: len(running.connections))
+        signals = telemetry.signals_from_environment(
+            log, connections=lambda: len(running.connections)
+        )
         observer = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
         stack.push_async_callback(asyncio.to_thread, observer.close, FLUSH_TIMEOUT)
         keys = Keys(
@@ -266,7 +268,7 @@ def open_peer(services: Services, numbers: Numbers, context: ProcessContext) -> 
 
     def metrics() -> bytes:
         return numbers.text(
-            lines=len(connections), history_bytes=budget.size, evicted=budget.evicted
+            connections=len(connections), history_bytes=budget.size, evicted=budget.evicted
         )
 
     return LocalPeer(services, metrics=context.recorded(metrics))

@@ -105,7 +105,7 @@ async def test_sr_07_what_is_wrong_with_it_is_said_at_once_and_nothing_is_left(
         assert not len(served.services.running.logs)
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 async def test_a_line_is_no_place_for_it(wire: Wire) -> None:
     async with serve(SCRIPT) as served, wire(served) as peer:
         for stored in (True, False):

@@ -22,7 +22,7 @@ TOOLS = [
 ]
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 async def test_the_bytes_handled_at_turn_200_are_those_of_turn_5(wire: Wire) -> None:
     assert len(json.dumps(TOOLS)) > 18_000
     script = {

@@ -250,7 +250,7 @@ async def test_who_reads_the_events_again_reads_no_more_than_the_first_one(wire:
         assert not leaked(again)
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 @LOOKS
 async def test_each_item_of_200_turns_is_read_once(wire: Wire, kind: str) -> None:
     async with guarded(kind) as served, wire(served) as peer:

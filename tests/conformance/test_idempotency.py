@@ -102,7 +102,7 @@ async def test_what_was_refused_leaves_its_key_free(wire: Wire) -> None:
         assert whole[-1]["type"] == "response.completed"
 
 
-@pytest.mark.needs("line", "append")
+@pytest.mark.needs("connection", "append")
 async def test_a_replay_leaves_the_lane_as_it_was(wire: Wire) -> None:
     async with serve(SCRIPT) as served, wire(served) as peer:
         await ask(peer, input="count", idempotency_key="k")

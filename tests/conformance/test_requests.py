@@ -168,7 +168,7 @@ async def test_null_is_the_same_as_nothing(wire: Wire) -> None:
         }
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 @pytest.mark.parametrize("stream", [True, False, None])
 async def test_a_line_streams_whatever_a_create_says_of_it(wire: Wire, stream: bool | None) -> None:
     async with serve(ECHO_CONTEXT) as served, wire(served) as peer:

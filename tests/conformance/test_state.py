@@ -123,7 +123,7 @@ async def test_st_08_a_create_without_a_previous_id_begins_a_new_chain(wire: Wir
         ]
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 async def test_st_09_a_failed_continuation_drops_its_parent_and_the_line_lives(wire: Wire) -> None:
     async with serve(COLOURS) as served, wire(served) as peer:
         parent = response(await ask(peer, input="one"))["id"]

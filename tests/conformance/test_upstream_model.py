@@ -53,7 +53,7 @@ async def test_a_conversation_of_two_turns_finds_its_prefix_cached(
         assert booked == [each["usage"]["output_tokens"] for each in (first, second)]
 
 
-@pytest.mark.needs("line", "lanes")
+@pytest.mark.needs("connection", "lanes")
 @pytest.mark.parametrize(
     "how",
     [Wanted(mode="responses"), Wanted(mode="completions", tokenizer=find())],

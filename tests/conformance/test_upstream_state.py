@@ -29,7 +29,7 @@ def behind() -> Iterator[None]:
     BEHIND.reset(token)
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 async def test_a_conversation_goes_on_from_what_is_kept(wire: Wire) -> None:
     async with serve_behind(ECHO_CONTEXT) as served, wire(served) as peer:
         first = await ask(peer, input="one", store=True)
@@ -47,7 +47,7 @@ async def test_a_conversation_goes_on_from_what_is_kept(wire: Wire) -> None:
         assert [text for who, text in said(context(fork)) if who == "user"] == ["one", "else"]
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("connection")
 async def test_a_tools_output_follows_its_call(wire: Wire) -> None:
     async with serve_behind(CALLS) as served, wire(served) as peer:
         first = response(await ask(peer, input="weather", tools=[WEATHER]))

@@ -514,21 +514,29 @@ async def _http(served: Served, *, stream: bool, profile: str = "openai") -> Asy
 
 OFFERS: Final[Mapping[str, str]] = {
     "events": "an answer comes event by event; a plain POST is answered whole",
-    "line": "what is not stored is remembered between requests; one HTTP request has no line",
+    "connection": (
+        "what is not stored is remembered between requests; "
+        "over HTTP each request is a connection of its own"
+    ),
     "messages": "several client events on one connection; an HTTP request is one",
-    "lanes": "`stream_id`; needs a line, and is no part of Open Responses",
-    "cancel": "`response.cancel` as an event; needs a line, and is an extension",
+    "lanes": "`stream_id`; needs a connection, and is no part of Open Responses",
+    "cancel": "`response.cancel` as an event; needs a connection, and is an extension",
     "cancel_by_id": "a running response is cancelled by id; Open Responses has that for background",
-    "steer": "`response.steer`; needs a line, and is no part of Open Responses",
-    "append": "`append` and `response.append`; needs a line, and is an extension",
-    "warm_up": "`generate: false`; needs a line, and is no part of Open Responses",
+    "steer": "`response.steer`; needs a connection, and is no part of Open Responses",
+    "append": "`append` and `response.append`; needs a connection, and is an extension",
+    "warm_up": "`generate: false`; needs a connection, and is no part of Open Responses",
     "deadline": "`timeout_ms`; an extension",
     "context_management": "automatic compaction; no part of Open Responses",
     "custom_tools": "custom tool calls; no part of Open Responses",
     "raw_reasoning": "raw reasoning by OpenAI's name for it; Open Responses has another",
     "resumable": "`resumable`: the events are read again by the response's id; an extension",
-    "resume": "`response.resume` brings a response to a line; needs a line, and is an extension",
-    "background": "`background: true` on a call of its own; on a line somebody is connected",
+    "resume": (
+        "`response.resume` brings a response to a connection; "
+        "needs a connection, and is an extension"
+    ),
+    "background": (
+        "`background: true` on a call of its own; on a connection the client is there to read"
+    ),
 }
 """What a case may need, and why some transport is without it."""
 
@@ -548,7 +556,7 @@ REQUEST: Final = BACKGROUND | {
 }
 """What one HTTP request offers, streamed or not."""
 
-OPEN_LINE: Final = frozenset({"events", "line", "messages"})
+OPEN_CONNECTION: Final = frozenset({"events", "connection", "messages"})
 """What is left of a line in the open-responses profile."""
 
 OPEN: Final = "open-responses"
@@ -580,7 +588,7 @@ WIRES: Final[Mapping[str, Wire]] = {
     "websocket": Wire(_websocket, OPENAI_EVENTS, LINE),
     "sse": Wire(partial(_http, stream=True), OPENAI_EVENTS, REQUEST | {"events"}),
     "http": Wire(partial(_http, stream=False), OPENAI_ANSWERS, REQUEST),
-    "open-websocket": Wire(partial(_websocket, profile=OPEN), OPEN_EVENTS, OPEN_LINE),
+    "open-websocket": Wire(partial(_websocket, profile=OPEN), OPEN_EVENTS, OPEN_CONNECTION),
     "open-sse": Wire(
         partial(_http, stream=True, profile=OPEN), OPEN_EVENTS, BACKGROUND | {"events"}
     ),

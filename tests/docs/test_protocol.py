@@ -44,19 +44,19 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     )
 
     for sentence in (
-        f"| responses that sample side by side on a line | {limits.active};",
-        f"| lane names in the life of a line | {limits.lanes},",
+        f"| responses that sample side by side on a connection | {limits.active};",
+        f"| lane names in the life of a connection | {limits.lanes},",
         f"| {MAX_ITEMS:,} and {MAX_TOOLS:,}: `array_above_max_length` |",
         f"| JSON values in one client event | {MAX_VALUES:,} ({MAX_DEPTH} levels deep)",
-        f"| {limits.queue}, and {limits.queue_bytes // mebi} MiB of them on a line;",
-        f"| history that a line remembers | {limits.connection_bytes // mebi} MiB of items,",
+        f"| {limits.queue}, and {limits.queue_bytes // mebi} MiB of them on a connection;",
+        f"| history that a connection remembers | {limits.connection_bytes // mebi} MiB of items,",
         f"| largest client message | {limits.message_bytes // mebi} MiB",
         f"on a WebSocket {WebSocketConfig().max_message_bytes // mebi} MiB",
         f"on gRPC {limits.grpc_message_bytes // mebi} MiB.",
         f"| one `ConnectResponse` | closes at {WRITE_BYTES // 1024} KiB;",
         f"| events that a reader has not taken | {limits.outbox}, shared by the lanes",
         f"| steers that one response collects | {limits.steers}, "
-        f"and {limits.queue_bytes // mebi} MiB of them on a line;",
+        f"and {limits.queue_bytes // mebi} MiB of them on a connection;",
         f"| nothing for {limits.held_timeout / 60:.0f} minutes (`--held-timeout`) |",
         f"| `event_id` on any message, at most {EVENT_ID} characters |",
         f"has {limits.merge_from} unsent events, a delta joins the one before it, "

@@ -123,13 +123,13 @@ class Numbers:
         # The exporter's thread reads while the loop counts: a list is made in one atomic step.
         return list(self._series.items())
 
-    def text(self, *, lines: int, history_bytes: int = 0, evicted: int = 0) -> bytes:
+    def text(self, *, connections: int, history_bytes: int = 0, evicted: int = 0) -> bytes:
         """All of them as Prometheus reads them (text format 0.0.4).
 
-        ``lines`` are open now and hold ``history_bytes`` of items; ``evicted`` chains had to go.
+        ``connections`` are open now and hold ``history_bytes`` of items; ``evicted`` chains went.
         """
         parts = [
-            *_held(lines, history_bytes, evicted),
+            *_held(connections, history_bytes, evicted),
             *_sum(
                 "tieline_server_events_total",
                 "counter",
@@ -205,12 +205,14 @@ def _sum(
         yield f"{name}{_labels(names, labels)} {value}"
 
 
-def _held(lines: int, history_bytes: int, evicted: int) -> Iterator[str]:
-    yield from _sum("tieline_server_lines_active", "gauge", "Open lines.", [((), lines)], ())
+def _held(connections: int, history_bytes: int, evicted: int) -> Iterator[str]:
+    yield from _sum(
+        "tieline_server_connections_active", "gauge", "Open connections.", [((), connections)], ()
+    )
     yield from _sum(
         "tieline_server_history_bytes",
         "gauge",
-        "Bytes of the items that open lines remember.",
+        "Bytes of the items that open connections remember.",
         [((), history_bytes)],
         (),
     )

@@ -42,7 +42,7 @@ ENGINE_BACK: Final = "engine_back"
 TELEMETRY_OFF: Final = "telemetry_off"
 
 # Metrics.
-LINES: Final = "tieline.server.lines.active"
+CONNECTIONS: Final = "tieline.server.connections.active"
 EVENTS: Final = "tieline.server.events"
 RESPONSES: Final = "tieline.server.responses"
 TOKENS: Final = "tieline.server.tokens"
@@ -292,12 +292,12 @@ def _clip(text: str | None) -> str | None:
 class Signals:
     """Spans and metrics of OpenTelemetry, by the providers given.
 
-    ``lines`` tells how many lines are open now; it is called in the exporter's thread.
+    ``connections`` tells how many connections are open now; it is called in the exporter's thread.
     Sums are those of ``numbers``, which the exporter reads when it wants them.
     """
 
     def __init__(
-        self, tracers: "TracerProvider", meters: "MeterProvider", *, lines: Callable[[], int]
+        self, tracers: "TracerProvider", meters: "MeterProvider", *, connections: Callable[[], int]
     ) -> None:
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, StatusCode
@@ -311,11 +311,11 @@ class Signals:
         self._error = StatusCode.ERROR
         # The parent of what has none. Never the current context: that is some task's own.
         self._root = Context()
-        self._instrument(meters.get_meter(SCOPE), lines)
+        self._instrument(meters.get_meter(SCOPE), connections)
 
-    def _instrument(self, meter: "Meter", lines: Callable[[], int]) -> None:
+    def _instrument(self, meter: "Meter", connections: Callable[[], int]) -> None:
         meter.create_observable_up_down_counter(
-            LINES, [self._measure(lines)], "{line}", "Open lines."
+            CONNECTIONS, [self._measure(connections)], "{connection}", "Open connections."
         )
         meter.create_observable_counter(
             EVENTS, [self._read(self.numbers.events, TRANSPORT)], "{event}", "Events of responses."
@@ -420,7 +420,7 @@ def _is_ours(record: TurnRecord) -> bool:
 
 
 def signals_from_environment(
-    log: FilteringBoundLogger, *, lines: Callable[[], int]
+    log: FilteringBoundLogger, *, connections: Callable[[], int]
 ) -> Signals | None:
     """Signals as the OTEL_* variables ask, or None where nothing would be exported.
 
@@ -433,14 +433,16 @@ def signals_from_environment(
             log.warning(TELEMETRY_OFF, reason=f"not installed: {how_to_install('otel')}")
         return None
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return Signals(trace.get_tracer_provider(), metrics.get_meter_provider(), lines=lines)
+        return Signals(
+            trace.get_tracer_provider(), metrics.get_meter_provider(), connections=connections
+        )
     if not (_wanted("TRACES") or _wanted("METRICS")):
         return None
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     if protocol != "grpc":
         log.warning(TELEMETRY_OFF, reason=f"OTLP over {protocol} is not supported, only grpc is")
         return None
-    return _exporting(lines)
+    return _exporting(connections)
 
 
 def _wanted(signal: str) -> bool:
@@ -451,7 +453,7 @@ def _wanted(signal: str) -> bool:
     return any(os.environ.get(name) for name in endpoints)
 
 
-def _exporting(lines: Callable[[], int]) -> Signals:
+def _exporting(connections: Callable[[], int]) -> Signals:
     """Providers of the SDK with OTLP exporters, which read their variables themselves."""
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -471,4 +473,4 @@ def _exporting(lines: Callable[[], int]) -> Signals:
         tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     readers = [PeriodicExportingMetricReader(OTLPMetricExporter())] if _wanted("METRICS") else []
     meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-    return Signals(tracers, meters, lines=lines)
+    return Signals(tracers, meters, connections=connections)

@@ -13,10 +13,10 @@ MODEL = 'gen_ai_request_model="scripted"'
 LABELS = f'{MODEL},tieline_transport="sse",tieline_outcome="completed"'
 
 
-def samples(numbers: Numbers, *, lines: int = 0) -> dict[str, float]:
+def samples(numbers: Numbers, *, connections: int = 0) -> dict[str, float]:
     """Name and labels -> value; every line must be a sample or a comment."""
     found = {}
-    for line in numbers.text(lines=lines).decode().splitlines():
+    for line in numbers.text(connections=connections).decode().splitlines():
         if line.startswith("# "):
             continue
         match = SAMPLE.match(line)
@@ -30,10 +30,10 @@ def test_turns_add_up_by_transport_model_and_outcome() -> None:
     numbers.observe(turn(), "sse")
     numbers.observe(turn(), "sse")
     numbers.observe(turn(outcome="failed", error_code="server_error"), "grpc")
-    found = samples(numbers, lines=3)
+    found = samples(numbers, connections=3)
     ended = f'tieline_transport="sse",{MODEL},tieline_outcome="completed"'
     failed = f'tieline_transport="grpc",{MODEL},tieline_outcome="failed",error_type="server_error"'
-    assert found["tieline_server_lines_active"] == 3
+    assert found["tieline_server_connections_active"] == 3
     assert found['tieline_server_events_total{tieline_transport="sse"}'] == 24
     assert found["tieline_server_responses_total{" + ended + "}"] == 2
     assert found["tieline_server_responses_total{" + failed + "}"] == 1
@@ -74,7 +74,7 @@ def test_the_time_to_the_first_token_is_counted_where_there_was_one() -> None:
 def test_a_model_that_was_never_resolved_is_no_label(never: dict[str, Any]) -> None:
     numbers = Numbers()
     numbers.observe(turn(model="x" * 1000, **never), "sse")
-    text = numbers.text(lines=0).decode()
+    text = numbers.text(connections=0).decode()
     assert "xxx" not in text
     assert f'gen_ai_request_model="{OTHER}"' in text
 
@@ -82,11 +82,11 @@ def test_a_model_that_was_never_resolved_is_no_label(never: dict[str, Any]) -> N
 def test_labels_are_escaped() -> None:
     numbers = Numbers()
     numbers.observe(turn(model='a"b\\c\nd'), "sse")
-    assert 'gen_ai_request_model="a\\"b\\\\c\\nd"' in numbers.text(lines=0).decode()
+    assert 'gen_ai_request_model="a\\"b\\\\c\\nd"' in numbers.text(connections=0).decode()
 
 
 def test_every_metric_says_its_kind_and_its_meaning() -> None:
-    text = Numbers().text(lines=0).decode()
+    text = Numbers().text(connections=0).decode()
     names = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
     assert names == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
     assert len(names) == 13
@@ -123,21 +123,21 @@ def read(text: bytes) -> dict[str, float]:
 def test_several_processes_add_up_to_what_one_would_have_said() -> None:
     whole = numbers_of("sse", "grpc", "sse")
     parts = [numbers_of("sse", "grpc"), numbers_of("sse")]
-    texts = [part.text(lines=2, history_bytes=5, evicted=1) for part in parts]
-    assert read(add_up(texts)) == read(whole.text(lines=4, history_bytes=10, evicted=2))
+    texts = [part.text(connections=2, history_bytes=5, evicted=1) for part in parts]
+    assert read(add_up(texts)) == read(whole.text(connections=4, history_bytes=10, evicted=2))
 
 
 def test_what_one_process_says_is_unchanged() -> None:
-    text = numbers_of("sse", "grpc").text(lines=2, history_bytes=5, evicted=1)
+    text = numbers_of("sse", "grpc").text(connections=2, history_bytes=5, evicted=1)
     assert add_up([text]) == text
     assert add_up([add_up([text])]) == text
 
 
 def test_of_the_dead_only_what_never_shrinks_counts() -> None:
-    text = numbers_of("sse").text(lines=2, history_bytes=5, evicted=1)
-    living = Numbers().text(lines=7)
+    text = numbers_of("sse").text(connections=2, history_bytes=5, evicted=1)
+    living = Numbers().text(connections=7)
     found = read(add_up([living], [text]))
-    assert found["tieline_server_lines_active"] == 7
+    assert found["tieline_server_connections_active"] == 7
     assert found["tieline_server_history_bytes"] == 0
     assert found["tieline_server_history_evictions_total"] == 1
     assert found['tieline_server_events_total{tieline_transport="sse"}'] == 12
@@ -146,5 +146,5 @@ def test_of_the_dead_only_what_never_shrinks_counts() -> None:
 def test_names_of_models_may_hold_what_the_format_is_made_of() -> None:
     numbers = Numbers()
     numbers.observe(turn(model="a 1\n# TYPE b {c} 2.5"), "sse")
-    text = numbers.text(lines=0)
+    text = numbers.text(connections=0)
     assert add_up([text]) == text

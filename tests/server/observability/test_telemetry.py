@@ -47,7 +47,7 @@ class Bench:
             make_logger(form, level, self.stream),
             clock=lambda: 11.0,
             now=lambda: 1000.0,
-            signals=Signals(tracers, meters, lines=lambda: self.open_lines),
+            signals=Signals(tracers, meters, connections=lambda: self.open_lines),
         )
 
     def observe(self, *records: TurnRecord) -> None:
@@ -274,7 +274,7 @@ class TestMetrics:
         bench.open_lines = 2
         bench.observe(turn(events=28), turn(events=2))
         metrics = bench.metrics()
-        (lines,) = metrics["tieline.server.lines.active"]
+        (lines,) = metrics["tieline.server.connections.active"]
         (events,) = metrics["tieline.server.events"]
         assert (lines.value, events.value) == (2, 30)
         assert dict(events.attributes) == {"tieline.transport": "grpc"}
@@ -313,7 +313,7 @@ class TestMetrics:
 
 def exporting(bench: Bench) -> Telemetry:
     """Telemetry as the environment asks for it."""
-    signals = signals_from_environment(bench.telemetry.log, lines=int)
+    signals = signals_from_environment(bench.telemetry.log, connections=int)
     assert signals is not None
     return Telemetry(bench.telemetry.log, clock=lambda: 11.0, now=lambda: 1e9, signals=signals)
 
@@ -325,7 +325,7 @@ class TestEnvironment:
             monkeypatch.delenv(name)
 
     def test_without_the_variables_nothing_is_exported(self, bench: Bench) -> None:
-        assert signals_from_environment(bench.telemetry.log, lines=int) is None
+        assert signals_from_environment(bench.telemetry.log, connections=int) is None
         assert bench.lines() == []
 
     @pytest.mark.parametrize("signal", ["TRACES", "METRICS"])
@@ -334,14 +334,14 @@ class TestEnvironment:
     ) -> None:
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "none")
-        assert signals_from_environment(bench.telemetry.log, lines=int) is None
+        assert signals_from_environment(bench.telemetry.log, connections=int) is None
 
     def test_a_protocol_that_we_lack_is_said_in_one_line(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-        assert signals_from_environment(bench.telemetry.log, lines=int) is None
+        assert signals_from_environment(bench.telemetry.log, connections=int) is None
         (line,) = bench.lines()
         assert line["event"] == "telemetry_off"
 
@@ -378,7 +378,7 @@ from tieline.responses import Usage
 from tieline_server.core.values import Times, TurnRecord, Work
 from tieline_server.observability.telemetry import Telemetry, make_logger, signals_from_environment
 log = make_logger("json", "info", sys.stdout.buffer)
-signals = signals_from_environment(log, lines=int)
+signals = signals_from_environment(log, connections=int)
 telemetry = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
 telemetry.observe(TurnRecord(response_id="resp_1", previous_response_id=None, owner="ann",
     model="m", lane=None, outcome="completed", kind="turn", reason=None, error_code=None,
