@@ -36,8 +36,9 @@ def run(
         __tracebackhide__ = True
         async with asyncio.timeout(limit):
             result = await main
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        assert [task for task in left if _package(task) in WATCHED] == [], "tasks outlived the test"
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        left = [task for task in others if _package(task) in WATCHED]
+        assert not left, f"tasks outlived the test: {left}"
         return result
 
     with asyncio.Runner(loop_factory=loop) as runner:
