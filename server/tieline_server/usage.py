@@ -34,7 +34,7 @@ UNUSED: Final[Mapping[str, Any]] = {
     "script": None,
     "model": None,
 }
-"""Settings that must fit a server's other flags, which nobody repeats to read a ledger."""
+"""Settings that must fit a server's other flags, which reading a ledger does not need."""
 
 EPILOG: Final = f"WHEN is {FORMS}; without an offset it is UTC. A response counts when it ended."
 

@@ -1,8 +1,8 @@
 """AES-256-GCM for what clients carry: bound to its owner, with keys that can be replaced.
 
 Sealed text is base64 of key id, nonce, ciphertext and tag (NIST SP 800-38D). The owner is
-associated data, so that nobody else's request opens it. The key id is a hash of the key: a server
-that has a new key and still knows the old one opens what either has sealed.
+associated data, so that no other owner's request opens it. The key id is a hash of the key: a
+server that has a new key and still knows the old one opens what either has sealed.
 """
 
 import binascii
@@ -74,11 +74,11 @@ class Keyring:
 
     @classmethod
     def random(cls, entropy: Callable[[int], bytes]) -> Self:
-        """A key that nobody else has and that is gone with the process."""
+        """Makes a key that no other process has and that is gone with this one."""
         return cls([entropy(KEY)], entropy=entropy)
 
     def alias(self, owner: str) -> str:
-        """A name for an owner that nobody without the key can tell the owner from."""
+        """A name for an owner, from which only a holder of the key can tell the owner."""
         return hmac.digest(self._names, owner.encode(), "sha256").hex()[:ALIAS]
 
     def seal(self, owner: str, content: bytes) -> str:

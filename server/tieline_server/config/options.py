@@ -430,7 +430,7 @@ class Config(BaseSettings):
             raise ValueError("--engine upstream needs --upstream, the URL of its server")
 
     def _check_upstreams(self) -> None:
-        """What is said of upstreams where nobody asks one would be without effect."""
+        """Refuses settings of upstreams where no model asks one: they would have no effect."""
         fields = type(self).model_fields
         for name in fields:
             # The key alone may stand in an environment that several servers have.
@@ -443,7 +443,7 @@ class Config(BaseSettings):
         for name, table in self.models.items():
             engine = self.engine_of(table)
             if table.upstream and table.engine not in (None, UPSTREAM):
-                raise ValueError(f"models.{name}.upstream: the engine {table.engine} asks nobody")
+                raise ValueError(f"models.{name}.upstream: {table.engine} asks no upstream")
             for key in OF_UPSTREAMS:
                 if engine != UPSTREAM and getattr(table, key) is not None:
                     raise ValueError(f"models.{name}.{key}: the engine is {engine}, no upstream")

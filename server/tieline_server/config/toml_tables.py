@@ -25,7 +25,7 @@ def listed(value: str) -> list[str]:
 
 
 def _upstream(value: str | None) -> str | None:
-    """What is wrong is not repeated: somebody may have put a password in."""
+    """What is wrong is not repeated: it may hold a password."""
     if value is not None and not (urls := listed(value)):
         raise ValueError("it names no URL")
     if value is not None and not all(map(_is_url, urls)):
@@ -276,7 +276,7 @@ class GuardSettings(BaseModel):
     def _check(self) -> Self:
         foreign = _OF_PATTERN if self.kind == "remote" else _OF_REMOTE
         fields = type(self).model_fields
-        # A worker is told every key, those that nobody wrote as well.
+        # A worker is told every key, those that the file does not set as well.
         if misplaced := [n for n in sorted(foreign) if getattr(self, n) != fields[n].default]:
             raise ValueError(f"a {self.kind} guard has no '{misplaced[0]}'")
         if self.kind == "remote" and (self.url is None or "," in self.url):

@@ -1,6 +1,6 @@
 """The numbers of this process since its start, and their text for Prometheus.
 
-Kept here, and read when somebody wants them, because recording each one in a metrics library
+Kept here, and read when a scraper asks for them, because recording each one in a metrics library
 costs more than all the rest of a turn's telemetry. Names follow the OpenTelemetry metrics of
 ``telemetry`` as Prometheus spells them, so that a dashboard sees the same by either way.
 """
@@ -71,7 +71,7 @@ class Series:
 
 
 class Numbers:
-    """Sums over the turns that have ended. They are added up further when somebody asks."""
+    """Sums over the turns that have ended. They are added up further when a scraper asks."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, str], Series] = {}

@@ -336,7 +336,7 @@ class TestUpstreams:
             ),
             (
                 '[models.a]\nengine = "llama"\nupstream = "http://gpu/v1"',
-                "models.a.upstream: the engine llama asks nobody",
+                "models.a.upstream: llama asks no upstream",
             ),
             (
                 'upstream_model = "m"\n[models.a]\nupstream = "http://gpu/v1"',
