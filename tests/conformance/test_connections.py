@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.conformance.raw_lines import TERMINAL, WIRES, Wire, drop
+from tests.conformance.raw_connections import TERMINAL, WIRES, Wire, drop
 from tests.support.counted_server import CountedServer, counting
 from tests.support.http_client import request_bytes
 from tests.support.process_state import until

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import pytest
 
-from tests.conformance.raw_lines import (
+from tests.conformance.raw_connections import (
     READING_BUFFER,
     STALLED_BUFFER,
     TERMINAL,

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from msgspec import Struct
 
-from tests.conformance.raw_lines import TERMINAL, WIRES
+from tests.conformance.raw_connections import TERMINAL, WIRES
 from tests.support.counted_server import CountedServer, counting
 from tests.support.process_state import until
 from tests.support.unfinished import BEGINNINGS, Unfinished, UnfinishedCalls, created
