@@ -59,10 +59,10 @@ def test_a_model_that_was_never_resolved_is_no_word_of_the_clients() -> None:
 
 
 def test_a_row_has_no_words_of_the_client() -> None:
-    line = Lockstep()
-    response_id = line.create("the secret word", metadata={"secret": "secret"}, user="secret")
-    line.answer(response_id, "secret too")
-    row = usage_record_of(line.record(response_id), "grpc", ended_at=1.0)
+    driver = Lockstep()
+    response_id = driver.create("the secret word", metadata={"secret": "secret"}, user="secret")
+    driver.answer(response_id, "secret too")
+    row = usage_record_of(driver.record(response_id), "grpc", ended_at=1.0)
     assert b"secret" not in msgspec.json.encode(row)
 
 

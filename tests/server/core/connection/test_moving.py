@@ -37,53 +37,53 @@ def move(source: Lockstep, target: Lockstep, response_id: str, after: int | None
     return turn
 
 
-def seen(line: Lockstep) -> list[events.Event]:
+def seen(driver: Lockstep) -> list[events.Event]:
     """What a client reads now."""
     taken = []
-    while (event := line.line.outgoing.next()) is not None:
+    while (event := driver.line.outgoing.next()) is not None:
         taken.append(event)
     return taken
 
 
-def resumed(line: Lockstep, response_id: str, **members: Any) -> None:
+def resumed(driver: Lockstep, response_id: str, **members: Any) -> None:
     """A resume whose response is not there yet."""
-    line.send("response.resume", response_id=response_id, **members)
+    driver.send("response.resume", response_id=response_id, **members)
 
 
-def _waiting(line: Lockstep) -> str:
-    line.create("first", lane="z")
-    return line.create("hi", resumable=True)
+def _waiting(driver: Lockstep) -> str:
+    driver.create("first", lane="z")
+    return driver.create("hi", resumable=True)
 
 
-def _loading(line: Lockstep) -> str:
-    return line.create("hi", resumable=True, previous_response_id="resp_x")
+def _loading(driver: Lockstep) -> str:
+    return driver.create("hi", resumable=True, previous_response_id="resp_x")
 
 
-def _starting(line: Lockstep) -> str:
-    return line.create("hi", resumable=True, append=True)
+def _starting(driver: Lockstep) -> str:
+    return driver.create("hi", resumable=True, append=True)
 
 
-def _sampling(line: Lockstep) -> str:
-    turn = _starting(line)
-    line.say(turn, TEN, TextDelta("x"))
+def _sampling(driver: Lockstep) -> str:
+    turn = _starting(driver)
+    driver.say(turn, TEN, TextDelta("x"))
     return turn
 
 
-def _steered(line: Lockstep) -> str:
-    turn = _sampling(line)
-    line.steer(turn)
+def _steered(driver: Lockstep) -> str:
+    turn = _sampling(driver)
+    driver.steer(turn)
     return turn
 
 
-def _held(line: Lockstep) -> str:
-    turn = _starting(line)
-    line.call(turn)
+def _held(driver: Lockstep) -> str:
+    turn = _starting(driver)
+    driver.call(turn)
     return turn
 
 
-def _saving(line: Lockstep) -> str:
-    turn = line.create("hi", resumable=True, store=True)
-    line.answer(turn)
+def _saving(driver: Lockstep) -> str:
+    turn = driver.create("hi", resumable=True, store=True)
+    driver.answer(turn)
     return turn
 
 
@@ -124,16 +124,16 @@ def test_a_turn_takes_all_that_it_counts_for_with_it(state: TurnState) -> None:
 
 @states
 def test_a_line_that_is_dropped_leaves_its_turn_and_holds_nothing(state: TurnState) -> None:
-    line = Lockstep(store_answers=False, limits=Limits(active=1))
-    response_id = STATES[state](line)
-    line.drop()
-    (turn,) = line.outlived
+    driver = Lockstep(store_answers=False, limits=Limits(active=1))
+    response_id = STATES[state](driver)
+    driver.drop()
+    (turn,) = driver.outlived
     assert turn.id == response_id
     assert turn.state is state
-    assert line.line.admission.idle
-    assert line.line.memory.size == 0
-    assert not line.line.waiting
-    assert [each.response_id for each in line.records].count(response_id) == 0
+    assert driver.line.admission.idle
+    assert driver.line.memory.size == 0
+    assert not driver.line.waiting
+    assert [each.response_id for each in driver.records].count(response_id) == 0
     shelter = line_of()
     shelter._at()
     shelter.line.shelter(turn, 120.0)
@@ -145,17 +145,17 @@ def test_a_line_that_is_dropped_leaves_its_turn_and_holds_nothing(state: TurnSta
 
 @states
 def test_what_nobody_resumes_is_cancelled_and_its_shelter_closes(state: TurnState) -> None:
-    line, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
-    response_id = STATES[state](line)
-    line.drop()
-    (turn,) = line.outlived
+    driver, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
+    response_id = STATES[state](driver)
+    driver.drop()
+    (turn,) = driver.outlived
     shelter.line.shelter(turn, 120.0)
     shelter.turns[response_id] = turn
     shelter.settle()
     shelter.wait(119.0)
     assert shelter.closed is None
     shelter.wait(1.0)
-    for _ in [*line.saves, *shelter.saves]:
+    for _ in [*driver.saves, *shelter.saves]:
         shelter.line.saved(turn, None)
         shelter.settle()
     assert shelter.closed is not None
@@ -206,13 +206,13 @@ class TestReaders:
         assert source.sampling == [behind]
 
     def test_a_kept_event_never_joins_another(self) -> None:
-        line = Lockstep(merge=True, limits=Limits(merge_from=2))
-        line.reading = False
-        response_id = line.create("hi", resumable=True)
-        line.say(response_id, TEN, *[TextDelta("x")] * 50)
-        log = line.turns[response_id].log
+        driver = Lockstep(merge=True, limits=Limits(merge_from=2))
+        driver.reading = False
+        response_id = driver.create("hi", resumable=True)
+        driver.say(response_id, TEN, *[TextDelta("x")] * 50)
+        log = driver.turns[response_id].log
         assert log is not None
-        assert seen(line) == log.after(None)
+        assert seen(driver) == log.after(None)
         assert sum(isinstance(each, events.OutputTextDelta) for each in log.after(None)) == 50
 
 
@@ -242,10 +242,10 @@ class TestTimes:
         assert (turn.status, turn.reason) == ("incomplete", "held_timeout")
 
     def test_what_is_resumed_from_a_shelter_is_not_cut_by_its_window(self) -> None:
-        line, shelter, target = Lockstep(), line_of(), Lockstep(seed=3)
-        response_id = _starting(line)
-        line.drop()
-        (turn,) = line.outlived
+        driver, shelter, target = Lockstep(), line_of(), Lockstep(seed=3)
+        response_id = _starting(driver)
+        driver.drop()
+        (turn,) = driver.outlived
         shelter.line.shelter(turn, 120.0)
         shelter.turns[response_id] = turn
         resumed(target, response_id)
@@ -255,10 +255,10 @@ class TestTimes:
         assert turn.state == "starting"
 
     def test_a_process_that_stops_hurries_a_shelter(self) -> None:
-        line, shelter = Lockstep(), line_of()
-        _starting(line)
-        line.drop()
-        (turn,) = line.outlived
+        driver, shelter = Lockstep(), line_of()
+        _starting(driver)
+        driver.drop()
+        (turn,) = driver.outlived
         shelter.line.shelter(turn, None)
         assert shelter.line._cut_at is None
         shelter._at()
@@ -270,45 +270,45 @@ class TestTimes:
 
 class TestEnds:
     def test_of_several_lanes_those_outlive_that_can(self) -> None:
-        line = Lockstep()
-        kept = line.create("hi", lane="a", resumable=True)
-        behind = line.create("hi", lane="a", resumable=True)
-        plain = line.create("hi", lane="b")
-        line.drop()
-        assert [turn.id for turn in line.outlived] == [kept]
-        assert {each.response_id: each.outcome for each in line.records} == {
+        driver = Lockstep()
+        kept = driver.create("hi", lane="a", resumable=True)
+        behind = driver.create("hi", lane="a", resumable=True)
+        plain = driver.create("hi", lane="b")
+        driver.drop()
+        assert [turn.id for turn in driver.outlived] == [kept]
+        assert {each.response_id: each.outcome for each in driver.records} == {
             plain: "disconnected",
             behind: "disconnected",
         }
-        assert line.stopped == [plain]
+        assert driver.stopped == [plain]
 
     def test_a_client_that_says_goodbye_leaves_its_held_turn_and_its_line_closes(self) -> None:
-        line = Lockstep()
-        _held(line)
-        line.half_close()
-        (turn,) = line.outlived
+        driver = Lockstep()
+        _held(driver)
+        driver.half_close()
+        (turn,) = driver.outlived
         assert turn.state == "held"
-        assert line.closed is not None
+        assert driver.closed is not None
 
     @pytest.mark.parametrize("how", ["drain", "age"])
     def test_a_held_turn_keeps_a_line_that_was_told_goodbye_until_its_time(self, how: str) -> None:
-        line = Lockstep()
-        response_id = _held(line)
-        getattr(line, how)()
-        assert line.closed is None
-        line.wait(901.0)
-        assert line.closed is not None
-        assert line.record(response_id).outcome == "incomplete"
+        driver = Lockstep()
+        response_id = _held(driver)
+        getattr(driver, how)()
+        assert driver.closed is None
+        driver.wait(901.0)
+        assert driver.closed is not None
+        assert driver.record(response_id).outcome == "incomplete"
 
     def test_a_turn_whose_log_was_dropped_ends_with_its_line(self) -> None:
-        line = Lockstep()
-        response_id = _starting(line)
-        log = line.turns[response_id].log
+        driver = Lockstep()
+        response_id = _starting(driver)
+        log = driver.turns[response_id].log
         assert log is not None
         log.drop()
-        line.drop()
-        assert line.outlived == []
-        assert line.record(response_id).outcome == "disconnected"
+        driver.drop()
+        assert driver.outlived == []
+        assert driver.record(response_id).outcome == "disconnected"
 
     def test_a_steered_turn_that_moved_goes_on_in_a_successor_there(self) -> None:
         source, target = Lockstep(), line_of()
@@ -418,11 +418,11 @@ class TestParked:
 def test_a_sheltered_turn_takes_every_input_in_every_state(
     state: TurnState, what: TurnInput
 ) -> None:
-    line, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
-    response_id = STATES[state](line)
-    line.drop()
-    (turn,) = line.outlived
-    shelter.kept = line.kept
+    driver, shelter = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
+    response_id = STATES[state](driver)
+    driver.drop()
+    (turn,) = driver.outlived
+    shelter.kept = driver.kept
     shelter.line.shelter(turn, 120.0)
     shelter.turns[response_id] = turn
     shelter.settle()
@@ -432,7 +432,7 @@ def test_a_sheltered_turn_takes_every_input_in_every_state(
     running = [each for each in shelter.line._lanes.turns() if each.placed]
     assert shelter.line.admission._active == len(running)
     shelter.wait(120.0)
-    for _ in line.saves:
+    for _ in driver.saves:
         shelter.line.saved(turn, None)
         shelter.settle()
     assert turn.ended

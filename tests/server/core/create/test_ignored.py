@@ -161,26 +161,26 @@ def test_in_07_what_comes_again_is_told_again_and_not_looked_for_again() -> None
 
 
 def test_in_07_the_response_that_begins_says_it_and_one_that_follows_does_not() -> None:
-    line = Lockstep()
-    first = line.create("hi", tools=[{"type": "mcp"}])
-    line.answer(first)
-    (created,) = line.of(first, ResponseCreated)
+    driver = Lockstep()
+    first = driver.create("hi", tools=[{"type": "mcp"}])
+    driver.answer(first)
+    (created,) = driver.of(first, ResponseCreated)
     assert [each.code for each in created.warnings or ()] == ["unsupported_tool"]
-    second = line.send("response.append", input="more")
-    line.answer(second)
-    (created,) = line.of(second, ResponseCreated)
+    second = driver.send("response.append", input="more")
+    driver.answer(second)
+    (created,) = driver.of(second, ResponseCreated)
     assert not created.warnings
 
 
 def test_in_07_where_nothing_may_be_ignored_it_is_refused() -> None:
-    line = Lockstep(limits=Limits(ignores=False))
-    line.create("hi", tools=[{"type": "mcp"}])
-    line.create("hi", tempratur=1)
-    assert [(each.status, each.error.code, each.error.param) for each in line.error_events] == [
+    driver = Lockstep(limits=Limits(ignores=False))
+    driver.create("hi", tools=[{"type": "mcp"}])
+    driver.create("hi", tempratur=1)
+    assert [(each.status, each.error.code, each.error.param) for each in driver.error_events] == [
         (400, "unsupported_tool", "tools[0].type"),
         (400, "unknown_parameter", "tempratur"),
     ]
-    assert line.create("hi", tools=[FUNCTION], stream_options={}) in line.sampling
+    assert driver.create("hi", tools=[FUNCTION], stream_options={}) in driver.sampling
 
 
 def test_a_refusal_says_what_the_warning_says() -> None:

@@ -37,65 +37,65 @@ def test_what_open_responses_lacks_is_unsupported_there_alone(
     "members", [{}, {"append": False}, {"generate": True}, {"tools": [{"type": "web_search"}]}]
 )
 def test_what_it_has_runs_there(members: dict[str, Any]) -> None:
-    line = Lockstep(profile=STRICT)
-    turn = line.create("hi", **members)
-    line.answer(turn)
-    assert line.status(turn) == ("completed", None)
+    driver = Lockstep(profile=STRICT)
+    turn = driver.create("hi", **members)
+    driver.answer(turn)
+    assert driver.status(turn) == ("completed", None)
 
 
 def test_a_refused_create_leaves_its_line_as_it_was() -> None:
-    line = Lockstep(profile=STRICT)
-    first = line.create("one")
-    line.answer(first)
-    line.create("two", lane="a")
-    assert line.create("two", previous_response_id=first) in line.sampling
+    driver = Lockstep(profile=STRICT)
+    first = driver.create("one")
+    driver.answer(first)
+    driver.create("two", lane="a")
+    assert driver.create("two", previous_response_id=first) in driver.sampling
 
 
 def test_open_responses_cannot_be_steered_and_has_no_event_that_says_so() -> None:
-    line = Lockstep(profile=STRICT)
-    turn = line.create("hi")
-    line.say(turn, TEN, TextDelta("x"))
-    line.steer(turn)
-    assert line.errors == [("unsupported_parameter", "response.steer")]
-    assert line.loose(events.SteerFailed) == []
-    line.say(turn, Finish())
-    assert line.status(turn) == ("completed", None)
+    driver = Lockstep(profile=STRICT)
+    turn = driver.create("hi")
+    driver.say(turn, TEN, TextDelta("x"))
+    driver.steer(turn)
+    assert driver.errors == [("unsupported_parameter", "response.steer")]
+    assert driver.loose(events.SteerFailed) == []
+    driver.say(turn, Finish())
+    assert driver.status(turn) == ("completed", None)
 
 
 class TestPrototype:
     """wire.md 2.2.4: that client sends no ``append`` and took ``response.done`` as the end."""
 
     def test_every_create_is_in_append_shape(self) -> None:
-        line = Lockstep(profile=OPENAI.v1())
-        turn = line.create("go")
-        (call_id,) = line.call(turn)
-        assert line.types(turn)[-1] == "done"
-        line.append(output(call_id))
-        line.answer(turn)
-        assert line.types(turn)[-1] == "completed"
+        driver = Lockstep(profile=OPENAI.v1())
+        turn = driver.create("go")
+        (call_id,) = driver.call(turn)
+        assert driver.types(turn)[-1] == "done"
+        driver.append(output(call_id))
+        driver.answer(turn)
+        assert driver.types(turn)[-1] == "completed"
 
     @pytest.mark.parametrize("end", ["create", "cancel", "time"])
     def test_the_end_of_a_held_turn_sends_no_event_and_is_booked(self, end: str) -> None:
-        line = Lockstep(profile=OPENAI.v1())
-        turn = line.create("go")
-        line.call(turn)
+        driver = Lockstep(profile=OPENAI.v1())
+        turn = driver.create("go")
+        driver.call(turn)
         if end == "create":
-            after = line.create("new")
-            line.answer(after)
-            assert line.types(after)[-1] == "completed"
+            after = driver.create("new")
+            driver.answer(after)
+            assert driver.types(after)[-1] == "completed"
         elif end == "cancel":
-            line.cancel()
+            driver.cancel()
         else:
-            line.wait(900)
-        own = line.turns[turn]
+            driver.wait(900)
+        own = driver.turns[turn]
         assert own.ended
-        assert line.record(turn).outcome in ("incomplete", "cancelled")
-        assert line.audit.by_response[turn][-1].type == "response.done"
+        assert driver.record(turn).outcome in ("incomplete", "cancelled")
+        assert driver.audit.by_response[turn][-1].type == "response.done"
 
     def test_what_is_cut_while_it_samples_says_so(self) -> None:
-        line = Lockstep(profile=OPENAI.v1())
-        turn = line.create("go")
-        (call_id,) = line.call(turn)
-        line.append(output(call_id))
-        line.cancel()
-        assert line.types(turn)[-1] == "incomplete"
+        driver = Lockstep(profile=OPENAI.v1())
+        turn = driver.create("go")
+        (call_id,) = driver.call(turn)
+        driver.append(output(call_id))
+        driver.cancel()
+        assert driver.types(turn)[-1] == "incomplete"

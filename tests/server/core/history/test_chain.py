@@ -126,19 +126,19 @@ class TestChainNode:
 
 class TestShown:
     def test_a_link_without_seals_is_shown_as_it_is(self) -> None:
-        tip = link(link(None, message("a")), message("b"))
-        assert tip.shown is tip.items
-        assert [item.id for item in tip.context()] == ["a", "b"]
-        assert (tip.restarts, tip.closed, tip.base) == (False, False, tip.parent)
+        head = link(link(None, message("a")), message("b"))
+        assert head.shown is head.items
+        assert [item.id for item in head.context()] == ["a", "b"]
+        assert (head.restarts, head.closed, head.base) == (False, False, head.parent)
 
     def test_one_that_stands_for_all_before_it_begins_the_context(self) -> None:
         first = link(None, message("a"))
         second = link(first, message("b"), folded("cmp", message("c")), message("d"))
-        tip = link(second, message("e"))
-        assert [item.id for item in tip.context()] == ["c", "d", "e"]
-        assert [item.id for item in tip.items_of_chain()] == ["a", "b", "cmp", "d", "e"]
+        head = link(second, message("e"))
+        assert [item.id for item in head.context()] == ["c", "d", "e"]
+        assert [item.id for item in head.items_of_chain()] == ["a", "b", "cmp", "d", "e"]
         assert second.base is None
-        assert tip.find("a") is not None, "an id of the chain stays taken"
+        assert head.find("a") is not None, "an id of the chain stays taken"
 
     def test_values_are_derived_of_what_is_shown_from_there_on(self) -> None:
         def count(before: int, link: ChainNode) -> int:
@@ -146,16 +146,16 @@ class TestShown:
 
         first = link(None, message("a"))
         assert first.derive("n", 0, count) == 1
-        tip = link(link(first, folded("cmp", message("b"), message("c"))), message("d"))
-        assert tip.derive("n", 0, count) == 3
+        head = link(link(first, folded("cmp", message("b"), message("c"))), message("d"))
+        assert head.derive("n", 0, count) == 3
 
     def test_folded_calls_wait_for_their_outputs_and_folded_outputs_count(self) -> None:
-        tip = link(
+        head = link(
             link(None, call("0")), folded("cmp", call("1"), output("1"), call("2"), whole=True)
         )
-        assert set(tip.open_calls) == {"2"}
-        assert tip.answered("1")
-        assert not link(tip, output("2")).open_calls
+        assert set(head.open_calls) == {"2"}
+        assert head.answered("1")
+        assert not link(head, output("2")).open_calls
 
     def test_its_size_is_that_of_what_is_kept_and_of_what_is_open(self) -> None:
         item = folded("cmp", message("a"))
@@ -175,26 +175,26 @@ class TestReveal:
         first = link(None, message("a"))
         second = link(first, closed("c1"))
         third = link(second, message("b"))
-        tip = link(third, closed("c2"), output("c2"))
-        assert (first.closed, second.closed, third.closed, tip.closed) == (False, True, True, True)
-        tip.reveal(open_)
-        tip.reveal(open_)
+        head = link(third, closed("c2"), output("c2"))
+        assert (first.closed, second.closed, third.closed, head.closed) == (False, True, True, True)
+        head.reveal(open_)
+        head.reveal(open_)
         assert asked == ["c1", "b", "c2", None]
         assert set(third.open_calls) == {"c1"}
-        assert not tip.open_calls
-        assert [item.id for item in tip.context()] == ["fcc2", None]
-        assert not tip.closed
+        assert not head.open_calls
+        assert [item.id for item in head.context()] == ["fcc2", None]
+        assert not head.closed
 
     def test_one_that_cannot_be_opened_stays_closed_and_is_tried_again(self) -> None:
         def broken(item: Item) -> Item:
             raise LookupError
 
-        tip = link(link(None, closed("c1")), message("b"))
+        head = link(link(None, closed("c1")), message("b"))
         with pytest.raises(LookupError):
-            tip.reveal(broken)
-        assert tip.closed
-        tip.reveal(lambda item: opened(item, message("x")) if item.sealed else item)
-        assert [item.id for item in tip.context()] == ["x", "b"]
+            head.reveal(broken)
+        assert head.closed
+        head.reveal(lambda item: opened(item, message("x")) if item.sealed else item)
+        assert [item.id for item in head.context()] == ["x", "b"]
 
 
 class TestDerive:
@@ -220,11 +220,11 @@ class TestDerive:
             counted += 1
             return total + 1
 
-        tip = link(None, message("0"))
+        head = link(None, message("0"))
         for number in range(1, 200):
-            tip = link(tip, message(str(number)))
+            head = link(head, message(str(number)))
             before = counted
-            assert tip.derive("depth", 0, step) == tip.depth
+            assert head.derive("depth", 0, step) == head.depth
             assert counted - before == (2 if number == 1 else 1)
 
     def test_keys_do_not_meet(self) -> None:
@@ -234,24 +234,24 @@ class TestDerive:
 
 
 def test_a_chain_of_5000_links_works_and_dies_without_recursion() -> None:
-    tip = link(None, call("0"))
+    head = link(None, call("0"))
     for number in range(1, 5000):
-        tip = link(tip, message(str(number)))
-    assert tip.find("fc0") is not None
-    assert tip.derive("depth", 0, lambda value, _: value + 1) == 5000
-    assert sum(1 for _ in tip.items_of_chain()) == 5000
-    del tip
+        head = link(head, message(str(number)))
+    assert head.find("fc0") is not None
+    assert head.derive("depth", 0, lambda value, _: value + 1) == 5000
+    assert sum(1 for _ in head.items_of_chain()) == 5000
+    del head
     gc.collect()
 
 
 def test_5000_forks_of_forks_find_their_root() -> None:
-    tip = link(None, message("root"))
+    head = link(None, message("root"))
     for number in range(5000):
-        link(tip, message(f"left-{number}"))
-        tip = link(tip, message(f"right-{number}"))
-    assert tip.find("root") is not None
-    assert tip.find("right-0") is not None
-    assert tip.find("left-4999") is None
+        link(head, message(f"left-{number}"))
+        head = link(head, message(f"right-{number}"))
+    assert head.find("root") is not None
+    assert head.find("right-0") is not None
+    assert head.find("left-4999") is None
 
 
 class Naive:
@@ -311,9 +311,9 @@ def test_forks_of_forks_answer_like_a_copy(plan: list[tuple[int, list[tuple[str,
 
 
 def test_an_item_id_never_passes_for_the_output_of_a_call() -> None:
-    tip = ChainNode(None, (decode(b'{"role":"user","id":"\\u0000c1"}'),), turn=1)
-    assert tip.find("\0c1") is not None
-    assert not tip.answered("c1")
+    head = ChainNode(None, (decode(b'{"role":"user","id":"\\u0000c1"}'),), turn=1)
+    assert head.find("\0c1") is not None
+    assert not head.answered("c1")
 
 
 RUN = ((171, 60, 264), (171, 300, 2000), (80, 5, 20), (400, 1500, 90), (171, 60, 8000))
@@ -327,13 +327,13 @@ def test_a_chain_takes_no_more_than_two_and_a_half_times_its_json() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        tip: ChainNode | None = None
+        head: ChainNode | None = None
         for number, raws in enumerate(given, 1):
             for raw in raws:
                 # A copy, as a line makes of what it receives.
-                tip = ChainNode(tip, (decode(bytes(bytearray(raw))),), turn=number)
-            assert tip is not None
-            tip.derive("facts", 0, lambda total, link: total + link.size)
+                head = ChainNode(head, (decode(bytes(bytearray(raw))),), turn=number)
+            assert head is not None
+            head.derive("facts", 0, lambda total, link: total + link.size)
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

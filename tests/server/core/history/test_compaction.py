@@ -168,95 +168,95 @@ class TestTurn:
 
     FOLD = Fold(items=(says("remember"), asks("go on")))
 
-    def folded(self, line: Lockstep, turn: str, fold: Fold = FOLD) -> None:
-        line.line.folded(line.turns[turn], fold)
-        line.settle()
+    def folded(self, driver: Lockstep, turn: str, fold: Fold = FOLD) -> None:
+        driver.line.folded(driver.turns[turn], fold)
+        driver.settle()
 
     def test_it_begins_with_the_item_and_goes_on_from_what_is_kept(self) -> None:
-        line = Lockstep()
-        first = line.create("long")
-        line.answer(first, "story")
-        second = line.create("go on", previous_response_id=first)
-        self.folded(line, second)
-        assert line.types(second) == [
+        driver = Lockstep()
+        first = driver.create("long")
+        driver.answer(first, "story")
+        second = driver.create("go on", previous_response_id=first)
+        self.folded(driver, second)
+        assert driver.types(second) == [
             "created", "in_progress", "output_item.added", "output_item.done",
         ]  # fmt: skip
-        line.answer(second, "on it")
-        third = line.create("and?", previous_response_id=second)
-        tip = line.prompt(third).chain
-        assert [word(each) for each in tip.context()] == [
+        driver.answer(second, "on it")
+        third = driver.create("and?", previous_response_id=second)
+        head = driver.prompt(third).chain
+        assert [word(each) for each in head.context()] == [
             "assistant: remember", "user: go on", "assistant: on it", "user: and?",
         ]  # fmt: skip
-        assert words(tip) == ["compaction", "assistant: on it", "user: and?"]
+        assert words(head) == ["compaction", "assistant: on it", "user: and?"]
 
     def test_what_is_not_stored_does_not_grow_by_folding(self) -> None:
-        line = Lockstep()
+        driver = Lockstep()
         named: dict[str, str] = {}
         for _ in range(5):
-            turn = line.create("long", **named)
-            self.folded(line, turn)
-            line.answer(turn, "ok")
+            turn = driver.create("long", **named)
+            self.folded(driver, turn)
+            driver.answer(turn, "ok")
             named = {"previous_response_id": turn}
-        tip = line.line.memory.latest(None)
-        assert tip is not None
-        assert words(tip.node) == ["compaction", "assistant: ok"]
-        assert len(tip.node.branch.ids) == 2
-        assert tip.node.turn == 5
+        head = driver.line.memory.latest(None)
+        assert head is not None
+        assert words(head.node) == ["compaction", "assistant: ok"]
+        assert len(head.node.branch.ids) == 2
+        assert head.node.turn == 5
 
     def test_what_is_stored_are_its_own_links_with_the_sealed_item(self) -> None:
-        line = Lockstep()
-        turn = line.create("long", store=True)
-        self.folded(line, turn)
-        line.answer(turn, "ok")
-        (saved,) = line.saves
+        driver = Lockstep()
+        turn = driver.create("long", store=True)
+        self.folded(driver, turn)
+        driver.answer(turn, "ok")
+        (saved,) = driver.saves
         own = [each.type for each in saved.record.head.node.items_of_chain()]
         assert own == ["message", "compaction", "message"]
-        assert line.response(turn).output == [
-            added.item for added in line.of(turn, events.OutputItemDone)
+        assert driver.response(turn).output == [
+            added.item for added in driver.of(turn, events.OutputItemDone)
         ]
 
     def test_a_summary_is_in_its_usage_and_not_in_its_budget(self) -> None:
-        line = Lockstep()
-        turn = line.create("long", max_output_tokens=20)
-        compaction.count(line.turns[turn].usage_counter, [TEN, TextDelta("sum", 15)])
-        self.folded(line, turn)
-        line.answer(turn, "ok")
-        usage = line.response(turn).usage
+        driver = Lockstep()
+        turn = driver.create("long", max_output_tokens=20)
+        compaction.count(driver.turns[turn].usage_counter, [TEN, TextDelta("sum", 15)])
+        self.folded(driver, turn)
+        driver.answer(turn, "ok")
+        usage = driver.response(turn).usage
         assert usage is not None
         assert (usage.input_tokens, usage.output_tokens) == (20, 16)
-        assert line.turns[turn].budget() == 19
+        assert driver.turns[turn].budget() == 19
 
     @pytest.mark.parametrize("end", ["cancel", "drop"])
     def test_one_that_is_cut_while_it_is_summarised_has_used_that(self, end: str) -> None:
-        line = Lockstep()
-        turn = line.create("long")
-        compaction.count(line.turns[turn].usage_counter, [TEN, TextDelta("sum", 3)])
-        getattr(line, end)()
-        assert line.record(turn).usage.input_tokens == 10
-        assert line.record(turn).usage.output_tokens == 3
-        assert line.stopped == [turn]
+        driver = Lockstep()
+        turn = driver.create("long")
+        compaction.count(driver.turns[turn].usage_counter, [TEN, TextDelta("sum", 3)])
+        getattr(driver, end)()
+        assert driver.record(turn).usage.input_tokens == 10
+        assert driver.record(turn).usage.output_tokens == 3
+        assert driver.stopped == [turn]
 
     def test_a_fold_that_comes_too_late_changes_nothing(self) -> None:
-        line = Lockstep()
-        turn = line.create("long")
-        line.say(turn, TEN)
-        self.folded(line, turn)
-        line.say(turn, TextDelta("ok"), Finish())
-        assert len(line.response(turn).output) == 1
+        driver = Lockstep()
+        turn = driver.create("long")
+        driver.say(turn, TEN)
+        self.folded(driver, turn)
+        driver.say(turn, TextDelta("ok"), Finish())
+        assert len(driver.response(turn).output) == 1
 
     def test_each_leg_of_a_held_turn_may_fold(self) -> None:
-        line = Lockstep()
-        turn = line.create("long", append=True)
-        (call_id,) = line.call(turn, "look")
-        line.append(output(call_id))
-        self.folded(line, turn)
-        line.answer(turn, "seen")
-        kinds = [msgspec.json.decode(raw)["type"] for raw in line.response(turn).output]
+        driver = Lockstep()
+        turn = driver.create("long", append=True)
+        (call_id,) = driver.call(turn, "look")
+        driver.append(output(call_id))
+        self.folded(driver, turn)
+        driver.answer(turn, "seen")
+        kinds = [msgspec.json.decode(raw)["type"] for raw in driver.response(turn).output]
         assert kinds == ["function_call", "compaction", "message"]
 
     def test_a_refusal_after_it_is_a_failed_response(self) -> None:
-        line = Lockstep()
-        turn = line.create("long")
-        self.folded(line, turn)
-        line.fail(turn, "context_length_exceeded")
-        assert line.status(turn) == ("failed", None)
+        driver = Lockstep()
+        turn = driver.create("long")
+        self.folded(driver, turn)
+        driver.fail(turn, "context_length_exceeded")
+        assert driver.status(turn) == ("failed", None)

@@ -49,28 +49,28 @@ def test_the_size_is_that_of_all_links_that_are_held(
             holdings.grow(longer)
         else:
             holdings.release(held.pop(which % len(held)))
-        every = {each for tip in held for each in tip.path()}
+        every = {each for head in held for each in head.path()}
         assert holdings.size == sum(each.size for each in every)
         assert holdings.empty is not bool(held)
-        for tip in held:
-            followed = any(each.parent is tip for each in every)
-            assert holdings.alone(tip) is (held.count(tip) == 1 and not followed)
+        for head in held:
+            followed = any(each.parent is head for each in every)
+            assert holdings.alone(head) is (held.count(head) == 1 and not followed)
 
 
 def test_a_chain_that_is_opened_while_it_is_held_leaves_nothing_behind() -> None:
     """A store holds what it has read before a turn opens it (sealed items)."""
     sealed = encode(Compaction(id="cmp_1", encrypted_content="sealed"))
-    tip = ChainNode(None, (sealed,), turn=1)
+    head = ChainNode(None, (sealed,), turn=1)
 
     def opened(item: Item) -> Item:
         inside = encode(Message(role="user", content="a word that was sealed"))
         return replace(item, opened=Opened(items=(inside,)))
 
     holdings = Holdings()
-    holdings.hold(tip)
-    tip.reveal(opened)
-    assert tip.size > len(sealed.raw)
-    holdings.release(tip)
+    holdings.hold(head)
+    head.reveal(opened)
+    assert head.size > len(sealed.raw)
+    holdings.release(head)
     assert (holdings.size, holdings.empty) == (0, True)
 
 
@@ -100,57 +100,57 @@ class Connections:
 
 
 def test_within_the_bounds_nothing_goes() -> None:
-    lines = Connections(Budget(owner=1000, total=1000))
-    lines.rest("a", "ann", 600)
-    assert lines.budget.make_room("ann", 400)
-    assert lines.gone == []
+    connections = Connections(Budget(owner=1000, total=1000))
+    connections.rest("a", "ann", 600)
+    assert connections.budget.make_room("ann", 400)
+    assert connections.gone == []
 
 
 def test_as_many_go_as_must() -> None:
-    lines = Connections(Budget(owner=1000))
+    connections = Connections(Budget(owner=1000))
     for lane in ("a", "b", "c", "d"):
-        lines.rest(lane, "ann", 250)
-    assert lines.budget.make_room("ann", 300)
-    assert lines.gone == ["a", "b"]
-    assert (lines.budget.size, lines.budget.evicted) == (500, 2)
+        connections.rest(lane, "ann", 250)
+    assert connections.budget.make_room("ann", 300)
+    assert connections.gone == ["a", "b"]
+    assert (connections.budget.size, connections.budget.evicted) == (500, 2)
 
 
 def test_one_owner_never_pushes_out_another_by_its_own_bound() -> None:
-    lines = Connections(Budget(owner=1000))
-    lines.rest("b", "bob", 900)
-    lines.rest("a", "ann", 900)
-    assert not lines.budget.make_room("ann", 2000)
-    assert lines.gone == ["a"]
+    connections = Connections(Budget(owner=1000))
+    connections.rest("b", "bob", 900)
+    connections.rest("a", "ann", 900)
+    assert not connections.budget.make_room("ann", 2000)
+    assert connections.gone == ["a"]
 
 
 def test_the_bound_of_all_takes_the_oldest_first_whoever_asks() -> None:
-    lines = Connections(Budget(total=1000))
-    lines.rest("b", "bob", 400)
-    lines.rest("a", "ann", 400)
-    assert lines.budget.make_room("ann", 300)
-    assert lines.gone == ["b"]
+    connections = Connections(Budget(total=1000))
+    connections.rest("b", "bob", 400)
+    connections.rest("a", "ann", 400)
+    assert connections.budget.make_room("ann", 300)
+    assert connections.gone == ["b"]
 
 
 def test_a_chain_that_something_else_holds_is_passed_over() -> None:
-    lines = Connections(Budget(owner=1000))
-    lines.rest("a", "ann", 500)
-    lines.rest("b", "ann", 400)
-    lines.budget.hold("ann", lines.chains["a"][1])
-    assert lines.budget.make_room("ann", 400)
-    assert lines.gone == ["b"]
-    assert not lines.budget.make_room("ann", 600)
+    connections = Connections(Budget(owner=1000))
+    connections.rest("a", "ann", 500)
+    connections.rest("b", "ann", 400)
+    connections.budget.hold("ann", connections.chains["a"][1])
+    assert connections.budget.make_room("ann", 400)
+    assert connections.gone == ["b"]
+    assert not connections.budget.make_room("ann", 600)
 
 
 def test_a_chain_that_moves_to_another_lane_is_the_last_to_go_from_there() -> None:
-    lines = Connections(Budget(owner=1000))
+    connections = Connections(Budget(owner=1000))
     for lane in ("a", "b"):
-        lines.rest(lane, "ann", 500)
-    lines.budget.move(lines.place("a"), lines.place("c"))
-    lines.chains["c"] = lines.chains.pop("a")
-    assert lines.budget.make_room("ann", 500)
-    assert lines.gone == ["b"]
-    assert lines.budget.make_room("ann", 1000)
-    assert lines.gone == ["b", "c"]
+        connections.rest(lane, "ann", 500)
+    connections.budget.move(connections.place("a"), connections.place("c"))
+    connections.chains["c"] = connections.chains.pop("a")
+    assert connections.budget.make_room("ann", 500)
+    assert connections.gone == ["b"]
+    assert connections.budget.make_room("ann", 1000)
+    assert connections.gone == ["b", "c"]
 
 
 def test_an_owner_without_chains_leaves_nothing_behind() -> None:
@@ -161,7 +161,7 @@ def test_an_owner_without_chains_leaves_nothing_behind() -> None:
     assert (budget.size, budget.held_by("ann"), budget._owners) == (0, 0, {})
 
 
-def tip(
+def head(
     response_id: str, size: int = 100, *, owner: str = "local", after: ChainHead | None = None
 ) -> ChainHead:
     parent = after.node if after else None
@@ -185,7 +185,7 @@ class Heir:
 class TestLatest:
     def test_a_lane_has_its_latest_response_only(self) -> None:
         memory = LatestResponses()
-        first, second = tip("r1"), tip("r2")
+        first, second = head("r1"), head("r2")
         memory.advance("a", first)
         assert memory.latest("a") is memory.find("r1") is first
         memory.advance("a", second)
@@ -194,7 +194,7 @@ class TestLatest:
 
     def test_a_response_that_comes_to_another_lane_is_no_longer_the_first_ones_latest(self) -> None:
         memory = LatestResponses()
-        first = tip("r1")
+        first = head("r1")
         again = ChainHead("r1", first.node, owner=first.owner, settings=None)
         memory.advance("a", first)
         memory.advance("b", again)
@@ -202,15 +202,15 @@ class TestLatest:
         assert memory.find("r1") is again
         memory.advance("b", again)
         assert memory.latest("b") is again
-        memory.advance("b", tip("r2"))
-        memory.advance("a", tip("r3"))
+        memory.advance("b", head("r2"))
+        memory.advance("a", head("r3"))
         memory.clear()
         assert memory.size == 0
 
     def test_lanes_do_not_touch_each_other(self) -> None:
         memory = LatestResponses()
-        memory.advance(None, tip("r1"))
-        memory.advance("a", tip("r2"))
+        memory.advance(None, head("r1"))
+        memory.advance("a", head("r2"))
         memory.forget_lane("a")
         assert memory.find("r1") is not None
         assert memory.latest("a") is None
@@ -218,7 +218,7 @@ class TestLatest:
     def test_evict_takes_the_parent_of_its_own_lane_only(self) -> None:
         """wire.md 4.4.2: a failed fork on another lane leaves the parent alone."""
         memory = LatestResponses()
-        memory.advance("a", tip("r1"))
+        memory.advance("a", head("r1"))
         memory.evict("b", "r1")
         memory.evict("a", "other")
         assert memory.find("r1") is not None
@@ -229,7 +229,7 @@ class TestLatest:
     @pytest.mark.parametrize("lane", [None, "a"])
     def test_forget_finds_the_lane_by_itself(self, lane: str | None) -> None:
         memory = LatestResponses()
-        memory.advance(lane, tip("r1"))
+        memory.advance(lane, head("r1"))
         memory.forget("local", "unknown")
         memory.forget("someone else", "r1")
         assert memory.find("r1") is not None
@@ -240,24 +240,24 @@ class TestLatest:
 class TestSize:
     def test_chains_that_share_links_count_them_once(self) -> None:
         memory = LatestResponses()
-        first = tip("r1", 1000)
+        first = head("r1", 1000)
         memory.advance("a", first)
-        memory.advance("b", tip("r2", 100, after=first))
-        memory.advance("c", tip("r3", 200, after=first))
+        memory.advance("b", head("r2", 100, after=first))
+        memory.advance("c", head("r3", 200, after=first))
         assert memory.size == 1300
 
     def test_a_turn_of_the_lane_adds_what_is_new(self) -> None:
         memory = LatestResponses()
-        first = tip("r1", 1000)
+        first = head("r1", 1000)
         memory.advance("a", first)
-        memory.advance("a", tip("r2", 100, after=first))
+        memory.advance("a", head("r2", 100, after=first))
         assert memory.size == 1100
 
     def test_what_ends_frees_its_bytes_everywhere(self) -> None:
         budget = Budget()
         one, other = LatestResponses(budget), LatestResponses(budget)
-        one.advance("a", tip("r1", 1000))
-        other.advance("a", tip("r2", 500, owner="ann"))
+        one.advance("a", head("r1", 1000))
+        other.advance("a", head("r2", 500, owner="ann"))
         assert (budget.size, budget.held_by("local"), budget.held_by("ann")) == (1500, 1000, 500)
         one.clear()
         assert (one.size, budget.size, budget.held_by("local")) == (0, 500, 0)
@@ -266,26 +266,26 @@ class TestSize:
 
     def test_what_is_passed_on_counts_where_it_is_and_shared_links_stay(self) -> None:
         budget = Budget()
-        line, heir = LatestResponses(budget), Heir(budget)
-        first = tip("r1", 1000)
-        fork = tip("r2", 300, after=first)
-        line.advance("a", first)
-        line.advance("b", fork)
-        heir.chains["r1"] = line.pass_on("a", heir, "r1")
-        assert (line.latest("a"), line.find("r1")) == (None, None)
+        memory, heir = LatestResponses(budget), Heir(budget)
+        first = head("r1", 1000)
+        fork = head("r2", 300, after=first)
+        memory.advance("a", first)
+        memory.advance("b", fork)
+        heir.chains["r1"] = memory.pass_on("a", heir, "r1")
+        assert (memory.latest("a"), memory.find("r1")) == (None, None)
         assert heir.chains == {"r1": first}
-        assert (line.size, budget.size) == (1300, 1300)
-        line.clear()
-        assert (line.size, budget.size) == (0, 1000)
+        assert (memory.size, budget.size) == (1300, 1300)
+        memory.clear()
+        assert (memory.size, budget.size) == (0, 1000)
         heir.forget_lane("r1")
         assert (budget.size, budget.held_by("local")) == (0, 0)
 
     def test_what_is_passed_on_goes_from_its_heir_when_room_is_needed(self) -> None:
         budget = Budget(total=1000)
-        line, heir = LatestResponses(budget), Heir(budget)
-        line.advance("a", tip("r1", 600))
-        heir.chains["r1"] = line.pass_on("a", heir, "r1")
-        line.admit("ann", 700)
+        memory, heir = LatestResponses(budget), Heir(budget)
+        memory.advance("a", head("r1", 600))
+        heir.chains["r1"] = memory.pass_on("a", heir, "r1")
+        memory.admit("ann", 700)
         assert (heir.chains, budget.size, budget.evicted) == ({}, 0, 1)
 
     def test_what_a_turn_works_on_counts(self) -> None:
@@ -302,8 +302,8 @@ class TestBounds:
     def test_the_least_recently_used_lane_goes_first(self) -> None:
         memory = LatestResponses(most=1000)
         for lane in ("a", "b", "c"):
-            memory.advance(lane, tip(f"r_{lane}", 300))
-        memory.advance("a", tip("r_a2", 300))
+            memory.advance(lane, head(f"r_{lane}", 300))
+        memory.advance("a", head("r_a2", 300))
         memory.admit("local", 200)
         assert memory.find("r_b") is None
         assert memory.find("r_c") is not None
@@ -311,7 +311,7 @@ class TestBounds:
 
     def test_what_a_turn_continues_stays_and_the_turn_is_refused(self) -> None:
         memory = LatestResponses(most=1000)
-        parent = tip("r1", 900)
+        parent = head("r1", 900)
         memory.advance("a", parent)
         memory.hold("local", link(300, parent.node))
         with pytest.raises(RateLimited) as refused:
@@ -322,9 +322,9 @@ class TestBounds:
     def test_over_an_owners_bound_only_that_owners_chains_go(self) -> None:
         budget = Budget(owner=1000)
         one, other = LatestResponses(budget), LatestResponses(budget)
-        other.advance("x", tip("r0", 900, owner="bob"))
-        one.advance("a", tip("r1", 600, owner="ann"))
-        other.advance("b", tip("r2", 300, owner="ann"))
+        other.advance("x", head("r0", 900, owner="bob"))
+        one.advance("a", head("r1", 600, owner="ann"))
+        other.advance("b", head("r2", 300, owner="ann"))
         other.admit("ann", 200)
         assert one.find("r1") is None
         assert other.find("r2") is not None
@@ -334,8 +334,8 @@ class TestBounds:
     def test_over_the_bound_of_all_the_oldest_chain_of_anyone_goes(self) -> None:
         budget = Budget(total=1000)
         memory = LatestResponses(budget)
-        memory.advance("a", tip("r1", 400, owner="bob"))
-        memory.advance("b", tip("r2", 400, owner="ann"))
+        memory.advance("a", head("r1", 400, owner="bob"))
+        memory.advance("b", head("r2", 400, owner="ann"))
         memory.admit("ann", 300)
         assert memory.find("r1") is None
         assert memory.find("r2") is not None
@@ -343,7 +343,7 @@ class TestBounds:
     def test_more_than_the_bound_itself_empties_nothing_that_is_in_use(self) -> None:
         budget = Budget(total=1000)
         memory = LatestResponses(budget)
-        memory.advance("a", tip("r1", 400))
+        memory.advance("a", head("r1", 400))
         memory.hold("local", link(10_000))
         with pytest.raises(RateLimited):
             memory.admit("local")
@@ -354,43 +354,43 @@ class TestOnAConnection:
     """The rules as a client meets them."""
 
     def test_a_lane_that_had_to_go_is_not_found_and_the_others_go_on(self) -> None:
-        line = Lockstep(limits=Limits(connection_bytes=3000))
+        driver = Lockstep(limits=Limits(connection_bytes=3000))
         big = "x" * 1000
-        first = line.create(big, lane="a")
-        line.answer(first)
-        second = line.create(big, lane="b")
-        line.answer(second)
-        third = line.create(big, lane="c")
-        line.answer(third)
-        line.create("more", lane="a", previous_response_id=first)
-        assert line.errors == [("previous_response_not_found", "previous_response_id")]
-        fourth = line.create("more", lane="c", previous_response_id=third)
-        line.answer(fourth)
-        assert line.status(fourth) == ("completed", None)
+        first = driver.create(big, lane="a")
+        driver.answer(first)
+        second = driver.create(big, lane="b")
+        driver.answer(second)
+        third = driver.create(big, lane="c")
+        driver.answer(third)
+        driver.create("more", lane="a", previous_response_id=first)
+        assert driver.errors == [("previous_response_not_found", "previous_response_id")]
+        fourth = driver.create("more", lane="c", previous_response_id=third)
+        driver.answer(fourth)
+        assert driver.status(fourth) == ("completed", None)
 
     def test_input_beyond_the_bound_is_refused_and_the_line_lives_on(self) -> None:
-        line = Lockstep(limits=Limits(connection_bytes=3000))
-        line.create("x" * 4000)
-        assert [code for code, _ in line.errors] == ["memory_limit_exceeded"]
-        turn = line.create("hi")
-        line.answer(turn)
-        assert line.status(turn) == ("completed", None)
-        assert line.line.memory.size < 1000
+        driver = Lockstep(limits=Limits(connection_bytes=3000))
+        driver.create("x" * 4000)
+        assert [code for code, _ in driver.errors] == ["memory_limit_exceeded"]
+        turn = driver.create("hi")
+        driver.answer(turn)
+        assert driver.status(turn) == ("completed", None)
+        assert driver.line.memory.size < 1000
 
     def test_outputs_beyond_the_bound_leave_the_turn_held(self) -> None:
-        line = Lockstep(limits=Limits(connection_bytes=3000))
-        turn = line.create("go", append=True)
-        (call,) = line.call(turn)
-        line.append(output(call, "x" * 4000))
-        assert [code for code, _ in line.errors] == ["memory_limit_exceeded"]
-        line.append(output(call, "short"))
-        line.answer(turn)
-        assert line.status(turn) == ("completed", None)
+        driver = Lockstep(limits=Limits(connection_bytes=3000))
+        turn = driver.create("go", append=True)
+        (call,) = driver.call(turn)
+        driver.append(output(call, "x" * 4000))
+        assert [code for code, _ in driver.errors] == ["memory_limit_exceeded"]
+        driver.append(output(call, "short"))
+        driver.answer(turn)
+        assert driver.status(turn) == ("completed", None)
 
     def test_whatever_happened_a_line_that_is_gone_holds_nothing(self) -> None:
-        line = Lockstep()
-        line.answer(line.create("one", lane="a"))
-        line.create("two", lane="b")
-        line.drop()
-        line.line.memory.clear()
-        assert line.line.memory.size == 0
+        driver = Lockstep()
+        driver.answer(driver.create("one", lane="a"))
+        driver.create("two", lane="b")
+        driver.drop()
+        driver.line.memory.clear()
+        assert driver.line.memory.size == 0

@@ -77,17 +77,17 @@ def test_whoever_reads_from_anywhere_gets_the_very_events(
 
 
 def test_what_comes_one_by_one_and_what_comes_together_is_the_same_to_who_reads_it_again() -> None:
-    line = Lockstep()
-    turn = line.create("hi", resumable=True)
-    line.say(turn, Accepted())
-    line.say(turn, SummaryDelta("I "), SummaryDelta("think"))
+    driver = Lockstep()
+    turn = driver.create("hi", resumable=True)
+    driver.say(turn, Accepted())
+    driver.say(turn, SummaryDelta("I "), SummaryDelta("think"))
     for word in ("so", " it", " is"):
-        line.say(turn, TextDelta(word))
-    line.say(turn, TextDelta(" so"), TextDelta("."))
-    line.say(turn, Finish())
-    log = line.turns[turn].log
+        driver.say(turn, TextDelta(word))
+    driver.say(turn, TextDelta(" so"), TextDelta("."))
+    driver.say(turn, Finish())
+    log = driver.turns[turn].log
     assert log is not None
-    assert log.after(None) == line.audit.by_response[turn]
+    assert log.after(None) == driver.audit.by_response[turn]
     said = [each.delta for each in log.after(None) if isinstance(each, OutputTextDelta)]
     assert said == ["so", " it", " is", " so", "."]
 
@@ -295,39 +295,39 @@ class TestTurns:
         "asked", [{}, {"resumable": False}, {"resumable": True}, {"idempotency_key": "k"}]
     )
     def test_events_are_kept_where_they_may_be_asked_for_again(self, asked: dict[str, str]) -> None:
-        line = Lockstep()
-        turn = line.create("hi", **asked)
-        line.answer(turn)
-        log = line.turns[turn].log
+        driver = Lockstep()
+        turn = driver.create("hi", **asked)
+        driver.answer(turn)
+        log = driver.turns[turn].log
         wanted = asked.get("resumable", False) or "idempotency_key" in asked
         assert (log is not None) is wanted
-        assert (line.line.logs.find("local", turn) is not None) is wanted
+        assert (driver.line.logs.find("local", turn) is not None) is wanted
         if log is not None:
-            assert log.after(None) == line.audit.by_response[turn]
+            assert log.after(None) == driver.audit.by_response[turn]
             assert isinstance(log.after(None)[0], ResponseCreated)
 
     def test_those_of_a_stored_response_are_written_down_as_well(self) -> None:
-        line = Lockstep()
-        line.create("hi", resumable=True, stream_id="a")
-        stored = line.create("hi", resumable=True, stream_id="b", store=True)
-        assert line.begun == [stored]
+        driver = Lockstep()
+        driver.create("hi", resumable=True, stream_id="a")
+        stored = driver.create("hi", resumable=True, stream_id="b", store=True)
+        assert driver.begun == [stored]
 
     def test_what_the_client_said_once_is_counted_with_the_events_that_echo_it(self) -> None:
-        line = Lockstep()
-        line.create("hi", resumable=True, instructions="x" * 100_000)
-        assert line.line.logs.size > 100_000
-        line.drop()
-        (turn,) = line.outlived
+        driver = Lockstep()
+        driver.create("hi", resumable=True, instructions="x" * 100_000)
+        assert driver.line.logs.size > 100_000
+        driver.drop()
+        (turn,) = driver.outlived
         assert turn.log is not None
         turn.log.drop()
-        assert line.line.logs.size == 0
+        assert driver.line.logs.size == 0
 
     def test_a_refused_response_leaves_no_events(self) -> None:
-        line = Lockstep()
-        turn = line.create("hi", resumable=True)
-        line.fail(turn)
-        assert line.turns[turn].log is not None
-        assert line.line.logs.size == 0
+        driver = Lockstep()
+        turn = driver.create("hi", resumable=True)
+        driver.fail(turn)
+        assert driver.turns[turn].log is not None
+        assert driver.line.logs.size == 0
 
 
 async def close(stage: Stage) -> None:

@@ -29,94 +29,94 @@ def test_each_end_has_its_event(status: str) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_stored_response_knows_the_number_of_its_end(status: str, kept: bool) -> None:
-    line = Lockstep()
-    turn = line.create("hi", store=True, resumable=kept)
-    line.say(turn, TEN, TextDelta("x"))
+    driver = Lockstep()
+    turn = driver.create("hi", store=True, resumable=kept)
+    driver.say(turn, TEN, TextDelta("x"))
     if status == "cancelled":
-        line.cancel()
+        driver.cancel()
     elif status == "failed":
-        line.fail(turn)
+        driver.fail(turn)
     else:
-        line.say(turn, Finish(reason="stop" if status == "completed" else "length"))
-    (save,) = line.saves
-    last = line.audit.by_response[turn][-1]
+        driver.say(turn, Finish(reason="stop" if status == "completed" else "length"))
+    (save,) = driver.saves
+    last = driver.audit.by_response[turn][-1]
     assert save.record.terminal == (last.sequence_number if kept else None)
     assert terminal_event(save.record.response, last.sequence_number or 0) == last
 
 
 def test_what_is_open_is_closed_before_the_end() -> None:
-    line = Lockstep()
-    turn = line.create("hi")
-    line.say(turn, TEN, TextDelta("half"))
-    line.cancel()
-    assert line.types(turn)[-4:] == [
+    driver = Lockstep()
+    turn = driver.create("hi")
+    driver.say(turn, TEN, TextDelta("half"))
+    driver.cancel()
+    assert driver.types(turn)[-4:] == [
         "output_text.done",
         "content_part.done",
         "output_item.done",
         "incomplete",
     ]
-    (item,) = line.response(turn).output
+    (item,) = driver.response(turn).output
     assert msgspec.json.decode(item)["status"] == "incomplete"
 
 
 def test_a_commit_that_fails_is_a_failed_response_and_its_key_ends() -> None:
-    line = Lockstep(store_answers=False)
-    turn = line.create("hi", store=True, idempotency_key="k")
-    line.claimed(line.claims.pop())
-    line.settle()
-    line.answer(turn)
-    line.saved(line.saves.pop(), ApiError.of("server_error", "No."))
-    line.settle()
-    assert line.status(turn) == ("failed", None)
-    assert line.released == [(turn, False)]
-    assert line.turns[turn].booked is False
+    driver = Lockstep(store_answers=False)
+    turn = driver.create("hi", store=True, idempotency_key="k")
+    driver.claimed(driver.claims.pop())
+    driver.settle()
+    driver.answer(turn)
+    driver.saved(driver.saves.pop(), ApiError.of("server_error", "No."))
+    driver.settle()
+    assert driver.status(turn) == ("failed", None)
+    assert driver.released == [(turn, False)]
+    assert driver.turns[turn].booked is False
 
 
 @pytest.mark.parametrize("how", ["answer", "cancel", "fail", "drop", "late"])
 def test_a_key_ends_once_however_its_turn_does(how: str) -> None:
-    line = Lockstep(store_answers=how != "late")
-    turn = line.create("hi", idempotency_key="k")
+    driver = Lockstep(store_answers=how != "late")
+    turn = driver.create("hi", idempotency_key="k")
     if how == "answer":
-        line.answer(turn)
+        driver.answer(turn)
     elif how == "cancel":
-        line.cancel()
-        line.cancel()
+        driver.cancel()
+        driver.cancel()
     elif how == "fail":
-        line.fail(turn)
+        driver.fail(turn)
     elif how == "drop":
-        log = line.turns[turn].log
+        log = driver.turns[turn].log
         assert log is not None
         log.drop()
-        line.drop()
+        driver.drop()
     else:
-        line.cancel()
-        line.claimed(line.claims.pop())
-        line.settle()
-    assert line.released == [(turn, how in ("fail", "drop", "late"))]
-    line.drop()
-    assert len(line.released) == 1
+        driver.cancel()
+        driver.claimed(driver.claims.pop())
+        driver.settle()
+    assert driver.released == [(turn, how in ("fail", "drop", "late"))]
+    driver.drop()
+    assert len(driver.released) == 1
 
 
 def test_a_key_that_another_has_is_not_ended_by_who_asked_in_vain() -> None:
-    line = Lockstep(store_answers=False)
-    line.create("hi", idempotency_key="k", lane="a")
-    line.claimed(line.claims.pop())
-    line.settle()
-    line.create("hi", idempotency_key="k", lane="b")
-    line.cancel(stream_id="b")
-    line.claimed(line.claims.pop())
-    line.settle()
-    assert line.released == []
+    driver = Lockstep(store_answers=False)
+    driver.create("hi", idempotency_key="k", lane="a")
+    driver.claimed(driver.claims.pop())
+    driver.settle()
+    driver.create("hi", idempotency_key="k", lane="b")
+    driver.cancel(stream_id="b")
+    driver.claimed(driver.claims.pop())
+    driver.settle()
+    assert driver.released == []
 
 
 def test_a_held_turn_that_ends_without_a_word_ends_in_its_log_all_the_same() -> None:
-    line = Lockstep(profile=OPENAI.v1())
-    turn = line.create("hi", resumable=True)
-    (call_id,) = line.call(turn)
-    line.create([output(call_id)], previous_response_id=turn)
-    log = line.turns[turn].log
+    driver = Lockstep(profile=OPENAI.v1())
+    turn = driver.create("hi", resumable=True)
+    (call_id,) = driver.call(turn)
+    driver.create([output(call_id)], previous_response_id=turn)
+    log = driver.turns[turn].log
     assert log is not None
-    assert line.types(turn)[-1] == "done"
+    assert driver.types(turn)[-1] == "done"
     assert log.ended
-    assert log.after(None)[:-1] == line.audit.by_response[turn]
+    assert log.after(None)[:-1] == driver.audit.by_response[turn]
     assert log.after(None)[-1].sequence_number == len(log.after(None)) - 1

@@ -12,10 +12,10 @@ S = 1_000_000
 """Microseconds in a second."""
 
 
-def later(line: Lockstep, seconds: float) -> None:
+def later(driver: Lockstep, seconds: float) -> None:
     """Lets time pass without a tick."""
-    line.now += seconds
-    line.unix_time += seconds
+    driver.now += seconds
+    driver.unix_time += seconds
 
 
 class TestTimestamps:
@@ -82,14 +82,14 @@ class TestTimestamps:
 
 class TestRecord:
     def test_it_says_who_what_and_how_it_ended(self) -> None:
-        line = Lockstep()
-        first = line.create("hi", lane="a")
-        line.answer(first)
-        second = line.create(
+        driver = Lockstep()
+        first = driver.create("hi", lane="a")
+        driver.answer(first)
+        second = driver.create(
             "more", lane="a", previous_response_id=first, trace_context={"traceparent": "00-1"}
         )
-        line.answer(second)
-        record = line.record(second)
+        driver.answer(second)
+        record = driver.record(second)
         assert record.previous_response_id == first
         assert (record.owner, record.model, record.lane) == ("local", "m", "a")
         assert (record.outcome, record.kind, record.reason) == ("completed", "turn", None)
@@ -97,84 +97,84 @@ class TestRecord:
         assert not record.store
 
     def test_an_append_to_a_finished_response_names_it(self) -> None:
-        line = Lockstep()
-        first = line.create("hi")
-        line.answer(first)
-        second = line.append({"role": "user", "content": "more"})
-        line.answer(second)
-        assert line.record(second).previous_response_id == first
+        driver = Lockstep()
+        first = driver.create("hi")
+        driver.answer(first)
+        second = driver.append({"role": "user", "content": "more"})
+        driver.answer(second)
+        assert driver.record(second).previous_response_id == first
 
     def test_us_04_a_warm_up_is_a_row_of_its_own_kind(self) -> None:
-        line = Lockstep()
-        warm = line.create("hi", generate=False)
-        line.say(warm, TEN, Finish(output_tokens=0))
-        record = line.record(warm)
+        driver = Lockstep()
+        warm = driver.create("hi", generate=False)
+        driver.say(warm, TEN, Finish(output_tokens=0))
+        record = driver.record(warm)
         assert (record.kind, record.usage.output_tokens) == ("prewarm", 0)
         assert record.usage.input_tokens == 10
 
     @pytest.mark.parametrize("how", ["cancelled", "disconnected"])
     def test_us_03_a_turn_that_is_stopped_books_what_was_really_used(self, how: str) -> None:
-        line = Lockstep()
-        turn = line.create("hi")
-        line.say(turn, TEN, ReasoningDelta("hm", tokens=5))
-        line.say(turn, TextDelta("a", tokens=2), TextDelta("b"))
+        driver = Lockstep()
+        turn = driver.create("hi")
+        driver.say(turn, TEN, ReasoningDelta("hm", tokens=5))
+        driver.say(turn, TextDelta("a", tokens=2), TextDelta("b"))
         if how == "cancelled":
-            line.cancel()
+            driver.cancel()
         else:
-            line.drop()
-        usage = line.record(turn).usage
-        assert line.record(turn).outcome == how
+            driver.drop()
+        usage = driver.record(turn).usage
+        assert driver.record(turn).outcome == how
         assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 8, 18)
         assert usage.output_tokens_details.reasoning_tokens == 5
         assert usage.input_tokens_details.cached_tokens == 4
 
     def test_us_01_what_an_engine_counted_replaces_what_was_added_up(self) -> None:
-        line = Lockstep()
-        turn = line.create("hi")
+        driver = Lockstep()
+        turn = driver.create("hi")
         counts = Finish(input_tokens=100, cached_tokens=60, output_tokens=20, reasoning_tokens=5)
-        line.say(turn, TEN, TextDelta("a"), counts)
-        usage = line.record(turn).usage
-        assert usage == line.response(turn).usage
+        driver.say(turn, TEN, TextDelta("a"), counts)
+        usage = driver.record(turn).usage
+        assert usage == driver.response(turn).usage
         assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (100, 20, 120)
         assert usage.input_tokens_details.cached_tokens == 60
         assert usage.output_tokens_details.reasoning_tokens == 5
 
     def test_a_refused_create_leaves_a_record_too(self) -> None:
-        line = Lockstep()
-        refused = line.create("hi", model="nobody")
-        record = line.record(refused)
+        driver = Lockstep()
+        refused = driver.create("hi", model="nobody")
+        record = driver.record(refused)
         assert (record.outcome, record.error_code) == ("refused", "model_not_found")
         assert record.model == "nobody"
         assert record.usage.total_tokens == 0
 
     def test_a_failed_turn_books_its_tokens_and_its_code(self) -> None:
-        line = Lockstep()
-        turn = line.create("hi")
-        line.say(turn, TEN, TextDelta("a"))
-        line.fail(turn, "engine_unavailable")
-        record = line.record(turn)
+        driver = Lockstep()
+        turn = driver.create("hi")
+        driver.say(turn, TEN, TextDelta("a"))
+        driver.fail(turn, "engine_unavailable")
+        record = driver.record(turn)
         assert (record.outcome, record.error_code) == ("failed", "engine_unavailable")
         assert record.usage.total_tokens == 11
 
     def test_the_time_of_a_rollout_is_told_apart(self) -> None:
         """Behind another on the lane, waiting for a place, engine, client, engine again."""
-        line = Lockstep(limits=Limits(active=1))
-        before, blocker = line.create("hi", lane="a"), line.create("hi", lane="b")
-        turn = line.create("hi", lane="a", append=True)
-        later(line, 1)
-        line.answer(before)
-        later(line, 2)
-        line.answer(blocker)
-        later(line, 4)
-        line.say(turn, TEN, CallStart(kind="function_call", name="look"), CallDelta("{}"))
-        later(line, 8)
-        line.say(turn, Finish())
-        later(line, 16)
-        (call_id,) = line.turns[turn].node.open_calls  # type: ignore[union-attr]
-        line.append(output(call_id), lane="a")
-        later(line, 32)
-        line.answer(turn)
-        phases = line.record(turn).times.phases()
+        driver = Lockstep(limits=Limits(active=1))
+        before, blocker = driver.create("hi", lane="a"), driver.create("hi", lane="b")
+        turn = driver.create("hi", lane="a", append=True)
+        later(driver, 1)
+        driver.answer(before)
+        later(driver, 2)
+        driver.answer(blocker)
+        later(driver, 4)
+        driver.say(turn, TEN, CallStart(kind="function_call", name="look"), CallDelta("{}"))
+        later(driver, 8)
+        driver.say(turn, Finish())
+        later(driver, 16)
+        (call_id,) = driver.turns[turn].node.open_calls  # type: ignore[union-attr]
+        driver.append(output(call_id), lane="a")
+        later(driver, 32)
+        driver.answer(turn)
+        phases = driver.record(turn).times.phases()
         assert phases["lane"] == 1 * S
         assert phases["queue"] == 2 * S
         assert phases["prefill"] == 4 * S
@@ -184,65 +184,65 @@ class TestRecord:
         assert phases["overhead"] == 0
 
     def test_the_commit_has_a_phase_of_its_own(self) -> None:
-        line = Lockstep(store_answers=False)
-        turn = line.create("hi", store=True)
-        line.answer(turn)
-        later(line, 2)
-        line.saved(line.saves[0])
-        line.settle()
-        phases = line.record(turn).times.phases()
+        driver = Lockstep(store_answers=False)
+        turn = driver.create("hi", store=True)
+        driver.answer(turn)
+        later(driver, 2)
+        driver.saved(driver.saves[0])
+        driver.settle()
+        phases = driver.record(turn).times.phases()
         assert (phases["store"], phases["overhead"]) == (2 * S, 2 * S)
 
     def test_a_turn_that_ends_while_held_counts_that_time_as_the_clients(self) -> None:
-        line = Lockstep()
-        turn = line.create("hi", append=True)
-        later(line, 1)
-        line.call(turn)
-        later(line, 7)
-        line.cancel()
-        phases = line.record(turn).times.phases()
+        driver = Lockstep()
+        turn = driver.create("hi", append=True)
+        later(driver, 1)
+        driver.call(turn)
+        later(driver, 7)
+        driver.cancel()
+        phases = driver.record(turn).times.phases()
         assert (phases["held"], phases["overhead"]) == (7 * S, 0)
 
     def test_it_counts_the_events_of_the_response(self) -> None:
-        line = Lockstep()
-        turn = line.create("hi")
-        line.answer(turn)
-        assert line.record(turn).events == len(line.types(turn)) == 9
+        driver = Lockstep()
+        turn = driver.create("hi")
+        driver.answer(turn)
+        assert driver.record(turn).events == len(driver.types(turn)) == 9
 
     def test_completed_at_is_when_it_completed(self) -> None:
-        line = Lockstep()
-        turn = line.create("hi")
-        started = line.unix_time
-        later(line, 60)
-        line.answer(turn)
-        response = line.response(turn)
+        driver = Lockstep()
+        turn = driver.create("hi")
+        started = driver.unix_time
+        later(driver, 60)
+        driver.answer(turn)
+        response = driver.response(turn)
         assert (response.created_at, response.completed_at) == (started, started + 60)
 
 
 class TestTiming:
     def test_it_is_sent_once_a_turn_to_who_asked(self) -> None:
-        line = Lockstep()
-        line.send("tieline.session.start", extensions=["timing"])
-        turn = line.create("hi", lane="a")
-        line.answer(turn)
-        (timing,) = line.loose(events.Timing)
+        driver = Lockstep()
+        driver.send("tieline.session.start", extensions=["timing"])
+        turn = driver.create("hi", lane="a")
+        driver.answer(turn)
+        (timing,) = driver.loose(events.Timing)
         assert (timing.response_id, timing.stream_id) == (turn, "a")
-        assert timing.phases == line.record(turn).times.phases()
-        line.create("hi", model="nobody")
-        assert len(line.loose(events.Timing)) == 1, "a refused create is no turn"
+        assert timing.phases == driver.record(turn).times.phases()
+        driver.create("hi", model="nobody")
+        assert len(driver.loose(events.Timing)) == 1, "a refused create is no turn"
 
     def test_a_held_turn_says_where_its_time_went_so_far(self) -> None:
-        line = Lockstep()
-        line.send("tieline.session.start", extensions=["timing"])
-        turn = line.create("hi", append=True)
-        later(line, 3)
-        line.call(turn)
-        (timing,) = line.loose(events.Timing)
+        driver = Lockstep()
+        driver.send("tieline.session.start", extensions=["timing"])
+        turn = driver.create("hi", append=True)
+        later(driver, 3)
+        driver.call(turn)
+        (timing,) = driver.loose(events.Timing)
         assert timing.phases["total"] == 3 * S
 
     @pytest.mark.parametrize("extensions", [[], ["heartbeat"]])
     def test_who_did_not_ask_never_sees_it(self, extensions: list[str]) -> None:
-        line = Lockstep()
-        line.send("tieline.session.start", extensions=extensions)
-        line.answer(line.create("hi"))
-        assert line.loose(events.Timing) == []
+        driver = Lockstep()
+        driver.send("tieline.session.start", extensions=extensions)
+        driver.answer(driver.create("hi"))
+        assert driver.loose(events.Timing) == []
