@@ -119,7 +119,7 @@ async def sample(services: Services, turn: Turn, effect: Sample) -> None:
     """Samples a turn, to its end or until it is stopped."""
     try:
         if turn.stores and not turn.running:
-            # Of what is sampled now the end could not be log.
+            # The end of what is sampled now could not be kept.
             services.check_storage()
         await _pump(services, turn, services.engines[effect.engine], effect.prompt)
     except ApiError as error:
