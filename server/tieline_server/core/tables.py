@@ -1,7 +1,8 @@
 """Three lives as literal tables: of one response, of a lane, of a connection.
 
 All that a state can become stands in this file, and the file knows nothing else but the client
-events. An action is a name; what it does stands in ``turn.machine``, ``connection.lanes`` and ``connection.connection``.
+events. An action is a name; what it does stands in ``turn.machine``, ``connection.lanes`` and
+``connection.connection``.
 A row is ``(state, input): (action, next state)``. There is no default row and no wildcard: a pair
 without a row is named under what its state ignores, and a test proves that each pair is in one
 of the two.

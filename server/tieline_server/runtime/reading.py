@@ -46,7 +46,7 @@ def not_found(response_id: str) -> ApiError:
 
 
 def not_resumable(response_id: str) -> ApiError:
-    """A response of the owner's whose events are not log, or not any more."""
+    """A response of the owner's whose events are not kept, or no longer."""
     return ApiError.of(
         "not_resumable",
         f"The events of response '{response_id[:128]}' are not log. They are for responses created"

@@ -16,7 +16,7 @@ ERRANDS: Final = 1.0
 
 
 class Running:
-    """The live connections, those without a peer among them, and the turns that are log.
+    """The live connections, those without a peer among them, and the turns whose events are kept.
 
     A turn that outlives its connection goes on on a connection of its own, a shelter; it is owned
     here.

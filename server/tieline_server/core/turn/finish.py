@@ -128,7 +128,7 @@ def forsake(turn: Turn) -> None:
 
 
 def record(turn: Turn, outcome: Outcome) -> None:
-    """Has it written down how the turn ended; events that were log stay for a while."""
+    """Has it written down how the turn ended; events that were kept stay for a while."""
     host, log = turn.host, turn.log
     if log is not None:
         goes_at = host.now + host.limits.resume_window
