@@ -49,7 +49,7 @@ def not_resumable(response_id: str) -> ApiError:
     """A response of the owner's whose events are not kept, or no longer."""
     return ApiError.of(
         "not_resumable",
-        f"The events of response '{response_id[:128]}' are not log. They are for responses created"
+        f"The events of response '{response_id[:128]}' are not kept. They are for responses created"
         " with 'resumable', 'idempotency_key' or 'background', within the bounds of the server.",
         param="response_id",
     )
