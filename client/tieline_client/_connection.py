@@ -258,7 +258,7 @@ class Connection:
 
     def _owner(self, event: Event) -> Ask | None:
         """Whose event it is; None for the connection's own and for what no ask waits for."""
-        if isinstance(event, _LINE_EVENTS):
+        if isinstance(event, _CONNECTION_EVENTS):
             return None
         lane = self._lanes.get(event.stream_id or None, _NO_LANE)
         if lane is _NO_LANE and not isinstance(event, (ErrorEvent, *_NOTICES)):
@@ -362,7 +362,7 @@ def _aim(event: SteerAccepted | SteerFailed | SteerPending) -> str:
 _MOVED: Final = "resumed_elsewhere"
 _TAKEN: Final = "response_not_active"
 """How a server refuses an append that names a response which runs: it is not held."""
-_LINE_EVENTS: Final = (Heartbeat, SessionStarted, SessionGoingAway)
+_CONNECTION_EVENTS: Final = (Heartbeat, SessionStarted, SessionGoingAway)
 _STEER_EVENTS: Final = (SteerAccepted, SteerFailed, SteerPending)
 _NOTICES: Final = (*_STEER_EVENTS, Timing, Opaque)
 _SIGNALS: Final[dict[type[Event], Signal]] = {

@@ -159,7 +159,7 @@ def waiting_bytes(connection: Connection, *outlived: Turn) -> int:
         extra = steering.size(turn.extra) if turn.node is None and not turn.ended else 0
         assert turn.holdings._waits in (extra, extra + turn.size + WAITING)
     parked = [each for lane in connection._lanes for each, _ in lane.parked]
-    pending = [each.items for each in connection._succession._waiting.values()]
+    pending = [each.items for each in connection._pending_steers._waiting.values()]
     return (
         sum(turn.holdings._waits + turn.steers.size for turn in turns)
         + sum(size_of(each) for each in parked if not isinstance(each, Cancel))

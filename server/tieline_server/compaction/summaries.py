@@ -1,6 +1,6 @@
 """Folding a history away on the engine's side: is it too long, and what should be remembered?
 
-Counting and summarising wait for an engine; what stays and what goes is ``core.compaction``.
+Counting and summarising wait for an engine; what stays is decided in ``core.history.compaction``.
 """
 
 from collections.abc import Callable, Sequence

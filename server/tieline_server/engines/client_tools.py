@@ -75,7 +75,7 @@ _screenshot: Final = msgspec.json.Decoder(_Screenshot)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def brought_tools(tip: ChainNode) -> tuple[Tool, ...]:
+def brought_tools(last_node: ChainNode) -> tuple[Tool, ...]:
     """The tools that items of the chain have brought, the very same where none were added."""
 
     def step(before: tuple[Tool, ...], link: ChainNode) -> tuple[Tool, ...]:
@@ -86,7 +86,7 @@ def brought_tools(tip: ChainNode) -> tuple[Tool, ...]:
         ]
         return (*before, *new) if new else before
 
-    return tip.derive(KEY, (), step)
+    return last_node.derive(KEY, (), step)
 
 
 def callable_tools(settings: Settings, brought: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:

@@ -68,11 +68,11 @@ class Verdicts:
                 return None
 
     def _pending(
-        self, tip: ChainNode
+        self, last_node: ChainNode
     ) -> tuple[list[ChainNode], "Verdict | asyncio.Future[None] | None"]:
         """The links without a verdict, in order, and what stands before them."""
         pending: list[ChainNode] = []
-        link: ChainNode | None = tip
+        link: ChainNode | None = last_node
         while link is not None and self._key not in link.memo:
             pending.append(link)
             link = link.base

@@ -301,7 +301,7 @@ async def cancel(
     log = services.running.logs.find(owner, response_id)
     response = None if log is None else log.look()
     if response is None:
-        response = await _cancel_at_home(services, owner, response_id)
+        response = await _cancel_at_peer(services, owner, response_id)
     if response is not None:
         return response
     begun = await services.journal.running(owner, response_id)
@@ -310,7 +310,7 @@ async def cancel(
     return begun
 
 
-async def _cancel_at_home(services: Services, owner: str, response_id: str) -> Response | None:
+async def _cancel_at_peer(services: Services, owner: str, response_id: str) -> Response | None:
     peer = services.peers.peer_of(response_id)
     if peer is None:
         return None

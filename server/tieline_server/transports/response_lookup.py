@@ -43,7 +43,7 @@ async def find(services: Services, owner: str, response_id: str) -> Response:
     kept = services.running.logs.find(owner, response_id)
     response = None if kept is None else kept.look()
     if response is None:
-        response = await _at_home(services, owner, response_id)
+        response = await _at_peer(services, owner, response_id)
     if response is not None:
         return response
     # In this order: what ends between the two questions is stored by the second one.
@@ -119,7 +119,7 @@ async def _stored(services: Services, owner: str, response_id: str) -> Saved:
     return saved
 
 
-async def _at_home(services: Services, owner: str, response_id: str) -> Response | None:
+async def _at_peer(services: Services, owner: str, response_id: str) -> Response | None:
     """As the peer has it in which it runs, where that can be asked."""
     peer = services.peers.peer_of(response_id)
     if peer is None:

@@ -95,7 +95,7 @@ class Connection:
         """The turns that effects name: those that have their lanes, and those that leave."""
         self.waiting: deque[Turn] = deque()
         self._lanes = Lanes(self, self.admission, profile, recall)
-        self._succession = PendingSteers(self)
+        self._pending_steers = PendingSteers(self)
         self._ended: deque[str] = deque(maxlen=_RECENT)
         self._cut_at: float | None = None
         self._cut_reason = DRAINED
@@ -259,7 +259,7 @@ class Connection:
         self.memory.clear()
         self._lanes.close()
         self.turns.clear()
-        self._succession.close()
+        self._pending_steers.close()
 
     def age(self) -> None:
         """The connection has lived as long as it may: what runs ends, then it closes."""
@@ -328,7 +328,7 @@ class Connection:
             head = self.memory.find(named)
             if head is not None and head.owner == principal.owner:
                 turn.pinned = head
-            self._succession.join(turn, named)
+            self._pending_steers.join(turn, named)
         lane.handle("create", turn)
         self._follow_lane(lane)
 
@@ -388,7 +388,7 @@ class Connection:
             if turn is None:
                 raise steering.no_target(steer, latest=self.memory)
             turn.steers.admit(turn.resolved, turn.settings, most=self.limits.steers)
-            self._succession.admit(turn, items, self._lanes.turns())
+            self._pending_steers.admit(turn, items, self._lanes.turns())
         except ApiError as refusal:
             # A name that no lane has yet may be a bad one: it is not echoed.
             named = steer.stream_id if steer.stream_id in self._lanes else None
@@ -578,8 +578,8 @@ class Connection:
             self._ended.append(turn.id)
         if turn.request.event_id is not None:
             self._ended.append(turn.request.event_id)
-        self._succession.restore(turn)
-        self._succession.follow(turn, None if self.state == "closed" else lane.queue)
+        self._pending_steers.restore(turn)
+        self._pending_steers.follow(turn, None if self.state == "closed" else lane.queue)
         if lane.parked:
             self._unpark(lane)
 

@@ -11,7 +11,7 @@ run, and a fork starts a new branch on top of the old one. Open calls are a smal
 on each node.
 
 An engine reads a chain as it is *shown*: sealed items in the open, and from the last compaction
-on that stands for all before it (core.sealed). Ids, owners and stores know the whole chain.
+on that stands for all before it (``sealed``). Ids, owners and stores know the whole chain.
 """
 
 from collections.abc import Callable, Iterator, Mapping

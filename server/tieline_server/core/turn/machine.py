@@ -31,7 +31,7 @@ from tieline_server.core.turn.finish import (
 )
 from tieline_server.core.turn.turn import Reading, Turn
 
-_MARKS: Final = frozenset({Accepted, Finish})
+_ENDS_OF_SAMPLING: Final = frozenset({Accepted, Finish})
 
 
 class TurnMachine(Turn):
@@ -67,7 +67,7 @@ class TurnMachine(Turn):
             return
         # Where an engine accepts or finishes, the table is asked; what is between goes on as one.
         begin = 0
-        for at in [at for at, kind in enumerate(map(type, step)) if kind in _MARKS]:
+        for at in [at for at, kind in enumerate(map(type, step)) if kind in _ENDS_OF_SAMPLING]:
             if begin < at:
                 self.handle("output", step[begin:at])
             self._mark(step[at])

@@ -1,8 +1,8 @@
 """One response as all its rules see it: what is known of it, and the steps that they share.
 
 The rules stand above: what it needs before it can run (``resolve.py``), how it ends
-(``finish.py``), how it reads another response's events (``reading.py``). The machine that calls
-them, by the turn table, is ``turn_machine.py``.
+(``finish.py``), how it reads another response's events (``follow.py``). The machine that calls
+them, by the turn table, is ``machine.py``.
 """
 
 from abc import ABC, abstractmethod

@@ -210,10 +210,14 @@ class ChatTemplate:
             return True
         self._forms = forms
         for chat in CHATS:
-            tip = ChainNode(None, tuple(decode_input(msgspec.json.encode(chat))))
-            mine = "".join([*(part for each in self.parts_of(tip) for part in each), forms.opening])
+            last_node = ChainNode(None, tuple(decode_input(msgspec.json.encode(chat))))
+            mine = "".join(
+                [*(part for each in self.parts_of(last_node) for part in each), forms.opening]
+            )
             # Without tools, which some templates show again behind each question (Mistral).
-            whole = self._chat.text([tip], tools=()) or self._chat.text([tip], tools=LOOK_TOOLS)
+            whole = self._chat.text([last_node], tools=()) or self._chat.text(
+                [last_node], tools=LOOK_TOOLS
+            )
             if whole is None:
                 return False
             mine, whole = (each.partition(ASKED)[2] for each in (mine, whole))
@@ -227,10 +231,10 @@ class ChatTemplate:
                 return False
         return True
 
-    def begin(self, tip: ChainNode, constraint: Constraint) -> Sampled:
+    def begin(self, last_node: ChainNode, constraint: Constraint) -> Sampled:
         """A record of the answer that is about to be sampled under ``constraint``."""
         speech = constraint.speech or self.speech
-        return self.memory.begin(tip, speech.opening)
+        return self.memory.begin(last_node, speech.opening)
 
     @property
     def quick(self) -> bool:
@@ -312,8 +316,8 @@ class ChatTemplate:
             return answer.spoken(ids)
         return ids[:-1] if ids[-1] in self.speech.ends else ids
 
-    def chain(self, tip: ChainNode, work: Work) -> Rendered:
-        """The chain that ends in ``tip``; only links that were never rendered cost anything.
+    def chain(self, last_node: ChainNode, work: Work) -> Rendered:
+        """The chain that ends in ``last_node``; only links that were never rendered cost anything.
 
         Their bytes are added to ``work.render``. Raises :class:`EngineError` for content that
         is no text.
@@ -333,7 +337,7 @@ class ChatTemplate:
                 link=link,
             )
 
-        return tip.derive(self, EMPTY, step)
+        return last_node.derive(self, EMPTY, step)
 
     def _sampled(self, link: ChainNode) -> "array[int] | None":
         """The link as it was sampled, from the opening that it was asked for with."""
@@ -397,11 +401,11 @@ class ChatTemplate:
         parts = [part for each in outputs for part in (between, *each)][1:]
         yield [opens, *parts, closes]
 
-    def unrendered(self, tip: ChainNode, *, whole: bool = False) -> int:
-        """Bytes of the links of ``tip``'s chain that are to be rendered: those that never were,
+    def unrendered(self, last_node: ChainNode, *, whole: bool = False) -> int:
+        """Bytes of the links up to ``last_node`` that are to be rendered: those that never were,
         or the ``whole`` of it."""
         size = 0
-        link: ChainNode | None = tip
+        link: ChainNode | None = last_node
         while link is not None and (whole or self not in link.memo):
             size += link.size
             link = link.base

@@ -112,9 +112,9 @@ class SampledIds:
 
     __slots__ = ()
 
-    def begin(self, tip: ChainNode, opening: Sequence[int] = ()) -> Sampled:
-        """A record of what is about to be sampled from the chain that ends in ``tip``."""
-        answers: list[Sampled] = tip.memo.setdefault(self, [])
+    def begin(self, last_node: ChainNode, opening: Sequence[int] = ()) -> Sampled:
+        """A record of what is about to be sampled from the chain that ends in ``last_node``."""
+        answers: list[Sampled] = last_node.memo.setdefault(self, [])
         del answers[: 1 - KEPT]
         answers.append(Sampled(opening))
         return answers[-1]

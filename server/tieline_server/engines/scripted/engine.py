@@ -196,10 +196,12 @@ class ScriptedEngine:
 
     async def _context(self, prompt: Prompt) -> Context:
         """Reads what is new in the prompt; what is large is counted beside the loop."""
-        tip, settings = prompt.chain, prompt.settings
+        last_node, settings = prompt.chain, prompt.settings
         key = settings.instructions, settings.tools.offered
         head = self._heads.get(key)
-        size = size_to_learn(tip) if head else size_to_learn(tip) + size_of_head(settings)
+        size = (
+            size_to_learn(last_node) if head else size_to_learn(last_node) + size_of_head(settings)
+        )
         if size > LARGE:
             context, rendered = await asyncio.to_thread(self._read, prompt, head)
         else:

@@ -83,8 +83,8 @@ class Rendered(Struct, frozen=True, kw_only=True):
         return self.length + rest + sum(map(len, self.held))
 
 
-def messages_of(tip: ChainNode, work: Work, *, start: ChainNode | None = None) -> Rendered:
-    """The messages of the chain that ends in ``tip``; only what is new costs anything.
+def messages_of(last_node: ChainNode, work: Work, *, start: ChainNode | None = None) -> Rendered:
+    """The messages of the chain that ends in ``last_node``; only what is new costs anything.
 
     They begin at the link ``start``, by default at the first one. Bytes are added to
     ``work.render``. Raises :class:`EngineError` for content that chat completions have no form
@@ -99,8 +99,8 @@ def messages_of(tip: ChainNode, work: Work, *, start: ChainNode | None = None) -
         return writer.rendered()
 
     if start is None:
-        return tip.derive(KEY, Rendered(buffer=bytearray()), step)
-    return derived_from(start, tip, KEY, step=step, initial=Rendered(buffer=bytearray()))
+        return last_node.derive(KEY, Rendered(buffer=bytearray()), step)
+    return derived_from(start, last_node, KEY, step=step, initial=Rendered(buffer=bytearray()))
 
 
 class _Image(Struct, frozen=True):

@@ -71,9 +71,9 @@ class Items(Struct, frozen=True, kw_only=True):
 
 
 def items_of(
-    tip: ChainNode, work: Work, *, custom: bool = True, start: ChainNode | None = None
+    last_node: ChainNode, work: Work, *, custom: bool = True, start: ChainNode | None = None
 ) -> Items:
-    """The items of the chain that ends in ``tip``; only what is new costs anything.
+    """The items of the chain that ends in ``last_node``; only what is new costs anything.
 
     They begin at the link ``start``, by default at the first one. Without ``custom`` the calls
     of custom tools are written as calls of functions. Bytes are added to ``work.render``. Raises
@@ -91,8 +91,8 @@ def items_of(
     key = KEY if custom else f"{KEY}.functions"
     initial = Items(buffer=bytearray())
     if start is None:
-        return tip.derive(key, initial, step)
-    return derived_from(start, tip, key, step=step, initial=initial)
+        return last_node.derive(key, initial, step)
+    return derived_from(start, last_node, key, step=step, initial=initial)
 
 
 class _Part(Struct, frozen=True):

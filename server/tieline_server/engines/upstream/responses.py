@@ -267,14 +267,14 @@ def _said(echo: Raw, nothing: bytes) -> Raw | None:
     return None if bytes(echo) == nothing else echo
 
 
-def _known(tip: ChainNode) -> "Iterator[tuple[str, tuple[Kept, tuple[ChainNode, ...]]]]":
-    """What replicas keep of the chain before ``tip``, with the links that they do not have.
+def _known(last_node: ChainNode) -> "Iterator[tuple[str, tuple[Kept, tuple[ChainNode, ...]]]]":
+    """What replicas keep of the chain before ``last_node``, with the links that they do not have.
 
     The newest of each; only as far back as there is something that may be kept.
     """
-    behind: list[ChainNode] = [tip]
+    behind: list[ChainNode] = [last_node]
     found: set[str] = set()
-    link = tip.base
+    link = last_node.base
     while link is not None and not (found and KEPT in link.memo and found >= {*link.memo[KEPT]}):
         for url, kept in link.memo.get(KEPT, {}).items():
             new = _new(link, kept, behind)
@@ -305,8 +305,8 @@ def _new(
     return tuple(reversed(behind[:-1]))
 
 
-def _remember(tip: ChainNode, url: str, response_id: str, kinds: tuple[str, ...]) -> None:
-    tip.memo[KEPT] = {**tip.memo.get(KEPT, {}), url: Kept(response_id, kinds)}
+def _remember(last_node: ChainNode, url: str, response_id: str, kinds: tuple[str, ...]) -> None:
+    last_node.memo[KEPT] = {**last_node.memo.get(KEPT, {}), url: Kept(response_id, kinds)}
 
 
 async def _check_state(prober: Prober) -> None:

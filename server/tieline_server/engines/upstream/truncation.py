@@ -47,27 +47,32 @@ def start_of(prompt: Prompt, room: int | None) -> ChainNode | None:
     """The first link that is sent, or None for all: what follows is about ``room`` tokens."""
     if room is None:
         return None
-    tip, settings = prompt.chain, prompt.settings
+    last_node, settings = prompt.chain, prompt.settings
     head = len(settings.instructions or "") + len(bytes(settings.tools.echo))
     most = room * BYTES_PER_TOKEN - head
-    if tip.derive(_SIZE, 0, lambda total, link: total + link.size) <= most:
+    if last_node.derive(_SIZE, 0, lambda total, link: total + link.size) <= most:
         return None
-    links, kept = _fitting(tip, most)
+    links, kept = _fitting(last_node, most)
     if kept is None:
-        slack = _fitting(tip, most * 3 // 4)[0]
-        kept = _oldest_start(slack) or _oldest_start(links) or _newest_start(tip)
+        slack = _fitting(last_node, most * 3 // 4)[0]
+        kept = _oldest_start(slack) or _oldest_start(links) or _newest_start(last_node)
     if kept is not None:
-        tip.memo[_START] = kept
+        last_node.memo[_START] = kept
     return kept
 
 
 def derived_from(
-    start: ChainNode, tip: ChainNode, key: str, *, step: Callable[[T, ChainNode], T], initial: T
+    start: ChainNode,
+    last_node: ChainNode,
+    key: str,
+    *,
+    step: Callable[[T, ChainNode], T],
+    initial: T,
 ) -> T:
     """As :meth:`ChainNode.derive`, as if nothing stood before ``start``."""
     pending: list[ChainNode] = []
     mine = (key, start)
-    link: ChainNode | None = tip
+    link: ChainNode | None = last_node
     while link is not None and mine not in link.memo:
         pending.append(link)
         link = link.base if link is not start else None
@@ -77,11 +82,11 @@ def derived_from(
     return value
 
 
-def _fitting(tip: ChainNode, most: int) -> tuple[list[ChainNode], ChainNode | None]:
+def _fitting(last_node: ChainNode, most: int) -> tuple[list[ChainNode], ChainNode | None]:
     """The newest links of so many bytes; and the last start, where it is among them."""
     links: list[ChainNode] = []
     last: ChainNode | None = None
-    link: ChainNode | None = tip
+    link: ChainNode | None = last_node
     while link is not None and link.size <= most:
         most -= link.size
         links.append(link)
@@ -96,8 +101,8 @@ def _oldest_start(links: list[ChainNode]) -> ChainNode | None:
     return next(filter(_may_start, reversed(links)), None)
 
 
-def _newest_start(tip: ChainNode) -> ChainNode | None:
-    link: ChainNode | None = tip
+def _newest_start(last_node: ChainNode) -> ChainNode | None:
+    link: ChainNode | None = last_node
     while link is not None and not _may_start(link):
         link = link.base
     return link

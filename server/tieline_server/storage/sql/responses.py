@@ -54,7 +54,7 @@ CHAINS: Final = 1000
 class Chain(Struct, frozen=True):
     """The chain of a response, with what has been computed on its nodes."""
 
-    tip: ChainNode
+    last_node: ChainNode
     input_from: ChainNode | None
     """The node before the response's own input."""
 
@@ -80,7 +80,7 @@ class RecentChains:
         """The chain of a node is the most recent one."""
         self.drop(node)
         self._chains[node] = chain
-        self._held.hold(chain.tip)
+        self._held.hold(chain.last_node)
         while self._chains and (len(self._chains) > self._most or self.size > self._max_bytes):
             self.drop(next(iter(self._chains)))
 
@@ -95,7 +95,7 @@ class RecentChains:
         """Forgets the chain of a node; those that share nodes with it stay."""
         chain = self._chains.pop(node, None)
         if chain is not None:
-            self._held.release(chain.tip)
+            self._held.release(chain.last_node)
 
 
 _ITEM: Final = (
@@ -188,10 +188,10 @@ class SqlStore:
             return None
         self._use(head.node, owner)
         response = responses.decode(head.body)
-        tip = ChainHead(response.id, chain.tip, owner=owner, settings=None)
+        last_node = ChainHead(response.id, chain.last_node, owner=owner, settings=None)
         return Saved(
             response=response,
-            head=tip,
+            head=last_node,
             owner=owner,
             input_from=chain.input_from,
             terminal=head.terminal,

@@ -28,7 +28,7 @@ def waiting(driver: Lockstep) -> str:
 def test_of_calls_that_are_never_answered_only_the_latest_are_kept() -> None:
     driver = Lockstep()
     turns = [waiting(driver) for _ in range(WAITING + 44)]
-    succession = driver.line._succession
+    succession = driver.line._pending_steers
     assert len(succession._waiting) == WAITING
     assert succession.take(turns[0]) == ()
     assert succession.take(turns[-1]) != ()
@@ -226,7 +226,7 @@ class TestWhatWaitsOnAllConnections:
         assert queued.take("local", 900)
         driver.fail(again)
         assert queued.taken > 1000
-        assert driver.line._succession.take(turn) != ()
+        assert driver.line._pending_steers.take(turn) != ()
         assert queued.taken == 900
 
 
