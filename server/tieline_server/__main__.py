@@ -97,10 +97,13 @@ def _serve(words: Sequence[str]) -> int:
             return _supervise(config, lambda: Config.load(flags))
         import uvloop
 
-        from tieline_server.app import serve
+        from tieline_server import app
 
+        # Before the loop runs: a package that is missing is said before a model is loaded, and an
+        # interrupt ends an import as it ends any other code.
+        app.prepare(config)
         _interruptible()
-        uvloop.run(serve(config, announce=_announce))
+        uvloop.run(app.serve(config, announce=_announce))
     except ModuleNotFoundError as error:
         return _not_installed(error)
     except TielineError as error:

@@ -57,9 +57,6 @@ async def serve(
     worker has of the others. Raises :class:`TielineError` of one line when it cannot start.
     """
     context = context or ProcessContext()
-    # A package that is missing is said before a model is loaded.
-    for name in transports.TRANSPORTS:
-        transports.opener(name)
     signals = Signals(asyncio.get_running_loop(), context.signals)
     log = telemetry.open_log(config.log_format, config.log_level)
     context.check(config)

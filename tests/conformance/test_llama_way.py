@@ -10,7 +10,7 @@ from tests.conformance.llama_way import ALWAYS, LEFT_OUT, SOAKED, WAYS, roads_of
 CASES = {
     name
     for path in Path(__file__).parent.glob("test_*.py")
-    for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
 
 

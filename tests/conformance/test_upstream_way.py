@@ -11,7 +11,7 @@ from tests.conformance.upstream_way import MODES, roads_of
 CASES = {
     name
     for path in Path(__file__).parent.glob("test_*.py")
-    for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
 
 

@@ -281,7 +281,7 @@ class TestLife:
             with urlopen(f"{where}/metrics", timeout=60) as metrics:
                 text = metrics.read().decode()
             assert 'tieline_server_responses_total{tieline_transport="http"' in text
-            assert "\ntieline_server_lines_active 0\n" in text
+            assert "\ntieline_server_connections_active 0\n" in text
 
     def test_without_http_only_grpc_is_announced(self) -> None:
         flags = ("--engine", "scripted", "--grpc", "127.0.0.1:0", "--no-http")

@@ -51,7 +51,7 @@ class CountedServer(ServerProcess):
 
     def open_lines(self) -> int:
         """How many lines are open."""
-        return self.count("tieline_server_lines_active")
+        return self.count("tieline_server_connections_active")
 
     def ended(self) -> int:
         """How many responses have ended."""

@@ -52,7 +52,8 @@ class SwitchedProxy:
                 self._writers.discard(each)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
+        # uvloop has a RuntimeError for what is written to a connection that was cut.
+        with suppress(ConnectionError, RuntimeError):
             while data := await reader.read(READ):
                 await self.flowing.wait()
                 writer.write(data)
