@@ -14,8 +14,10 @@ import pytest
 import uvloop
 
 async def leave(folder):
-    await asyncio.start_unix_server(lambda reader, writer: reader.read(), folder / "s")
+    # Held until the client is connected: a server that is let go closes.
+    server = await asyncio.start_unix_server(lambda reader, writer: reader.read(), folder / "s")
     leave.open = await asyncio.open_unix_connection(folder / "s")
+    del server
 
 def test_leaves_a_connection_open(tmp_path):
     uvloop.run(leave(tmp_path))

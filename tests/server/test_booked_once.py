@@ -73,7 +73,7 @@ async def is_incomplete(stage: Stage, store: bool) -> None:
 
 
 async def expires(stage: Stage, store: bool) -> None:
-    stage.create(store=store, timeout_ms=5)
+    stage.create(store=store, timeout_ms=500)
     await stage.until(events.ResponseIncomplete)
 
 
