@@ -148,11 +148,7 @@ async def opened(
         )
         observer = Telemetry(log, clock=time.monotonic, now=time.time, signals=signals)
         stack.push_async_callback(asyncio.to_thread, observer.close, FLUSH_TIMEOUT)
-        keys = Keys(
-            config.api_keys,
-            clock=time.monotonic,
-            warn=lambda reason: log.warning(telemetry.KEYS_KEPT, reason=reason),
-        )
+        keys = _keys(config, log)
         refusals = Refusals(
             clock=time.monotonic, count=observer.key_refused, say=observer.say_refused
         )
@@ -193,6 +189,14 @@ async def opened(
         # Before what it uses is closed.
         stack.push_async_callback(running.close)
         yield services, observer.numbers
+
+
+def _keys(config: Config, log: FilteringBoundLogger) -> Keys:
+    return Keys(
+        config.api_keys,
+        clock=time.monotonic,
+        warn=lambda reason: log.warning(telemetry.KEYS_KEPT, reason=reason),
+    )
 
 
 def prepare(config: Config) -> None:

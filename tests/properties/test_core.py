@@ -29,6 +29,7 @@ from tests.support.core import (
     word,
     words,
 )
+from tests.support.turn_states import held, loading, sampling, saving, starting, steered
 from tieline import events
 from tieline.errors import ApiError
 from tieline.events import ResponseQueued
@@ -103,10 +104,6 @@ def _resolving(line: Lockstep) -> str:
     return turn
 
 
-def _loading(line: Lockstep) -> str:
-    return line.create("hi", previous_response_id="resp_x")
-
-
 def _claiming(line: Lockstep) -> str:
     return line.create("hi", idempotency_key="k")
 
@@ -121,36 +118,8 @@ def _waiting(line: Lockstep) -> str:
     return line.create("second", lane="b")
 
 
-def _starting(line: Lockstep) -> str:
-    return line.create("hi", append=True)
-
-
-def _sampling(line: Lockstep) -> str:
-    turn = _starting(line)
-    line.say(turn, TEN, TextDelta("x"))
-    return turn
-
-
-def _steered(line: Lockstep) -> str:
-    turn = _sampling(line)
-    line.steer(turn)
-    return turn
-
-
-def _held(line: Lockstep) -> str:
-    turn = _starting(line)
-    line.call(turn)
-    return turn
-
-
-def _saving(line: Lockstep) -> str:
-    turn = line.create("hi", store=True)
-    line.answer(turn)
-    return turn
-
-
 def _ended(line: Lockstep) -> str:
-    turn = _starting(line)
+    turn = starting(line)
     line.answer(turn)
     return turn
 
@@ -160,14 +129,14 @@ REACH: dict[TurnState, Callable[[Lockstep], str]] = {
     "doomed": _doomed,
     "resolving": _resolving,
     "claiming": _claiming,
-    "loading": _loading,
+    "loading": loading,
     "waiting": _waiting,
-    "starting": _starting,
-    "sampling": _sampling,
-    "steered": _steered,
-    "held": _held,
+    "starting": starting,
+    "sampling": sampling,
+    "steered": steered,
+    "held": held,
     "following": _following,
-    "saving": _saving,
+    "saving": saving,
     "ended": _ended,
 }
 
@@ -262,8 +231,8 @@ def test_a_turn_takes_any_inputs_in_any_order(state: TurnState, inputs: list[Tur
 
 LANE_STATES: dict[LaneState, Callable[[Lockstep], object]] = {
     "idle": _ended,
-    "busy": _sampling,
-    "held": _held,
+    "busy": sampling,
+    "held": held,
 }
 
 
@@ -344,28 +313,28 @@ def _line_input(line: Lockstep, what: ConnectionInput) -> None:
 def test_a_line_takes_any_inputs_in_any_order(busy: bool, inputs: list[ConnectionInput]) -> None:
     line = bench()
     if busy:
-        _sampling(line)
+        sampling(line)
     for what in inputs:
         _line_input(line, what)
 
 
 def _ending(line: Lockstep) -> None:
-    _sampling(line)
+    sampling(line)
     line.half_close()
 
 
 def _draining(line: Lockstep) -> None:
-    _sampling(line)
+    sampling(line)
     line.drain()
 
 
 def _aged(line: Lockstep) -> None:
-    _sampling(line)
+    sampling(line)
     line.age()
 
 
 LINE_STATES: dict[ConnectionState, Callable[[Lockstep], object]] = {
-    "open": _sampling,
+    "open": sampling,
     "ending": _ending,
     "draining": _draining,
     "aged": _aged,

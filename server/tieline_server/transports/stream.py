@@ -2,7 +2,7 @@
 
 A writer gathers what a connection has to say into writes of whole events, and hands them to the
 loop for as long as its peer keeps up. One timer notices both that a write is stuck and that
-nothing nothing was said for too long. The reader waits for no turn; a client that takes nothing is
+nothing was said for too long. The reader waits for no turn; a client that takes nothing is
 read no further than a backlog.
 """
 

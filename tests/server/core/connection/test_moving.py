@@ -1,12 +1,14 @@
 """Turns that change their line: those that outlive theirs, and those that are resumed."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any, get_args
 
 import pytest
 
 from tests.properties.test_core import ARGUMENTS
+from tests.support import turn_states
 from tests.support.core import TEN, Lockstep, output, user, words
 from tieline import events
 from tieline.errors import ApiError
@@ -55,37 +57,12 @@ def _waiting(driver: Lockstep) -> str:
     return driver.create("hi", resumable=True)
 
 
-def _loading(driver: Lockstep) -> str:
-    return driver.create("hi", resumable=True, previous_response_id="resp_x")
-
-
-def _starting(driver: Lockstep) -> str:
-    return driver.create("hi", resumable=True, append=True)
-
-
-def _sampling(driver: Lockstep) -> str:
-    turn = _starting(driver)
-    driver.say(turn, TEN, TextDelta("x"))
-    return turn
-
-
-def _steered(driver: Lockstep) -> str:
-    turn = _sampling(driver)
-    driver.steer(turn)
-    return turn
-
-
-def _held(driver: Lockstep) -> str:
-    turn = _starting(driver)
-    driver.call(turn)
-    return turn
-
-
-def _saving(driver: Lockstep) -> str:
-    turn = driver.create("hi", resumable=True, store=True)
-    driver.answer(turn)
-    return turn
-
+_loading = partial(turn_states.loading, resumable=True)
+_starting = partial(turn_states.starting, resumable=True)
+_sampling = partial(turn_states.sampling, resumable=True)
+_steered = partial(turn_states.steered, resumable=True)
+_held = partial(turn_states.held, resumable=True)
+_saving = partial(turn_states.saving, resumable=True)
 
 STATES: dict[TurnState, Callable[[Lockstep], str]] = {
     "loading": _loading,
