@@ -45,12 +45,23 @@ def binaries() -> Path | None:
     return Path(found).parent if found else None
 
 
-def _user() -> str | None:
-    """Who runs it, if not we: PostgreSQL refuses to run as root."""
+def _account() -> pwd.struct_passwd | None:
+    """The account that runs it, if it is not ours: PostgreSQL refuses to run as root."""
     if os.getuid() != 0:
         return None
     names = {account.pw_name for account in pwd.getpwall()}
-    return "postgres" if "postgres" in names else "nobody"
+    return pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+
+
+def _as_account(account: pwd.struct_passwd | None) -> list[str]:
+    """The words before a command that is to run as this account.
+
+    The ``user`` of a :mod:`subprocess` has it fork, and gRPC, which other tests of this process
+    use, hangs or writes to stderr in a fork.
+    """
+    if account is None:
+        return []
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
 
 
 class Cluster:
@@ -60,9 +71,9 @@ class Cluster:
         self._commands = commands
         self._folder = folder
         self._here = ("-D", str(folder / "data"))
-        self._user = _user()
-        if self._user is not None:
-            account = pwd.getpwnam(self._user)
+        account = _account()
+        self._before = _as_account(account)
+        if account is not None:
             os.chown(folder, account.pw_uid, account.pw_gid)
         self._run(
             "initdb",
@@ -84,8 +95,7 @@ class Cluster:
         server = [str(self._commands / "postgres"), *self._here, "-k", str(self._folder)]
         with (self._folder / "log").open("a") as log:
             self._watch = subprocess.Popen(
-                ["sh", "-c", WATCH, *server, *OPTIONS],
-                user=self._user,
+                [*self._before, "sh", "-c", WATCH, *server, *OPTIONS],
                 cwd=self._folder,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -129,8 +139,7 @@ class Cluster:
 
     def _run(self, command: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(self._commands / command), *arguments],
-            user=self._user,
+            [*self._before, str(self._commands / command), *arguments],
             cwd=self._folder,
             capture_output=True,
             text=True,
