@@ -145,7 +145,7 @@ clean: ## Remove all that these verbs have made
 # nothing in it: those go. The generator lives apart (see [tool.uv] conflicts).
 define generate
 UV_PROJECT_ENVIRONMENT=.venv-protos $(UV) run --quiet --locked --python $(PYTHON) --only-group protos \
-	python -m grpc_tools.protoc -I protos -I third_party \
+	python -m grpc_tools.protoc -I protos \
 	--python_out=$(1) --grpc_python_out=$(1) \
 	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) $(SCHEMA); \
 for file in $(1)/tieline/v1/*_pb2_grpc.py; do \

@@ -304,6 +304,13 @@ class ErrorEvent(Event, frozen=True, kw_only=True, tag="error"):
     error: ErrorDetail
 
 
+class RequestRefused(ErrorEvent, frozen=True, kw_only=True, tag="error"):
+    """An error after which no event of its create or resume comes (any more).
+
+    In JSON it is an error like any other; on gRPC its ``ending`` says it.
+    """
+
+
 class SteerRef(Struct, frozen=True, kw_only=True):
     """Which steer, aimed at which response."""
 

@@ -9,14 +9,14 @@ from tests.support.server_process import run
 from tieline.codecs import json as json_codec
 from tieline.codecs import proto
 from tieline.requests import Create
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_bench import workload
 
 
 def asked(transport: str, **members: str | bool) -> Create:
     raw = workload.create(transport, workload.ANSWER, **members)  # type: ignore[arg-type]
     if transport == workload.GRPC:
-        request = proto.decode_request(line_pb2.ConnectRequest.FromString(raw))
+        request = proto.decode_request(service_pb2.ConverseRequest.FromString(raw))
     else:
         event = {"type": "response.create", **json.loads(raw)}
         request = json_codec.RequestDecoder().decode(msgspec.json.encode(event))

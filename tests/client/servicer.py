@@ -17,13 +17,13 @@ from tieline.events import Event
 from tieline.items import FunctionCall, Message, encode
 from tieline.requests import Request
 from tieline.responses import Response, ResponseError, Usage
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 
 R = TypeVar("R", bound=Request)
 
 
 class Peer:
-    """The server's side of one ``Connect`` stream."""
+    """The server's side of one ``Converse`` stream."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -47,7 +47,8 @@ class Peer:
 
     async def send(self, *sent: Event) -> None:
         """These events in one message."""
-        message = line_pb2.ConnectResponse(events=[proto.to_server_event(event) for event in sent])
+        events = [proto.to_server_event(event) for event in sent]
+        message = service_pb2.ConverseResponse(events=events)
         await self.context.write(message)
 
     async def abort(self, error: ApiError) -> None:
@@ -76,12 +77,12 @@ class _Handler(grpc.GenericRpcHandler):
         self._script = script
 
     def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method != "/tieline.v1.ResponsesService/Connect":
+        if handler_call_details.method != "/tieline.v1.ResponsesService/Converse":
             return None
         return grpc.stream_stream_rpc_method_handler(
             self._connect,
-            request_deserializer=line_pb2.ConnectRequest.FromString,
-            response_serializer=line_pb2.ConnectResponse.SerializeToString,
+            request_deserializer=service_pb2.ConverseRequest.FromString,
+            response_serializer=service_pb2.ConverseResponse.SerializeToString,
         )
 
     async def _connect(self, _: Any, context: Any) -> None:

@@ -22,7 +22,7 @@ from tieline import events, requests
 from tieline.codecs import json as json_codec
 from tieline.codecs import proto
 from tieline.requests import Create
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_client import connect_session, connect_sync
 from tieline_client._replay import Backoff, Policy
 from tieline_client.aio import Connection, connect
@@ -59,7 +59,7 @@ async def serving(scheme: str, play: Play) -> AsyncIterator[str]:
             if isinstance(request, requests.Create | requests.Resume):
                 create = request if isinstance(request, Create) else Create()
                 for said in play(create):
-                    message = line_pb2.ConnectResponse(events=[proto.json_to_proto(said)])
+                    message = service_pb2.ConverseResponse(events=[proto.json_to_proto(said)])
                     await peer.context.write(message)
 
     async def socket_script(peer: web.SocketPeer) -> None:
@@ -340,7 +340,7 @@ async def test_cn_24_an_event_of_a_newer_schema_is_passed_over() -> None:
     async def script(peer: servicer.Peer) -> None:
         said = Speaker(await peer.create()).answer("whole")
         await peer.send(*said[:3])
-        message = line_pb2.ConnectResponse()
+        message = service_pb2.ConverseResponse()
         message.events.add().MergeFromString(newer)
         await peer.context.write(message)
         await peer.send(*said[3:])
@@ -357,7 +357,7 @@ async def test_cn_24_an_event_of_a_newer_schema_is_passed_over() -> None:
 async def test_cn_24_an_event_of_no_type_at_all_ends_a_grpc_line() -> None:
     async def script(peer: servicer.Peer) -> None:
         await peer.create()
-        message = line_pb2.ConnectResponse()
+        message = service_pb2.ConverseResponse()
         message.events.add()
         await peer.context.write(message)
         await peer.gone()

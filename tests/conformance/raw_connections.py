@@ -17,7 +17,7 @@ from tieline import events
 from tieline.codecs import json as json_codec
 from tieline.codecs import proto
 from tieline.fold import Fold
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_bench.clients.base import Connection
 from tieline_bench.clients.grpc import GrpcConnection
 from tieline_bench.clients.sse import SseConnection
@@ -76,7 +76,7 @@ def _sse_event(block: bytes) -> events.Event:
 
 
 def _grpc_event(message: bytes) -> events.Event:
-    return proto.decode_event(line_pb2.ConnectResponse.FromString(message).events[0])
+    return proto.decode_event(service_pb2.ConverseResponse.FromString(message).events[0])
 
 
 WIRES: Final = {

@@ -16,7 +16,7 @@ from aiohttp import ClientSession
 from tests.support.grpc_harness import responses
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.errors import ApiError
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_client import Connection, connect
 
 RULES = [
@@ -43,9 +43,9 @@ async def over_http(server: ServerProcess, response_id: str) -> bool:
 
 async def over_grpc(server: ServerProcess, response_id: str) -> bool:
     async with grpc.aio.insecure_channel(server.address) as channel:
-        ask = line_pb2.DeleteResponseRequest(response_id=response_id)
+        ask = service_pb2.DeleteRequest(response_id=response_id)
         try:
-            answer = await responses(channel).DeleteResponse(ask)
+            answer = await responses(channel).Delete(ask)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise

@@ -18,7 +18,7 @@ from tests.support.grpc_client import RawConnection
 from tests.support.grpc_harness import responses
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.errors import ApiError
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2
 from tieline_client import connect
 
 ANN, BOB = "key-of-ann", "key-of-bob"
@@ -120,7 +120,7 @@ def resumes(scheme: str) -> Ask:
         metadata = tuple(bearer(BOB).items())
         async with RawConnection(port, metadata=metadata) as stream:
             resume = requests_pb2.ResponseResume(response_id=response_id)
-            await stream.send(line_pb2.ConnectRequest(response_resume=resume))
+            await stream.send(service_pb2.ConverseRequest(response_resume=resume))
             event = await stream.next()
             assert event is not None
             message = event.error.error
@@ -131,8 +131,8 @@ def resumes(scheme: str) -> Ask:
 
 async def _read_on(callers: Callers, response_id: str, item_id: str) -> Outcome:
     async with grpc.aio.insecure_channel(callers.server.address) as channel:
-        request = line_pb2.ResumeResponseRequest(response_id=response_id)
-        call = responses(channel).ResumeResponse(request, metadata=tuple(bearer(BOB).items()))
+        request = service_pb2.ResumeRequest(response_id=response_id)
+        call = responses(channel).Resume(request, metadata=tuple(bearer(BOB).items()))
         try:
             await call.read()
         except grpc.aio.AioRpcError as error:
@@ -181,13 +181,13 @@ ASKS: dict[str, Ask] = {
     "GET stream": over_http("GET", "?stream=true&starting_after=1"),
     "resume over gRPC": resumes("grpc"),
     "resume over WebSocket": resumes("ws"),
-    "ResumeResponse": _read_on,
+    "Resume": _read_on,
     "POST cancel": over_http("POST", "/cancel"),
     "DELETE": over_http("DELETE"),
-    "GetResponse": over_grpc("GetResponse", line_pb2.GetResponseRequest),
-    "ListInputItems": over_grpc("ListInputItems", line_pb2.ListInputItemsRequest),
-    "CancelResponse": over_grpc("CancelResponse", line_pb2.CancelResponseRequest),
-    "DeleteResponse": over_grpc("DeleteResponse", line_pb2.DeleteResponseRequest),
+    "Get": over_grpc("Get", service_pb2.GetRequest),
+    "ListInputItems": over_grpc("ListInputItems", service_pb2.ListInputItemsRequest),
+    "Cancel": over_grpc("Cancel", service_pb2.CancelRequest),
+    "Delete": over_grpc("Delete", service_pb2.DeleteRequest),
 }
 """Every way to name a response or an item of one."""
 
@@ -204,7 +204,7 @@ async def test_au_01_anothers_response_is_like_one_that_never_was(
 
 
 async def test_au_01_after_all_that_the_owner_still_has_it(callers: Callers) -> None:
-    for name in ("DELETE", "POST cancel", "DeleteResponse", "CancelResponse"):
+    for name in ("DELETE", "POST cancel", "Delete", "Cancel"):
         await ASKS[name](callers, callers.response_id, callers.item_id)
     address = callers.server.address
     async with connect(f"grpc://{address}", api_key=ANN) as line:
@@ -224,7 +224,7 @@ async def test_au_01_a_running_turn_of_another_is_neither_seen_nor_ended(callers
         assert turn.held
         running = turn.response_id
         assert running is not None
-        for name in ("GET", "POST cancel", "DELETE", "CancelResponse", "continue over gRPC"):
+        for name in ("GET", "POST cancel", "DELETE", "Cancel", "continue over gRPC"):
             unknown = await ASKS[name](callers, UNKNOWN, ITEM)
             assert await ASKS[name](callers, running, ITEM) == unknown
         assert turn.held

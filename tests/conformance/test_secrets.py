@@ -117,7 +117,7 @@ async def grpc_calls(address: str, *, keys: bool) -> None:
     ]
     async with grpc.aio.insecure_channel(address) as channel:
         for metadata in kinds:
-            for method in ("ResponsesService/CreateResponse", "ResponsesService/Connect", SECRET):
+            for method in ("ResponsesService/Create", "ResponsesService/Converse", SECRET):
                 rpc: Any = channel.stream_stream(f"/tieline.v1.{method}")
                 call = rpc(iter([SECRET.encode()]), metadata=metadata)
                 with suppress(grpc.aio.AioRpcError):

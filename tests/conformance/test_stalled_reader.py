@@ -32,7 +32,7 @@ from tests.support.process_state import until
 from tests.support.server_process import write_script
 from tieline import events
 from tieline.codecs.proto import decode_event
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_bench.clients.base import Connection
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ SMALL_WINDOW: Final[Sequence[tuple[str, Any]]] = (
 )
 """A client whose library takes 64 KiB of a stream that nobody reads."""
 
-STREAM_RESPONSE: Final = "/tieline.v1.ResponsesService/StreamResponse"
+STREAM_RESPONSE: Final = "/tieline.v1.ResponsesService/Stream"
 
 LANES: Final = 16
 
@@ -244,9 +244,7 @@ async def take(line: RawConnection, messages: int, lanes: int) -> None:
 async def test_a_stalled_grpc_call_of_one_turn_costs_at_most_eight_mebibytes_and_loses_nothing(
     tmp_path: Path, repeats: Callable[[int], int]
 ) -> None:
-    create_one = line_pb2.StreamResponseRequest(
-        response_create=create(f"{LONG} please").response_create
-    )
+    create_one = service_pb2.StreamRequest(response_create=create(f"{LONG} please").response_create)
 
     with serving_long(tmp_path) as server:
 
@@ -262,7 +260,7 @@ async def test_a_stalled_grpc_call_of_one_turn_costs_at_most_eight_mebibytes_and
         await asyncio.to_thread(others_are_undisturbed, server)
         turn: list[events.Event] = []
         while isinstance(data := await opened[-1][1].read(), bytes):
-            turn += map(decode_event, line_pb2.ConnectResponse.FromString(data).events)
+            turn += map(decode_event, service_pb2.ConverseResponse.FromString(data).events)
         assert folded(turn) == text_of(LONG)
         for channel, call in opened:
             call.cancel()

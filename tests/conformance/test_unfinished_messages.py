@@ -169,7 +169,7 @@ def serves_the_greedy_one(server: CountedServer) -> None:
     assert created(server.http, GREEDY)["status"] == "completed"
 
 
-@pytest.mark.parametrize("method", ["Connect", "CreateResponse"])
+@pytest.mark.parametrize("method", ["Converse", "Create"])
 def test_cn_21_calls_of_grpc_whose_messages_never_end_stay_within_their_bound(
     method: str, tmp_path: Path, scale: Scale
 ) -> None:
@@ -199,7 +199,7 @@ def test_cn_21_calls_of_grpc_whose_messages_never_end_stay_within_their_bound(
         serves_the_greedy_one(server)
 
 
-@pytest.mark.parametrize("method", ["CreateResponse", "grpc.health.v1.Health/Check"])
+@pytest.mark.parametrize("method", ["Create", "grpc.health.v1.Health/Check"])
 def test_cn_21_a_caller_without_a_key_has_next_to_nothing_of_grpc(
     method: str, tmp_path: Path
 ) -> None:

@@ -91,7 +91,7 @@ def test_a_field_that_is_no_longer_filled_is_a_difference() -> None:
         seen.add(event)
         return seen.lines()
 
-    heartbeat = events_pb2.Heartbeat(phase="idle")
+    heartbeat = events_pb2.Heartbeat(phase=events_pb2.HEARTBEAT_PHASE_IDLE)
 
     assert list(fields(events_pb2.ServerEvent(heartbeat=heartbeat, stream_id="a"))) == [
         "tieline.v1.Heartbeat: phase",

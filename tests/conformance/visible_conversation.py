@@ -222,7 +222,7 @@ class WebSocketTalk:
 
 
 class GrpcTalk:
-    """One ``Connect`` stream."""
+    """One ``Converse`` stream."""
 
     def __init__(self, connection: RawConnection, seen: Seen) -> None:
         self._connection = connection

@@ -41,7 +41,7 @@ from tests.support.grpc_client import RawConnection
 from tests.support.grpc_harness import models, responses
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.errors import ERRORS
-from tieline.v1 import line_pb2, models_pb2, requests_pb2
+from tieline.v1 import models_pb2, requests_pb2, service_pb2
 
 KEY: Final = "key-of-ann"
 PAGE: Final = "https://page.example"
@@ -337,7 +337,7 @@ async def _grpc(seen: Seen, server: ServerProcess) -> None:
         await refuse(talk, seen, "grpc")
         await talk.say("tieline.session.end")
         await connection.rest()
-        await _note_call(seen, "Connect", connection.call)
+        await _note_call(seen, "Converse", connection.call)
         await _calls(connection.channel, seen)
         await _services(connection.channel, seen)
     async with RawConnection(port, metadata=(("x-request-id", "from-a-proxy"),)) as connection:
@@ -362,7 +362,7 @@ async def _note_call(seen: Seen, what: str, call: Any) -> None:
 
 
 async def _calls(channel: grpc.aio.Channel, seen: Seen) -> None:
-    """Every RPC but ``Connect``."""
+    """Every RPC but ``Converse``."""
     stub = responses(channel)
 
     async def ask(name: str, request: Any, *, of: Any = stub, note: str = "") -> Any:
@@ -383,30 +383,30 @@ async def _calls(channel: grpc.aio.Channel, seen: Seen) -> None:
     def create(words: str, **members: Any) -> requests_pb2.ResponseCreate:
         return requests_pb2.ResponseCreate(model="scripted", input_text=words, **members)
 
-    whole = line_pb2.CreateResponseRequest
-    made = await ask("CreateResponse", whole(response_create=create("hi", store=True)))
+    whole = service_pb2.CreateRequest
+    made = await ask("Create", whole(response_create=create("hi", store=True)))
     one = made.response.id
-    await ask("StreamResponse", line_pb2.StreamResponseRequest(response_create=create("hi")))
-    await ask("GetResponse", line_pb2.GetResponseRequest(response_id=one))
-    await ask("ListInputItems", line_pb2.ListInputItemsRequest(response_id=one))
-    counted = line_pb2.CountInputTokensRequest(response_create=create("hi"))
+    await ask("Stream", service_pb2.StreamRequest(response_create=create("hi")))
+    await ask("Get", service_pb2.GetRequest(response_id=one))
+    await ask("ListInputItems", service_pb2.ListInputItemsRequest(response_id=one))
+    counted = service_pb2.CountInputTokensRequest(response_create=create("hi"))
     await ask("CountInputTokens", counted)
-    await ask("CompactResponse", line_pb2.CompactResponseRequest(response_create=create("hi")))
-    await ask("DeleteResponse", line_pb2.DeleteResponseRequest(response_id=one))
+    await ask("Compact", service_pb2.CompactRequest(response_create=create("hi")))
+    await ask("Delete", service_pb2.DeleteRequest(response_id=one))
     begun = await ask(
-        "CreateResponse",
+        "Create",
         whole(response_create=create("stall", background=True)),
         note=" (background)",
     )
     one = begun.response.id
-    await ask("CancelResponse", line_pb2.CancelResponseRequest(response_id=one))
+    await ask("Cancel", service_pb2.CancelRequest(response_id=one))
     busy = whole(response_create=create("be busy"))
-    await ask("CreateResponse", busy, note=" (failed, 503)")
-    await ask("ResumeResponse", line_pb2.ResumeResponseRequest(response_id=one))
-    await ask("GetResponse", line_pb2.GetResponseRequest(response_id="resp_0"), note=", unknown")
+    await ask("Create", busy, note=" (failed, 503)")
+    await ask("Resume", service_pb2.ResumeRequest(response_id=one))
+    await ask("Get", service_pb2.GetRequest(response_id="resp_0"), note=", unknown")
     await ask("ListModels", models_pb2.ListModelsRequest(), of=models(channel))
     for code in ERRORS:
-        call = stub.CreateResponse(whole(response_create=create(f"refuse {code}.")))
+        call = stub.Create(whole(response_create=create(f"refuse {code}.")))
         seen.refusals[code]["grpc status"] = await _status(code, call)
 
 
@@ -452,14 +452,14 @@ async def _keys(session: ClientSession, seen: Seen, server: ServerProcess) -> No
     await _upgrade(session, seen, "a key as a subprotocol", offered)
     port = int(server.address.rpartition(":")[2])
     async with RawConnection(port) as connection:
-        await _note_call(seen, "Connect (no key)", connection.call)
+        await _note_call(seen, "Converse (no key)", connection.call)
     async with RawConnection(
         port, metadata=(("authorization", BEARER["Authorization"]),)
     ) as connection:
         await _greet(GrpcTalk(connection, seen))
         await _heartbeat(GrpcTalk(connection, seen))
         await connection.half_close()
-        await _note_call(seen, "Connect (authorization)", connection.call)
+        await _note_call(seen, "Converse (authorization)", connection.call)
     asked = {"x-tieline-extensions": EXTENSIONS, **BEARER}
     async with session.ws_connect(PATH, headers=asked) as socket:
         await _heartbeat(WebSocketTalk(socket, seen, "websocket, extensions"))
@@ -487,7 +487,7 @@ async def _goodbye(session: ClientSession, seen: Seen, server: ServerProcess) ->
         await socket.receive()
         seen.exchanges.append(f"the server ends: a WebSocket is closed with {socket.close_code}")
         await connection.rest()
-        await _note_call(seen, "the server ends: Connect", connection.call)
+        await _note_call(seen, "the server ends: Converse", connection.call)
 
 
 async def _heartbeat(talk: Talk) -> None:

@@ -14,9 +14,9 @@ from google.protobuf import descriptor
 from msgspec import NODEFAULT, UNSET, Struct, inspect
 
 from tieline import errors, events, items, requests, responses
-from tieline.v1 import events_pb2, items_pb2, line_pb2, models_pb2, requests_pb2, responses_pb2
+from tieline.v1 import events_pb2, items_pb2, models_pb2, requests_pb2, responses_pb2, service_pb2
 
-_FILES: Final = (items_pb2, requests_pb2, responses_pb2, events_pb2, line_pb2, models_pb2)
+_FILES: Final = (items_pb2, requests_pb2, responses_pb2, events_pb2, service_pb2, models_pb2)
 _APART: Final[dict[type, str]] = {responses.Response: "response"}
 """Objects that stand in several others, and have a heading of their own."""
 

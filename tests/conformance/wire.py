@@ -25,7 +25,7 @@ from tests.support.grpc_harness import responses
 from tieline.codecs.json import encode
 from tieline.codecs.proto import decode_event, from_response, item_to_json, request_to_proto
 from tieline.responses import encode as encode_response
-from tieline.v1 import line_pb2, requests_pb2, responses_pb2
+from tieline.v1 import requests_pb2, responses_pb2, service_pb2
 
 Json = dict[str, Any]
 
@@ -97,7 +97,7 @@ class Peer(Protocol):
 
 
 class GrpcPeer:
-    """One ``Connect`` stream."""
+    """One ``Converse`` stream."""
 
     remembers = True
 
@@ -115,16 +115,16 @@ class GrpcPeer:
     async def send_text(self, text: str) -> None:
         """An opaque arm that holds it."""
         opaque = requests_pb2.OpaqueRequest(type="response.create", json=text)
-        await self._line.send(line_pb2.ConnectRequest(opaque=opaque))
+        await self._line.send(service_pb2.ConverseRequest(opaque=opaque))
 
     async def send_unknown(self, kind: str) -> None:
         """An opaque arm of this type."""
         opaque = requests_pb2.OpaqueRequest(type=kind, json=f'{{"type":"{kind}"}}')
-        await self._line.send(line_pb2.ConnectRequest(opaque=opaque))
+        await self._line.send(service_pb2.ConverseRequest(opaque=opaque))
 
     async def send_untyped(self) -> None:
         """An envelope without an arm."""
-        await self._line.send(line_pb2.ConnectRequest(event_id="evt"))
+        await self._line.send(service_pb2.ConverseRequest(event_id="evt"))
 
     async def receive(self) -> Json:
         """The next event as JSON."""
@@ -134,23 +134,23 @@ class GrpcPeer:
         return members
 
     async def retrieve(self, response_id: str) -> Json:
-        """``GetResponse`` on the same channel."""
-        ask = line_pb2.GetResponseRequest(response_id=response_id)
-        got = await responses(self._line.channel).GetResponse(ask)
+        """``Get`` on the same channel."""
+        ask = service_pb2.GetRequest(response_id=response_id)
+        got = await responses(self._line.channel).Get(ask)
         members: Json = msgspec.json.decode(encode_response(from_response(got.response)))
         return members
 
     async def cancel(self, response_id: str) -> Json:
-        """``CancelResponse`` on the same channel."""
-        ask = line_pb2.CancelResponseRequest(response_id=response_id)
-        cut = await responses(self._line.channel).CancelResponse(ask)
+        """``Cancel`` on the same channel."""
+        ask = service_pb2.CancelRequest(response_id=response_id)
+        cut = await responses(self._line.channel).Cancel(ask)
         members: Json = msgspec.json.decode(encode_response(from_response(cut.response)))
         return members
 
     async def read(self, response_id: str, after: int | None = None) -> list[Json]:
-        """``ResumeResponse`` on the same channel."""
-        ask = line_pb2.ResumeResponseRequest(response_id=response_id, after=after)
-        call = responses(self._line.channel).ResumeResponse(ask)
+        """``Resume`` on the same channel."""
+        ask = service_pb2.ResumeRequest(response_id=response_id, after=after)
+        call = responses(self._line.channel).Resume(ask)
         try:
             heard = [event async for message in call for event in message.events]
         except grpc.aio.AioRpcError as error:
@@ -158,21 +158,21 @@ class GrpcPeer:
         return [msgspec.json.decode(encode(decode_event(event))) for event in heard]
 
     async def begin(self, **members: Any) -> Json:
-        """``CreateResponse`` on the same channel."""
+        """``Create`` on the same channel."""
         create = request_to_proto(msgspec.json.encode({"type": "response.create", **members}))
-        ask = line_pb2.CreateResponseRequest(response_create=create.response_create)
+        ask = service_pb2.CreateRequest(response_create=create.response_create)
         try:
-            made = await responses(self._line.channel).CreateResponse(ask)
+            made = await responses(self._line.channel).Create(ask)
         except grpc.aio.AioRpcError as error:
             raise _refused(error) from None
         begun: Json = msgspec.json.decode(encode_response(from_response(made.response)))
         return begun
 
     async def compact(self, **members: Any) -> Json:
-        """``CompactResponse`` on the same channel."""
+        """``Compact`` on the same channel."""
         create = request_to_proto(msgspec.json.encode({"type": "response.create", **members}))
-        ask = line_pb2.CompactResponseRequest(response_create=create.response_create)
-        got = await responses(self._line.channel).CompactResponse(ask)
+        ask = service_pb2.CompactRequest(response_create=create.response_create)
+        got = await responses(self._line.channel).Compact(ask)
         output = [msgspec.json.decode(item_to_json(item)) for item in got.output]
         usage = from_response(responses_pb2.Response(usage=got.usage)).usage
         return {"id": got.id, "output": output, "usage": msgspec.to_builtins(usage)}

@@ -53,7 +53,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"| largest client message | {limits.message_bytes // mebi} MiB",
         f"on a WebSocket {WebSocketConfig().max_message_bytes // mebi} MiB",
         f"on gRPC {limits.grpc_message_bytes // mebi} MiB.",
-        f"| one `ConnectResponse` | closes at {WRITE_BYTES // 1024} KiB;",
+        f"| one `ConverseResponse` | closes at {WRITE_BYTES // 1024} KiB;",
         f"| events that a reader has not taken | {limits.outbox}, shared by the lanes",
         f"| steers that one response collects | {limits.steers}, "
         f"and {limits.queue_bytes // mebi} MiB of them on a connection;",

@@ -92,7 +92,7 @@ def test_the_sdist_has_all_that_building_and_checking_need(artifacts: Artifacts)
         names = {PurePosixPath(name).relative_to("tieline-0.1.0") for name in archive.getnames()}
     tops = {path.parts[0] for path in names}
     needed = {"pyproject.toml", "Makefile", "LICENSE", "README.md", "CONTRIBUTING.md", "buf.yaml"}
-    assert needed | {"protos", "client", "server", "tests", "third_party"} <= tops
+    assert needed | {"protos", "client", "server", "tests"} <= tops
     assert not [path for path in names if "__pycache__" in path.parts]
 
 

@@ -100,7 +100,7 @@ async def grpc() -> Calls:
     """A turn that is stored."""
     async with grpc_harness.serve() as served, RawConnection(served.port) as connection:
         first = await connection.turn(create(store=True))
-        chain = first[-1].response_completed.response.id
+        chain = first[-1].response.id
         await served.until(lambda: len(served.records) == 1)
         with recording() as calls:
             events = await connection.turn(create(store=True, previous_response_id=chain))

@@ -10,7 +10,7 @@ from tests.support.json_values import dumps, fixture, value, values, variants
 from tieline.codecs import json, proto
 from tieline.errors import ApiError
 from tieline.requests import Request
-from tieline.v1 import events_pb2, items_pb2, line_pb2
+from tieline.v1 import events_pb2, items_pb2, service_pb2
 
 EVENTS: Final = fixture("events")
 ITEMS: Final = fixture("items")
@@ -29,7 +29,7 @@ def item_again(raw: bytes) -> bytes:
 
 def request_again(raw: bytes) -> bytes:
     sent = proto.request_to_proto(raw).SerializeToString()
-    return proto.request_to_json(line_pb2.ConnectRequest.FromString(sent))
+    return proto.request_to_json(service_pb2.ConverseRequest.FromString(sent))
 
 
 @given(variants(EVENTS))

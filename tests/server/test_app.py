@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 from tests.support.otlp_collector import collecting
 from tests.support.server_process import serving, write_script
 from tieline.errors import TielineError
-from tieline.v1 import items_pb2, line_pb2, line_pb2_grpc, requests_pb2
+from tieline.v1 import items_pb2, requests_pb2, responses_pb2, service_pb2, service_pb2_grpc
 from tieline_client import connect
 from tieline_server.app import Signals, limits_of, opened, serve
 from tieline_server.auth.keys import KeyFileError
@@ -181,8 +181,8 @@ def test_a_whole_server_exports_the_span_of_a_response_under_the_callers_trace()
     with collecting() as collector:
         endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
         with serving(**endpoint) as server, grpc.insecure_channel(server.address) as channel:
-            answer = line_pb2_grpc.ResponsesServiceStub(channel).CreateResponse(
-                line_pb2.CreateResponseRequest(response_create=create),
+            answer = service_pb2_grpc.ResponsesServiceStub(channel).Create(
+                service_pb2.CreateRequest(response_create=create),
                 metadata=(("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"),),
             )
             server.signal(signal.SIGTERM)
@@ -232,19 +232,20 @@ class TestSealer:
         flags = ("--seal-key", str(self.keys(tmp_path, b64encode(bytes(32)).decode())))
         history = [line_of("user", "one"), line_of("assistant", "1")]
         with serving(*flags) as before, grpc.insecure_channel(before.address) as channel:
-            window = line_pb2_grpc.ResponsesServiceStub(channel).CompactResponse(
-                line_pb2.CompactResponseRequest(response_create=of(history))
+            window = service_pb2_grpc.ResponsesServiceStub(channel).Compact(
+                service_pb2.CompactRequest(response_create=of(history))
             )
         answers = []
         for arguments in (flags, ()):
             with serving(*arguments) as after, grpc.insecure_channel(after.address) as channel:
-                create = line_pb2.CreateResponseRequest(response_create=of(window.output))
-                stub = line_pb2_grpc.ResponsesServiceStub(channel)
+                create = service_pb2.CreateRequest(response_create=of(window.output))
+                stub = service_pb2_grpc.ResponsesServiceStub(channel)
                 try:
-                    answers.append(stub.CreateResponse(create).response.status)
+                    status = stub.Create(create).response.status
+                    answers.append(responses_pb2.ResponseStatus.Name(status))
                 except grpc.RpcError as error:
                     answers.append(code_of(error))
-        assert answers == ["completed", "INVALID_ENCRYPTED_CONTENT"]
+        assert answers == ["RESPONSE_STATUS_COMPLETED", "INVALID_ENCRYPTED_CONTENT"]
 
     def test_without_one_every_process_has_its_own(self) -> None:
         one, other = services(), services()

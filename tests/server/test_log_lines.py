@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.support.server_process import ServerProcess, serving
-from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2, service_pb2_grpc
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -47,11 +47,9 @@ def over_websocket(server: ServerProcess, headers: Ids) -> str:
 
 
 def over_grpc(server: ServerProcess, headers: Ids) -> str:
-    asked = line_pb2.CreateResponseRequest(
-        response_create=requests_pb2.ResponseCreate(input_text="hi")
-    )
+    asked = service_pb2.CreateRequest(response_create=requests_pb2.ResponseCreate(input_text="hi"))
     with grpc.insecure_channel(server.address) as channel:
-        create = line_pb2_grpc.ResponsesServiceStub(channel).CreateResponse
+        create = service_pb2_grpc.ResponsesServiceStub(channel).Create
         metadata = tuple((name.lower(), value) for name, value in headers.items())
         _, call = create.with_call(asked, metadata=metadata)
         return str(dict(call.trailing_metadata())["x-request-id"])
@@ -120,11 +118,11 @@ def test_op_10_a_message_with_a_trace_of_its_own_has_that_one(server: ServerProc
     other = f"00-{OTHER_TRACE}-b7ad6b7169203331-01"
     create = requests_pb2.ResponseCreate(input_text="hi")
     asked = [
-        line_pb2.ConnectRequest(response_create=create),
-        line_pb2.ConnectRequest(response_create=create, trace_context={"traceparent": other}),
+        service_pb2.ConverseRequest(response_create=create),
+        service_pb2.ConverseRequest(response_create=create, trace_context={"traceparent": other}),
     ]
     with grpc.insecure_channel(server.address) as channel:
-        line = line_pb2_grpc.ResponsesServiceStub(channel).Connect(
+        line = service_pb2_grpc.ResponsesServiceStub(channel).Converse(
             iter(asked),
             metadata=(("x-request-id", "stream-1"), ("traceparent", PARENT)),
         )

@@ -21,7 +21,7 @@ from tests.support.grpc_certificates import Authority
 from tests.support.interrupted import script
 from tests.support.server_process import command, environment, run, serving, write_script
 from tieline.errors import how_to_install
-from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2, service_pb2_grpc
 from tieline_server.__main__ import main
 from tieline_server.config import FLAGLESS, Config, flag
 
@@ -57,12 +57,12 @@ def status(arguments: list[str]) -> object:
         return end.code
 
 
-def create() -> line_pb2.StreamResponseRequest:
+def create() -> service_pb2.StreamRequest:
     asked = requests_pb2.ResponseCreate(input_text="the secret word")
-    return line_pb2.StreamResponseRequest(response_create=asked)
+    return service_pb2.StreamRequest(response_create=asked)
 
 
-def kinds(message: line_pb2.StreamResponseResponse) -> list[str]:
+def kinds(message: service_pb2.StreamResponse) -> list[str]:
     return [str(event.WhichOneof("event")) for event in message.events]
 
 
@@ -225,7 +225,7 @@ class TestLife:
             serving("--script", write_script(tmp_path, **SLOW)) as server,
             grpc.insecure_channel(server.address) as channel,
         ):
-            stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
+            stream = service_pb2_grpc.ResponsesServiceStub(channel).Stream(create())
             seen = kinds(next(stream))
             server.signal(signal.SIGTERM)
             for message in stream:
@@ -249,12 +249,12 @@ class TestLife:
             serving(*map(str, flags), "--api-keys", str(keys)) as server,
             grpc.secure_channel(server.address, shown) as channel,
         ):
-            stub = line_pb2_grpc.ResponsesServiceStub(channel)
+            stub = service_pb2_grpc.ResponsesServiceStub(channel)
             with pytest.raises(grpc.RpcError) as refused:
-                list(stub.StreamResponse(create()))
+                list(stub.Stream(create()))
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
             metadata = (("authorization", "Bearer secret"),)
-            assert list(stub.StreamResponse(create(), metadata=metadata))
+            assert list(stub.Stream(create(), metadata=metadata))
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
             assert [line["owner"] for line in server.lines("turn")][-1] == "ann"
@@ -298,7 +298,7 @@ class TestLife:
             serving("--script", write_script(tmp_path, **answer)) as server,
             grpc.insecure_channel(server.address) as channel,
         ):
-            list(line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create()))
+            list(service_pb2_grpc.ResponsesServiceStub(channel).Stream(create()))
             server.signal(signal.SIGTERM)
             assert server.wait() == 0
             assert len(server.lines("turn")) == 1
@@ -311,7 +311,7 @@ class TestLife:
             serving("--script", script, "--drain-timeout", "0.2") as server,
             grpc.insecure_channel(server.address) as channel,
         ):
-            stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
+            stream = service_pb2_grpc.ResponsesServiceStub(channel).Stream(create())
             assert "response_created" in kinds(next(stream))
             server.signal(signal.SIGTERM)
             # Its last word may be an event or a status; server and connection both watch it.
@@ -327,7 +327,7 @@ class TestLife:
             serving("--script", script, "--drain-timeout", "3600") as server,
             grpc.insecure_channel(server.address) as channel,
         ):
-            stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(create())
+            stream = service_pb2_grpc.ResponsesServiceStub(channel).Stream(create())
             assert "response_created" in kinds(next(stream))
             stub = health_pb2_grpc.HealthStub(channel)
             # Its type stubs lack this method.

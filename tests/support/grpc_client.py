@@ -1,4 +1,4 @@
-"""A raw client of one Connect stream: protos or plain bytes out, single events in."""
+"""A raw client of one Converse stream: protos or plain bytes out, single events in."""
 
 import asyncio
 from collections import deque
@@ -12,12 +12,12 @@ from google.rpc import status_pb2
 from tests.support.signal import PATIENCE
 from tieline.codecs.proto import error_of_status
 from tieline.errors import ApiError
-from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2
+from tieline.v1 import events_pb2, items_pb2, requests_pb2, service_pb2
 
-CONNECT: Final = "/tieline.v1.ResponsesService/Connect"
+CONNECT: Final = "/tieline.v1.ResponsesService/Converse"
 
 
-def create(text: str = "hi", **members: Any) -> line_pb2.ConnectRequest:
+def create(text: str = "hi", **members: Any) -> service_pb2.ConverseRequest:
     """A create with one user message; ``stream_id`` and ``event_id`` go on the envelope."""
     envelope = {
         name: members.pop(name)
@@ -25,7 +25,7 @@ def create(text: str = "hi", **members: Any) -> line_pb2.ConnectRequest:
         if name in members
     }
     body = requests_pb2.ResponseCreate(**{"input_text": text, "store": False, **members})
-    return line_pb2.ConnectRequest(response_create=body, **envelope)
+    return service_pb2.ConverseRequest(response_create=body, **envelope)
 
 
 def output(call_id: str, text: str) -> items_pb2.ItemList:
@@ -40,7 +40,7 @@ def kind(event: events_pb2.ServerEvent) -> str:
 
 
 class RawConnection:
-    """One Connect stream over a channel of its own, without our client and without its help."""
+    """One Converse stream over a channel of its own, without our client and without its help."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RawConnection:
         self.call.cancel()
         await self.channel.close()
 
-    async def send(self, message: line_pb2.ConnectRequest | bytes) -> None:
+    async def send(self, message: service_pb2.ConverseRequest | bytes) -> None:
         """Writes one message; bytes go as they are."""
         data = message if isinstance(message, bytes) else message.SerializeToString()
         await asyncio.wait_for(self.call.write(data), PATIENCE)
@@ -97,7 +97,7 @@ class RawConnection:
                 return None
             self.messages += 1
             self.largest = max(self.largest, len(data))
-            self._events.extend(line_pb2.ConnectResponse.FromString(data).events)
+            self._events.extend(service_pb2.ConverseResponse.FromString(data).events)
         return self._events.popleft()
 
     async def until(
@@ -123,7 +123,7 @@ class RawConnection:
         code = await asyncio.wait_for(self.call.code(), PATIENCE)
         return code, status_error(await self.call.trailing_metadata())
 
-    async def turn(self, message: line_pb2.ConnectRequest) -> list[events_pb2.ServerEvent]:
+    async def turn(self, message: service_pb2.ConverseRequest) -> list[events_pb2.ServerEvent]:
         """Sends a create and reads to its end."""
         await self.send(message)
         return await self.until("response_completed")

@@ -16,7 +16,7 @@ from tests.support.grpc_client import RawConnection
 from tests.support.grpc_engine import Answer, TinyEngine, hello
 from tests.support.signal import PATIENCE, Signal
 from tieline.ids import IdSource
-from tieline.v1 import line_pb2_grpc, models_pb2_grpc
+from tieline.v1 import models_pb2_grpc, service_pb2_grpc
 from tieline_server.auth.keys import Keys
 from tieline_server.auth.sealing import Keyring
 from tieline_server.core.create.limits import Limits
@@ -43,7 +43,7 @@ class Served(Struct):
         await self.engine.signal.until(condition, seconds=seconds)
 
     def line(self, **how: Any) -> RawConnection:
-        """A Connect stream to it."""
+        """A Converse stream to it."""
         return RawConnection(self.port, **how)
 
     def channel(self) -> grpc.aio.Channel:
@@ -111,9 +111,9 @@ async def serve(
         await services.running.close()
 
 
-def responses(channel: grpc.aio.Channel) -> "line_pb2_grpc.ResponsesServiceAsyncStub":
+def responses(channel: grpc.aio.Channel) -> "service_pb2_grpc.ResponsesServiceAsyncStub":
     """The typed stub of the Responses service."""
-    return line_pb2_grpc.ResponsesServiceStub(channel)
+    return service_pb2_grpc.ResponsesServiceStub(channel)
 
 
 def models(channel: grpc.aio.Channel) -> "models_pb2_grpc.ModelsServiceAsyncStub":

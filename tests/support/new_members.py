@@ -15,7 +15,7 @@ from tieline.codecs import json as json_codec
 from tieline.codecs import proto
 from tieline.requests import Create
 from tieline.responses import Response
-from tieline.v1.line_pb2 import ConnectRequest
+from tieline.v1.service_pb2 import ConverseRequest
 from tieline_client import connect
 from tieline_server.core.create.limits import size_of
 from tieline_server.core.create.settings import SettingsCache, settle
@@ -59,7 +59,7 @@ def check_that_it_is_read_once() -> None:
     by_json, by_proto = json_codec.RequestDecoder(), proto.RequestDecoder()
     for one, two in (
         [by_json.decode(text) for _ in range(2)],
-        [by_proto.decode(ConnectRequest.FromString(message)) for _ in range(2)],
+        [by_proto.decode(ConverseRequest.FromString(message)) for _ in range(2)],
     ):
         first, second = getattr(one, "hints"), getattr(two, "hints")  # noqa: B009
         assert json.loads(bytes(first)) == HINTS

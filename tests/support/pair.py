@@ -22,7 +22,7 @@ from tieline.fold import Fold
 from tieline.ids import is_stream_id
 from tieline.requests import Append, Cancel, Create, Request, Steer
 from tieline.responses import Response
-from tieline.v1.line_pb2 import ConnectRequest, ConnectResponse
+from tieline.v1.service_pb2 import ConverseRequest, ConverseResponse
 from tieline_client._asks import Ask, AskState, Verdict
 from tieline_client._connection import Connection, Delivery
 from tieline_server.core.create.limits import Limits
@@ -73,21 +73,21 @@ class ProtoWire:
 
     def say(self, request: Request) -> bytes:
         data = self.requests.encode(request)
-        assert ConnectRequest.FromString(data) == proto.encode_request(request)
+        assert ConverseRequest.FromString(data) == proto.encode_request(request)
         return data
 
     def take(self, data: bytes) -> Request:
-        return self.taken.decode(ConnectRequest.FromString(data))
+        return self.taken.decode(ConverseRequest.FromString(data))
 
     def echo(self, data: bytes) -> tuple[str | None, str | None]:
-        message = ConnectRequest.FromString(data)
+        message = ConverseRequest.FromString(data)
         return message.event_id or None, message.stream_id or None
 
     def send(self, event: Event) -> bytes:
         return self.events.encode(event)
 
     def hear(self, data: bytes) -> Event:
-        (message,) = ConnectResponse.FromString(data).events
+        (message,) = ConverseResponse.FromString(data).events
         event = self.heard.decode(message)
         assert plain(event) == plain(proto.decode_event(message))
         return event

@@ -11,7 +11,7 @@ import grpc
 
 from tests.support.process_state import until
 from tests.support.server_process import ServerProcess, serving
-from tieline.v1 import line_pb2, line_pb2_grpc, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2, service_pb2_grpc
 
 
 class Several(ServerProcess):
@@ -74,11 +74,11 @@ def streams(server: ServerProcess, tags: Collection[str]) -> dict[str, Any]:
         # A channel of its own is a connection of its own.
         options = [("grpc.use_local_subchannel_pool", 1)]
         channel = grpc.insecure_channel(server.address, options=options)
-        asked = line_pb2.StreamResponseRequest(
+        asked = service_pb2.StreamRequest(
             response_create=requests_pb2.ResponseCreate(input_text="hi")
         )
-        stream = line_pb2_grpc.ResponsesServiceStub(channel).StreamResponse(asked)
-        tag = tag_of(next(stream).events[0].response_created.response.id)
+        stream = service_pb2_grpc.ResponsesServiceStub(channel).Stream(asked)
+        tag = tag_of(next(stream).events[0].response.id)
         if tag in found:
             channel.close()
         else:

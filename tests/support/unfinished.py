@@ -15,7 +15,7 @@ from h2.connection import H2Connection
 from h2.events import ResponseReceived, TrailersReceived
 
 from tests.support.http_client import request_bytes
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 
 PIECE: Final = 64 * 1024
 TIMEOUT: Final = 120.0
@@ -25,7 +25,7 @@ LEFT: Final = 4096
 """Bytes of each message that are announced and not sent; by some of them it is kept alive."""
 
 PATH: Final = "/v1/responses"
-SERVICE: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
+SERVICE: Final = service_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
 
 
 def dial(address: str) -> socket.socket:

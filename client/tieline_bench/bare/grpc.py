@@ -40,7 +40,7 @@ class _Gathered:
 
 
 async def serve(order: Order) -> str:
-    """Starts to serve ``Connect``; returns the address."""
+    """Starts to serve ``Converse``; returns the address."""
     metronome = Metronome(order.rate)
     turn, delta, end = order.pieces
 
@@ -61,7 +61,7 @@ async def serve(order: Order) -> str:
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behaviour)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(SERVICE, {"Connect": handler}),)
+        (grpc.method_handlers_generic_handler(SERVICE, {"Converse": handler}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -1,4 +1,4 @@
-"""A ``Connect`` stream by the library ``h2`` on a raw socket: one connection, one stream.
+"""A ``Converse`` stream by the library ``h2`` on a raw socket: one connection, one stream.
 
 ``h2`` does what happens once (settings, header compression, flow control of what we send). The
 DATA frames that come are cut here: that is all a client must do for an event, and a tenth of
@@ -15,13 +15,13 @@ from h2.events import ResponseReceived, StreamReset, TrailersReceived
 from h2.settings import SettingCodes, Settings
 
 from tieline.codecs.proto.schema import EVENTS
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_bench.clients.base import LoadError, Seen, dial, some_bytes
 
 WINDOW: Final = 2**31 - 1
 """Bytes that a server may send us in all: a benchmark stays below, so no window is ever opened."""
 
-SERVICE: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
+SERVICE: Final = service_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
 STREAM: Final = 1
 """The id of the first stream that a client opens (RFC 9113 5.1.1)."""
 
@@ -36,7 +36,7 @@ _TYPES: Final = {name: arm.type for name, arm in EVENTS.items()}
 class GrpcConnection:
     """One connection with one stream of ``method``; see ``base.Connection``."""
 
-    def __init__(self, address: str, *, api_key: str | None = None, method: str = "Connect"):
+    def __init__(self, address: str, *, api_key: str | None = None, method: str = "Converse"):
         self.recorded: bytearray | None = None
         self._socket = dial(address)
         self._h2 = H2Connection(H2Configuration(client_side=True))
@@ -73,13 +73,13 @@ class GrpcConnection:
         for message in self.messages():
             if self.recorded is not None:
                 self.recorded += message
-            found += map(_seen, line_pb2.ConnectResponse.FromString(message).events)
+            found += map(_seen, service_pb2.ConverseResponse.FromString(message).events)
         return found
 
     def split(self, recorded: bytes) -> list[bytes]:
         """Each event as a message of its own; such messages concatenate."""
-        whole = line_pb2.ConnectResponse.FromString(recorded)
-        return [line_pb2.ConnectResponse(events=[e]).SerializeToString() for e in whole.events]
+        whole = service_pb2.ConverseResponse.FromString(recorded)
+        return [service_pb2.ConverseResponse(events=[e]).SerializeToString() for e in whole.events]
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -165,7 +165,7 @@ def _seen(event: Any) -> Seen:
     if name in _DELTAS:
         return Seen(_TYPES[name], delta=inner.delta)
     if name == "response_completed":
-        return Seen(_TYPES[name], response_id=inner.response.id)
+        return Seen(_TYPES[name], response_id=event.response.id)
     if name == "output_item_done":
         return Seen(_TYPES[name], call_id=inner.item.function_call.call_id)
     return Seen(_TYPES.get(name, name))

@@ -1,4 +1,4 @@
-"""The gRPC transport: one ``Connect`` stream over grpc.aio.
+"""The gRPC transport: one ``Converse`` stream over grpc.aio.
 
 One task writes and the caller of ``receive`` reads; the iterator API and interceptors are not
 used, because they cannot be mixed with reading and writing (grpc#36660). Nothing that a caller
@@ -24,7 +24,7 @@ from tieline.codecs import proto
 from tieline.errors import BY_GRPC, ApiError
 from tieline.events import Event, Opaque
 from tieline.requests import ClientHeartbeat, Request, SessionEnd, SessionStart
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline.v1.events_pb2 import ServerEvent
 from tieline_client.errors import (
     ConnectionLost,
@@ -49,7 +49,8 @@ UNTOLD_LIMIT: Final = 4 * 1024 * 1024
 EXTENSIONS: Final = ("heartbeat", "limits", "timing")
 """What we ask for and can read (docs/protocol.md#extensions)."""
 
-_METHOD: Final = f"/{line_pb2.DESCRIPTOR.services_by_name['ResponsesService'].full_name}/Connect"
+_SERVICE: Final = service_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
+_METHOD: Final = f"/{_SERVICE}/Converse"
 _HEARTBEAT: Final = proto.encode_request(ClientHeartbeat()).SerializeToString()
 _SESSION_END: Final = proto.encode_request(SessionEnd()).SerializeToString()
 
@@ -212,7 +213,7 @@ class _Slot:
 
 
 class GrpcTransport:
-    """One open ``Connect`` stream."""
+    """One open ``Converse`` stream."""
 
     name: Final = "grpc"
     extended: Final = True
@@ -297,7 +298,7 @@ class GrpcTransport:
         """The events up to one that is none; that one is told by the next ``receive``."""
         events: list[Event] = []
         try:
-            for said in line_pb2.ConnectResponse.FromString(message).events:
+            for said in service_pb2.ConverseResponse.FromString(message).events:
                 try:
                     event = self._decoder.decode(said)
                 except ApiError:

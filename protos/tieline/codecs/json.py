@@ -231,7 +231,7 @@ def encode(message: Event | Request) -> bytes:
 _UNKNOWN: Final = "unknown"
 """What a create says of other members; it is none itself."""
 
-_PLAIN: Final[frozenset[type]] = frozenset(events.CLASSES)
+_PLAIN: Final[frozenset[type]] = frozenset((*events.CLASSES, events.RequestRefused))
 
 
 def decode_event(raw: bytes | Raw) -> Event:

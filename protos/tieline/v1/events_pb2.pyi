@@ -5,9 +5,10 @@ What a server streams. The conventions of items.proto hold here too."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from google.rpc import status_pb2 as _status_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from tieline.v1 import items_pb2 as _items_pb2
 from tieline.v1 import responses_pb2 as _responses_pb2
 import builtins as _builtins
@@ -21,6 +22,82 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Ending:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EndingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ending.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENDING_UNSPECIFIED: _Ending.ValueType  # 0
+    """The turn goes on, or the event belongs to no turn."""
+    ENDING_COMPLETED: _Ending.ValueType  # 1
+    """The turn ended well."""
+    ENDING_INCOMPLETE: _Ending.ValueType  # 2
+    """The turn ended early, by a limit, a steer or a cancel."""
+    ENDING_FAILED: _Ending.ValueType  # 3
+    """The turn failed."""
+    ENDING_REFUSED: _Ending.ValueType  # 4
+    """The create was refused: there is no response."""
+    ENDING_HELD: _Ending.ValueType  # 5
+    """Sampling stopped at client tool calls: a `ResponseAppend` with their outputs goes on."""
+    ENDING_READER_MOVED: _Ending.ValueType  # 6
+    """Another connection has resumed the response: no more of it comes here."""
+
+class Ending(_Ending, metaclass=_EndingEnumTypeWrapper):
+    """What an event is to the turn that it belongs to. In JSON the type of the event says it."""
+
+ENDING_UNSPECIFIED: Ending.ValueType  # 0
+"""The turn goes on, or the event belongs to no turn."""
+ENDING_COMPLETED: Ending.ValueType  # 1
+"""The turn ended well."""
+ENDING_INCOMPLETE: Ending.ValueType  # 2
+"""The turn ended early, by a limit, a steer or a cancel."""
+ENDING_FAILED: Ending.ValueType  # 3
+"""The turn failed."""
+ENDING_REFUSED: Ending.ValueType  # 4
+"""The create was refused: there is no response."""
+ENDING_HELD: Ending.ValueType  # 5
+"""Sampling stopped at client tool calls: a `ResponseAppend` with their outputs goes on."""
+ENDING_READER_MOVED: Ending.ValueType  # 6
+"""Another connection has resumed the response: no more of it comes here."""
+Global___Ending: _TypeAlias = Ending  # noqa: Y015
+
+class _HeartbeatPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HeartbeatPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HeartbeatPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HEARTBEAT_PHASE_UNSPECIFIED: _HeartbeatPhase.ValueType  # 0
+    """A word that is newer than these stubs, in `unknown`."""
+    HEARTBEAT_PHASE_QUEUED: _HeartbeatPhase.ValueType  # 1
+    """The response waits until fewer run at once."""
+    HEARTBEAT_PHASE_PREFILL: _HeartbeatPhase.ValueType  # 2
+    """The prompt is being read."""
+    HEARTBEAT_PHASE_THINKING: _HeartbeatPhase.ValueType  # 3
+    """The model samples what the client does not see."""
+    HEARTBEAT_PHASE_HELD: _HeartbeatPhase.ValueType  # 4
+    """The turn waits for outputs of tools."""
+    HEARTBEAT_PHASE_IDLE: _HeartbeatPhase.ValueType  # 5
+    """Nothing runs."""
+
+class HeartbeatPhase(_HeartbeatPhase, metaclass=_HeartbeatPhaseEnumTypeWrapper):
+    """What the server does for the lane or the connection that it says to be alive."""
+
+HEARTBEAT_PHASE_UNSPECIFIED: HeartbeatPhase.ValueType  # 0
+"""A word that is newer than these stubs, in `unknown`."""
+HEARTBEAT_PHASE_QUEUED: HeartbeatPhase.ValueType  # 1
+"""The response waits until fewer run at once."""
+HEARTBEAT_PHASE_PREFILL: HeartbeatPhase.ValueType  # 2
+"""The prompt is being read."""
+HEARTBEAT_PHASE_THINKING: HeartbeatPhase.ValueType  # 3
+"""The model samples what the client does not see."""
+HEARTBEAT_PHASE_HELD: HeartbeatPhase.ValueType  # 4
+"""The turn waits for outputs of tools."""
+HEARTBEAT_PHASE_IDLE: HeartbeatPhase.ValueType  # 5
+"""Nothing runs."""
+Global___HeartbeatPhase: _TypeAlias = HeartbeatPhase  # noqa: Y015
+
 @_typing.final
 class ServerEvent(_message.Message):
     """One event."""
@@ -29,6 +106,7 @@ class ServerEvent(_message.Message):
 
     SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
     STREAM_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
     OUTPUT_TEXT_DELTA_FIELD_NUMBER: _builtins.int
     FUNCTION_CALL_ARGUMENTS_DELTA_FIELD_NUMBER: _builtins.int
     REASONING_TEXT_DELTA_FIELD_NUMBER: _builtins.int
@@ -64,87 +142,165 @@ class ServerEvent(_message.Message):
     SESSION_STARTED_FIELD_NUMBER: _builtins.int
     SESSION_GOING_AWAY_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     sequence_number: _builtins.int
-    """Starts at 0 with each response, without gaps; unset where an event belongs to the connection."""
+    """Starts at 0 with each response, without gaps but where deltas have joined; unset where an event
+    belongs to the connection.
+    """
     stream_id: _builtins.str
     """The named lane; unset on the default lane."""
+    ending: Global___Ending.ValueType
+    """Whether it is the last event of its turn for now. A client reads on while it is unset."""
     @_builtins.property
-    def output_text_delta(self) -> Global___OutputTextDelta:
-        """What comes once a token, or once an item, has a tag of one byte."""
+    def response(self) -> _responses_pb2.Response:
+        """The response as it stands, in each event that carries one: from `response_created` to its end."""
 
     @_builtins.property
-    def function_call_arguments_delta(self) -> Global___FunctionCallArgumentsDelta: ...
+    def output_text_delta(self) -> Global___OutputTextDelta:
+        """The next piece of text."""
+
     @_builtins.property
-    def reasoning_text_delta(self) -> Global___ReasoningTextDelta: ...
+    def function_call_arguments_delta(self) -> Global___FunctionCallArgumentsDelta:
+        """The next piece of a function call's arguments."""
+
     @_builtins.property
-    def reasoning_summary_text_delta(self) -> Global___ReasoningSummaryTextDelta: ...
+    def reasoning_text_delta(self) -> Global___ReasoningTextDelta:
+        """The next piece of raw reasoning."""
+
     @_builtins.property
-    def custom_tool_call_input_delta(self) -> Global___CustomToolCallInputDelta: ...
+    def reasoning_summary_text_delta(self) -> Global___ReasoningSummaryTextDelta:
+        """The next piece of a reasoning summary."""
+
     @_builtins.property
-    def refusal_delta(self) -> Global___RefusalDelta: ...
+    def custom_tool_call_input_delta(self) -> Global___CustomToolCallInputDelta:
+        """The next piece of a custom tool's input."""
+
     @_builtins.property
-    def output_item_added(self) -> Global___OutputItemAdded: ...
+    def refusal_delta(self) -> Global___RefusalDelta:
+        """The next piece of a refusal."""
+
     @_builtins.property
-    def output_item_done(self) -> Global___OutputItemDone: ...
+    def output_item_added(self) -> Global___OutputItemAdded:
+        """An output item begins."""
+
     @_builtins.property
-    def content_part_added(self) -> Global___ContentPartAdded: ...
+    def output_item_done(self) -> Global___OutputItemDone:
+        """An output item is whole."""
+
     @_builtins.property
-    def content_part_done(self) -> Global___ContentPartDone: ...
+    def content_part_added(self) -> Global___ContentPartAdded:
+        """A part begins."""
+
     @_builtins.property
-    def output_text_done(self) -> Global___OutputTextDone: ...
+    def content_part_done(self) -> Global___ContentPartDone:
+        """A part is whole."""
+
     @_builtins.property
-    def function_call_arguments_done(self) -> Global___FunctionCallArgumentsDone: ...
+    def output_text_done(self) -> Global___OutputTextDone:
+        """A text is whole."""
+
     @_builtins.property
-    def response_created(self) -> Global___ResponseCreated: ...
+    def function_call_arguments_done(self) -> Global___FunctionCallArgumentsDone:
+        """A function call's arguments are whole."""
+
     @_builtins.property
-    def response_queued(self) -> Global___ResponseQueued: ...
+    def response_created(self) -> Global___ResponseCreated:
+        """The create was accepted."""
+
     @_builtins.property
-    def response_in_progress(self) -> Global___ResponseInProgress: ...
+    def response_queued(self) -> Global___ResponseQueued:
+        """The response waits until fewer run at once."""
+
     @_builtins.property
-    def response_done(self) -> Global___ResponseDone: ...
+    def response_in_progress(self) -> Global___ResponseInProgress:
+        """The response runs."""
+
     @_builtins.property
-    def response_completed(self) -> Global___ResponseCompleted: ...
+    def response_done(self) -> Global___ResponseDone:
+        """The turn is held at client tool calls."""
+
     @_builtins.property
-    def response_failed(self) -> Global___ResponseFailed: ...
+    def response_completed(self) -> Global___ResponseCompleted:
+        """The response ended well."""
+
     @_builtins.property
-    def response_incomplete(self) -> Global___ResponseIncomplete: ...
+    def response_failed(self) -> Global___ResponseFailed:
+        """The response failed."""
+
     @_builtins.property
-    def output_text_annotation_added(self) -> Global___OutputTextAnnotationAdded: ...
+    def response_incomplete(self) -> Global___ResponseIncomplete:
+        """The response ended early."""
+
     @_builtins.property
-    def refusal_done(self) -> Global___RefusalDone: ...
+    def output_text_annotation_added(self) -> Global___OutputTextAnnotationAdded:
+        """A note on a stretch of text."""
+
     @_builtins.property
-    def custom_tool_call_input_done(self) -> Global___CustomToolCallInputDone: ...
+    def refusal_done(self) -> Global___RefusalDone:
+        """A refusal is whole."""
+
     @_builtins.property
-    def reasoning_summary_part_added(self) -> Global___ReasoningSummaryPartAdded: ...
+    def custom_tool_call_input_done(self) -> Global___CustomToolCallInputDone:
+        """A custom tool's input is whole."""
+
     @_builtins.property
-    def reasoning_summary_part_done(self) -> Global___ReasoningSummaryPartDone: ...
+    def reasoning_summary_part_added(self) -> Global___ReasoningSummaryPartAdded:
+        """A part of a reasoning summary begins."""
+
     @_builtins.property
-    def reasoning_summary_text_done(self) -> Global___ReasoningSummaryTextDone: ...
+    def reasoning_summary_part_done(self) -> Global___ReasoningSummaryPartDone:
+        """A part of a reasoning summary is whole."""
+
     @_builtins.property
-    def reasoning_text_done(self) -> Global___ReasoningTextDone: ...
+    def reasoning_summary_text_done(self) -> Global___ReasoningSummaryTextDone:
+        """A summary part's text is whole."""
+
     @_builtins.property
-    def error(self) -> Global___ErrorEvent: ...
+    def reasoning_text_done(self) -> Global___ReasoningTextDone:
+        """A part of raw reasoning is whole."""
+
     @_builtins.property
-    def steer_accepted(self) -> Global___SteerAccepted: ...
+    def error(self) -> Global___ErrorEvent:
+        """A request failed."""
+
     @_builtins.property
-    def steer_pending(self) -> Global___SteerPending: ...
+    def steer_accepted(self) -> Global___SteerAccepted:
+        """A steer was taken."""
+
     @_builtins.property
-    def steer_failed(self) -> Global___SteerFailed: ...
+    def steer_pending(self) -> Global___SteerPending:
+        """A steer waits for outputs of tools."""
+
     @_builtins.property
-    def heartbeat(self) -> Global___Heartbeat: ...
+    def steer_failed(self) -> Global___SteerFailed:
+        """A steer was refused."""
+
     @_builtins.property
-    def timing(self) -> Global___Timing: ...
+    def heartbeat(self) -> Global___Heartbeat:
+        """The connection lives."""
+
     @_builtins.property
-    def session_started(self) -> Global___SessionStarted: ...
+    def timing(self) -> Global___Timing:
+        """Where the turn's time went."""
+
     @_builtins.property
-    def session_going_away(self) -> Global___SessionGoingAway: ...
+    def session_started(self) -> Global___SessionStarted:
+        """What the server speaks and allows."""
+
     @_builtins.property
-    def opaque(self) -> Global___OpaqueEvent: ...
+    def session_going_away(self) -> Global___SessionGoingAway:
+        """The server is about to close."""
+
+    @_builtins.property
+    def opaque(self) -> Global___OpaqueEvent:
+        """An event of any other type."""
+
     def __init__(
         self,
         *,
         sequence_number: _builtins.int | None = ...,
         stream_id: _builtins.str | None = ...,
+        response: _responses_pb2.Response | None = ...,
         output_text_delta: Global___OutputTextDelta | None = ...,
         function_call_arguments_delta: Global___FunctionCallArgumentsDelta | None = ...,
         reasoning_text_delta: Global___ReasoningTextDelta | None = ...,
@@ -180,17 +336,22 @@ class ServerEvent(_message.Message):
         session_started: Global___SessionStarted | None = ...,
         session_going_away: Global___SessionGoingAway | None = ...,
         opaque: Global___OpaqueEvent | None = ...,
+        ending: Global___Ending.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sequence_number", b"_sequence_number", "_stream_id", b"_stream_id", "content_part_added", b"content_part_added", "content_part_done", b"content_part_done", "custom_tool_call_input_delta", b"custom_tool_call_input_delta", "custom_tool_call_input_done", b"custom_tool_call_input_done", "error", b"error", "event", b"event", "function_call_arguments_delta", b"function_call_arguments_delta", "function_call_arguments_done", b"function_call_arguments_done", "heartbeat", b"heartbeat", "opaque", b"opaque", "output_item_added", b"output_item_added", "output_item_done", b"output_item_done", "output_text_annotation_added", b"output_text_annotation_added", "output_text_delta", b"output_text_delta", "output_text_done", b"output_text_done", "reasoning_summary_part_added", b"reasoning_summary_part_added", "reasoning_summary_part_done", b"reasoning_summary_part_done", "reasoning_summary_text_delta", b"reasoning_summary_text_delta", "reasoning_summary_text_done", b"reasoning_summary_text_done", "reasoning_text_delta", b"reasoning_text_delta", "reasoning_text_done", b"reasoning_text_done", "refusal_delta", b"refusal_delta", "refusal_done", b"refusal_done", "response_completed", b"response_completed", "response_created", b"response_created", "response_done", b"response_done", "response_failed", b"response_failed", "response_in_progress", b"response_in_progress", "response_incomplete", b"response_incomplete", "response_queued", b"response_queued", "sequence_number", b"sequence_number", "session_going_away", b"session_going_away", "session_started", b"session_started", "steer_accepted", b"steer_accepted", "steer_failed", b"steer_failed", "steer_pending", b"steer_pending", "stream_id", b"stream_id", "timing", b"timing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_response", b"_response", "_sequence_number", b"_sequence_number", "_stream_id", b"_stream_id", "content_part_added", b"content_part_added", "content_part_done", b"content_part_done", "custom_tool_call_input_delta", b"custom_tool_call_input_delta", "custom_tool_call_input_done", b"custom_tool_call_input_done", "error", b"error", "event", b"event", "function_call_arguments_delta", b"function_call_arguments_delta", "function_call_arguments_done", b"function_call_arguments_done", "heartbeat", b"heartbeat", "opaque", b"opaque", "output_item_added", b"output_item_added", "output_item_done", b"output_item_done", "output_text_annotation_added", b"output_text_annotation_added", "output_text_delta", b"output_text_delta", "output_text_done", b"output_text_done", "reasoning_summary_part_added", b"reasoning_summary_part_added", "reasoning_summary_part_done", b"reasoning_summary_part_done", "reasoning_summary_text_delta", b"reasoning_summary_text_delta", "reasoning_summary_text_done", b"reasoning_summary_text_done", "reasoning_text_delta", b"reasoning_text_delta", "reasoning_text_done", b"reasoning_text_done", "refusal_delta", b"refusal_delta", "refusal_done", b"refusal_done", "response", b"response", "response_completed", b"response_completed", "response_created", b"response_created", "response_done", b"response_done", "response_failed", b"response_failed", "response_in_progress", b"response_in_progress", "response_incomplete", b"response_incomplete", "response_queued", b"response_queued", "sequence_number", b"sequence_number", "session_going_away", b"session_going_away", "session_started", b"session_started", "steer_accepted", b"steer_accepted", "steer_failed", b"steer_failed", "steer_pending", b"steer_pending", "stream_id", b"stream_id", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sequence_number", b"_sequence_number", "_stream_id", b"_stream_id", "content_part_added", b"content_part_added", "content_part_done", b"content_part_done", "custom_tool_call_input_delta", b"custom_tool_call_input_delta", "custom_tool_call_input_done", b"custom_tool_call_input_done", "error", b"error", "event", b"event", "function_call_arguments_delta", b"function_call_arguments_delta", "function_call_arguments_done", b"function_call_arguments_done", "heartbeat", b"heartbeat", "opaque", b"opaque", "output_item_added", b"output_item_added", "output_item_done", b"output_item_done", "output_text_annotation_added", b"output_text_annotation_added", "output_text_delta", b"output_text_delta", "output_text_done", b"output_text_done", "reasoning_summary_part_added", b"reasoning_summary_part_added", "reasoning_summary_part_done", b"reasoning_summary_part_done", "reasoning_summary_text_delta", b"reasoning_summary_text_delta", "reasoning_summary_text_done", b"reasoning_summary_text_done", "reasoning_text_delta", b"reasoning_text_delta", "reasoning_text_done", b"reasoning_text_done", "refusal_delta", b"refusal_delta", "refusal_done", b"refusal_done", "response_completed", b"response_completed", "response_created", b"response_created", "response_done", b"response_done", "response_failed", b"response_failed", "response_in_progress", b"response_in_progress", "response_incomplete", b"response_incomplete", "response_queued", b"response_queued", "sequence_number", b"sequence_number", "session_going_away", b"session_going_away", "session_started", b"session_started", "steer_accepted", b"steer_accepted", "steer_failed", b"steer_failed", "steer_pending", b"steer_pending", "stream_id", b"stream_id", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_response", b"_response", "_sequence_number", b"_sequence_number", "_stream_id", b"_stream_id", "content_part_added", b"content_part_added", "content_part_done", b"content_part_done", "custom_tool_call_input_delta", b"custom_tool_call_input_delta", "custom_tool_call_input_done", b"custom_tool_call_input_done", "ending", b"ending", "error", b"error", "event", b"event", "function_call_arguments_delta", b"function_call_arguments_delta", "function_call_arguments_done", b"function_call_arguments_done", "heartbeat", b"heartbeat", "opaque", b"opaque", "output_item_added", b"output_item_added", "output_item_done", b"output_item_done", "output_text_annotation_added", b"output_text_annotation_added", "output_text_delta", b"output_text_delta", "output_text_done", b"output_text_done", "reasoning_summary_part_added", b"reasoning_summary_part_added", "reasoning_summary_part_done", b"reasoning_summary_part_done", "reasoning_summary_text_delta", b"reasoning_summary_text_delta", "reasoning_summary_text_done", b"reasoning_summary_text_done", "reasoning_text_delta", b"reasoning_text_delta", "reasoning_text_done", b"reasoning_text_done", "refusal_delta", b"refusal_delta", "refusal_done", b"refusal_done", "response", b"response", "response_completed", b"response_completed", "response_created", b"response_created", "response_done", b"response_done", "response_failed", b"response_failed", "response_in_progress", b"response_in_progress", "response_incomplete", b"response_incomplete", "response_queued", b"response_queued", "sequence_number", b"sequence_number", "session_going_away", b"session_going_away", "session_started", b"session_started", "steer_accepted", b"steer_accepted", "steer_failed", b"steer_failed", "steer_pending", b"steer_pending", "stream_id", b"stream_id", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__response: _TypeAlias = _typing.Literal["response"]  # noqa: Y015
+    _WhichOneofArgType__response: _TypeAlias = _typing.Literal["_response", b"_response"]  # noqa: Y015
     _WhichOneofReturnType__sequence_number: _TypeAlias = _typing.Literal["sequence_number"]  # noqa: Y015
     _WhichOneofArgType__sequence_number: _TypeAlias = _typing.Literal["_sequence_number", b"_sequence_number"]  # noqa: Y015
     _WhichOneofReturnType__stream_id: _TypeAlias = _typing.Literal["stream_id"]  # noqa: Y015
     _WhichOneofArgType__stream_id: _TypeAlias = _typing.Literal["_stream_id", b"_stream_id"]  # noqa: Y015
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["output_text_delta", "function_call_arguments_delta", "reasoning_text_delta", "reasoning_summary_text_delta", "custom_tool_call_input_delta", "refusal_delta", "output_item_added", "output_item_done", "content_part_added", "content_part_done", "output_text_done", "function_call_arguments_done", "response_created", "response_queued", "response_in_progress", "response_done", "response_completed", "response_failed", "response_incomplete", "output_text_annotation_added", "refusal_done", "custom_tool_call_input_done", "reasoning_summary_part_added", "reasoning_summary_part_done", "reasoning_summary_text_done", "reasoning_text_done", "error", "steer_accepted", "steer_pending", "steer_failed", "heartbeat", "timing", "session_started", "session_going_away", "opaque"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response) -> _WhichOneofReturnType__response | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence_number) -> _WhichOneofReturnType__sequence_number | None: ...
     @_typing.overload
@@ -206,34 +367,29 @@ class ResponseCreated(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
     EVENT_ID_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     event_id: _builtins.str
     """The event_id of the create that this answers."""
-    extra_json: _builtins.str
-    @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestWarning]:
         """What of the create is ignored."""
 
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
         event_id: _builtins.str | None = ...,
         warnings: _abc.Iterable[Global___RequestWarning] | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "event_id", b"event_id", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "event_id", b"event_id", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "absent", b"absent", "event_id", b"event_id", "extra_json", b"extra_json", "response", b"response", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_id", b"_event_id", "event_id", b"event_id", "unknown", b"unknown", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__event_id: _TypeAlias = _typing.Literal["event_id"]  # noqa: Y015
     _WhichOneofArgType__event_id: _TypeAlias = _typing.Literal["_event_id", b"_event_id"]  # noqa: Y015
@@ -250,28 +406,28 @@ class RequestWarning(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     PARAM_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     """unknown_parameter or unsupported_tool."""
     message: _builtins.str
+    """A sentence for people."""
     param: _builtins.str
     """The full path of the member."""
-    extra_json: _builtins.str
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         code: _builtins.str = ...,
         message: _builtins.str = ...,
         param: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "code", b"code", "extra_json", b"extra_json", "message", b"message", "param", b"param"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "param", b"param", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -283,24 +439,19 @@ class ResponseQueued(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
-    extra_json: _builtins.str
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
-    @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -312,24 +463,19 @@ class ResponseInProgress(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
-    extra_json: _builtins.str
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
-    @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -341,28 +487,23 @@ class ResponseDone(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     output_omitted: _builtins.bool
     """The response's output is left out because it would not fit; the items came as events."""
-    extra_json: _builtins.str
     @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
-    @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
         output_omitted: _builtins.bool = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "output_omitted", b"output_omitted", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -374,28 +515,23 @@ class ResponseCompleted(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     output_omitted: _builtins.bool
     """The response's output is left out because it would not fit; the items came as events."""
-    extra_json: _builtins.str
     @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
-    @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
         output_omitted: _builtins.bool = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "output_omitted", b"output_omitted", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,28 +543,23 @@ class ResponseFailed(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     output_omitted: _builtins.bool
     """The response's output is left out because it would not fit; the items came as events."""
-    extra_json: _builtins.str
     @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
-    @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
         output_omitted: _builtins.bool = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "output_omitted", b"output_omitted", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -440,28 +571,23 @@ class ResponseIncomplete(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESPONSE_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     output_omitted: _builtins.bool
     """The response's output is left out because it would not fit; the items came as events."""
-    extra_json: _builtins.str
     @_builtins.property
-    def response(self) -> _responses_pb2.Response: ...
-    @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        response: _responses_pb2.Response | None = ...,
         output_omitted: _builtins.bool = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "output_omitted", b"output_omitted", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_omitted", b"output_omitted", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -475,25 +601,27 @@ class OutputItemAdded(_message.Message):
 
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     ITEM_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     output_index: _builtins.int
-    extra_json: _builtins.str
+    """The item's place in the output, from 0."""
     @_builtins.property
-    def item(self) -> _items_pb2.Item: ...
+    def item(self) -> _items_pb2.Item:
+        """The item as it stands."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         output_index: _builtins.int = ...,
         item: _items_pb2.Item | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "item", b"item", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -507,25 +635,27 @@ class OutputItemDone(_message.Message):
 
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     ITEM_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     output_index: _builtins.int
-    extra_json: _builtins.str
+    """The item's place in the output, from 0."""
     @_builtins.property
-    def item(self) -> _items_pb2.Item: ...
+    def item(self) -> _items_pb2.Item:
+        """The item as it stands."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         output_index: _builtins.int = ...,
         item: _items_pb2.Item | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "item", b"item", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item", b"item", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -541,16 +671,21 @@ class ContentPartAdded(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
-    extra_json: _builtins.str
+    """The part's place in the item, from 0."""
     @_builtins.property
-    def part(self) -> _items_pb2.ContentPart: ...
+    def part(self) -> _items_pb2.ContentPart:
+        """The part as it stands."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -558,12 +693,11 @@ class ContentPartAdded(_message.Message):
         output_index: _builtins.int = ...,
         content_index: _builtins.int = ...,
         part: _items_pb2.ContentPart | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "item_id", b"item_id", "output_index", b"output_index", "part", b"part", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -579,16 +713,21 @@ class ContentPartDone(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
-    extra_json: _builtins.str
+    """The part's place in the item, from 0."""
     @_builtins.property
-    def part(self) -> _items_pb2.ContentPart: ...
+    def part(self) -> _items_pb2.ContentPart:
+        """The part as it stands."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -596,12 +735,11 @@ class ContentPartDone(_message.Message):
         output_index: _builtins.int = ...,
         content_index: _builtins.int = ...,
         part: _items_pb2.ContentPart | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "item_id", b"item_id", "output_index", b"output_index", "part", b"part", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -618,19 +756,23 @@ class OutputTextDelta(_message.Message):
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
     LOGPROBS_JSON_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     delta: _builtins.str
-    extra_json: _builtins.str
+    """What is new."""
     @_builtins.property
     def logprobs_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One JSON object a token."""
 
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -639,12 +781,11 @@ class OutputTextDelta(_message.Message):
         content_index: _builtins.int = ...,
         delta: _builtins.str = ...,
         logprobs_json: _abc.Iterable[_builtins.str] | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "delta", b"delta", "extra_json", b"extra_json", "item_id", b"item_id", "logprobs_json", b"logprobs_json", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "delta", b"delta", "item_id", b"item_id", "logprobs_json", b"logprobs_json", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -661,17 +802,23 @@ class OutputTextDone(_message.Message):
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     LOGPROBS_JSON_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     text: _builtins.str
-    extra_json: _builtins.str
+    """The whole text."""
     @_builtins.property
-    def logprobs_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def logprobs_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One JSON object a token."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -680,12 +827,11 @@ class OutputTextDone(_message.Message):
         content_index: _builtins.int = ...,
         text: _builtins.str = ...,
         logprobs_json: _abc.Iterable[_builtins.str] | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "extra_json", b"extra_json", "item_id", b"item_id", "logprobs_json", b"logprobs_json", "output_index", b"output_index", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "item_id", b"item_id", "logprobs_json", b"logprobs_json", "output_index", b"output_index", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -702,16 +848,21 @@ class OutputTextAnnotationAdded(_message.Message):
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     ANNOTATION_INDEX_FIELD_NUMBER: _builtins.int
     ANNOTATION_JSON_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     annotation_index: _builtins.int
+    """The note's place on the text, from 0."""
     annotation_json: _builtins.str
-    extra_json: _builtins.str
+    """The note as a JSON object."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -720,12 +871,11 @@ class OutputTextAnnotationAdded(_message.Message):
         content_index: _builtins.int = ...,
         annotation_index: _builtins.int = ...,
         annotation_json: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_annotation_json", b"_annotation_json", "annotation_json", b"annotation_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_annotation_json", b"_annotation_json", "annotation_json", b"annotation_json", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_annotation_json", b"_annotation_json", "absent", b"absent", "annotation_index", b"annotation_index", "annotation_json", b"annotation_json", "content_index", b"content_index", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_annotation_json", b"_annotation_json", "annotation_index", b"annotation_index", "annotation_json", b"annotation_json", "content_index", b"content_index", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__annotation_json: _TypeAlias = _typing.Literal["annotation_json"]  # noqa: Y015
     _WhichOneofArgType__annotation_json: _TypeAlias = _typing.Literal["_annotation_json", b"_annotation_json"]  # noqa: Y015
@@ -743,15 +893,19 @@ class RefusalDelta(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     delta: _builtins.str
-    extra_json: _builtins.str
+    """What is new."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -759,12 +913,11 @@ class RefusalDelta(_message.Message):
         output_index: _builtins.int = ...,
         content_index: _builtins.int = ...,
         delta: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "delta", b"delta", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "delta", b"delta", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -780,15 +933,19 @@ class RefusalDone(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     refusal: _builtins.str
-    extra_json: _builtins.str
+    """The whole refusal."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -796,12 +953,11 @@ class RefusalDone(_message.Message):
         output_index: _builtins.int = ...,
         content_index: _builtins.int = ...,
         refusal: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "item_id", b"item_id", "output_index", b"output_index", "refusal", b"refusal", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -816,26 +972,28 @@ class FunctionCallArgumentsDelta(_message.Message):
     ITEM_ID_FIELD_NUMBER: _builtins.int
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     delta: _builtins.str
-    extra_json: _builtins.str
+    """What is new."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         item_id: _builtins.str = ...,
         output_index: _builtins.int = ...,
         delta: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "delta", b"delta", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -850,26 +1008,28 @@ class FunctionCallArgumentsDone(_message.Message):
     ITEM_ID_FIELD_NUMBER: _builtins.int
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     arguments: _builtins.str
-    extra_json: _builtins.str
+    """JSON text, whole."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         item_id: _builtins.str = ...,
         output_index: _builtins.int = ...,
         arguments: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "arguments", b"arguments", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -884,26 +1044,28 @@ class CustomToolCallInputDelta(_message.Message):
     ITEM_ID_FIELD_NUMBER: _builtins.int
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     delta: _builtins.str
-    extra_json: _builtins.str
+    """What is new."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         item_id: _builtins.str = ...,
         output_index: _builtins.int = ...,
         delta: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "delta", b"delta", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -918,26 +1080,28 @@ class CustomToolCallInputDone(_message.Message):
     ITEM_ID_FIELD_NUMBER: _builtins.int
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     input: _builtins.str
-    extra_json: _builtins.str
+    """Free text, whole."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         item_id: _builtins.str = ...,
         output_index: _builtins.int = ...,
         input: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "input", b"input", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -953,16 +1117,21 @@ class ReasoningSummaryPartAdded(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     SUMMARY_INDEX_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     summary_index: _builtins.int
-    extra_json: _builtins.str
+    """The part's place in the summary, from 0."""
     @_builtins.property
-    def part(self) -> _items_pb2.ContentPart: ...
+    def part(self) -> _items_pb2.ContentPart:
+        """The part as it stands."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -970,12 +1139,11 @@ class ReasoningSummaryPartAdded(_message.Message):
         output_index: _builtins.int = ...,
         summary_index: _builtins.int = ...,
         part: _items_pb2.ContentPart | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "part", b"part", "summary_index", b"summary_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_id", b"item_id", "output_index", b"output_index", "part", b"part", "summary_index", b"summary_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -992,18 +1160,23 @@ class ReasoningSummaryPartDone(_message.Message):
     SUMMARY_INDEX_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     summary_index: _builtins.int
+    """The part's place in the summary, from 0."""
     status: _builtins.str
     """"incomplete" when the summary was cut short."""
-    extra_json: _builtins.str
     @_builtins.property
-    def part(self) -> _items_pb2.ContentPart: ...
+    def part(self) -> _items_pb2.ContentPart:
+        """The part as it stands."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1012,12 +1185,11 @@ class ReasoningSummaryPartDone(_message.Message):
         summary_index: _builtins.int = ...,
         part: _items_pb2.ContentPart | None = ...,
         status: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "part", b"part", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "part", b"part", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "absent", b"absent", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "part", b"part", "status", b"status", "summary_index", b"summary_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "item_id", b"item_id", "output_index", b"output_index", "part", b"part", "status", b"status", "summary_index", b"summary_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
     _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
@@ -1035,15 +1207,19 @@ class ReasoningSummaryTextDelta(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     SUMMARY_INDEX_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     summary_index: _builtins.int
+    """The part's place in the summary, from 0."""
     delta: _builtins.str
-    extra_json: _builtins.str
+    """What is new."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1051,12 +1227,11 @@ class ReasoningSummaryTextDelta(_message.Message):
         output_index: _builtins.int = ...,
         summary_index: _builtins.int = ...,
         delta: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "delta", b"delta", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "summary_index", b"summary_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "item_id", b"item_id", "output_index", b"output_index", "summary_index", b"summary_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1072,15 +1247,19 @@ class ReasoningSummaryTextDone(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     SUMMARY_INDEX_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     summary_index: _builtins.int
+    """The part's place in the summary, from 0."""
     text: _builtins.str
-    extra_json: _builtins.str
+    """The whole text."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1088,12 +1267,11 @@ class ReasoningSummaryTextDone(_message.Message):
         output_index: _builtins.int = ...,
         summary_index: _builtins.int = ...,
         text: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "summary_index", b"summary_index", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_id", b"item_id", "output_index", b"output_index", "summary_index", b"summary_index", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1109,15 +1287,19 @@ class ReasoningTextDelta(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     delta: _builtins.str
-    extra_json: _builtins.str
+    """What is new."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1125,12 +1307,11 @@ class ReasoningTextDelta(_message.Message):
         output_index: _builtins.int = ...,
         content_index: _builtins.int = ...,
         delta: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "delta", b"delta", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "delta", b"delta", "item_id", b"item_id", "output_index", b"output_index", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1146,15 +1327,19 @@ class ReasoningTextDone(_message.Message):
     OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     CONTENT_INDEX_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
+    """The item that it belongs to."""
     output_index: _builtins.int
+    """The item's place in the output, from 0."""
     content_index: _builtins.int
+    """The part's place in the item, from 0."""
     text: _builtins.str
-    extra_json: _builtins.str
+    """The whole text."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1162,19 +1347,18 @@ class ReasoningTextDone(_message.Message):
         output_index: _builtins.int = ...,
         content_index: _builtins.int = ...,
         text: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "content_index", b"content_index", "extra_json", b"extra_json", "item_id", b"item_id", "output_index", b"output_index", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_index", b"content_index", "item_id", b"item_id", "output_index", b"output_index", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReasoningTextDone: _TypeAlias = ReasoningTextDone  # noqa: Y015
 
 @_typing.final
-class ErrorDetail(_message.Message):
+class Error(_message.Message):
     """OpenAI's error object."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1185,19 +1369,25 @@ class ErrorDetail(_message.Message):
     PARAM_FIELD_NUMBER: _builtins.int
     EVENT_ID_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     type: _builtins.str
+    """A group of errors, like invalid_request_error."""
     code: _builtins.str
+    """A word for machines, like model_not_found."""
     message: _builtins.str
+    """A sentence for people."""
     param: _builtins.str
+    """The path of the member at fault, as JSON names it."""
     event_id: _builtins.str
     """The event_id of the client message that this answers."""
-    retry_after: _builtins.float
-    """Seconds after which a retry can help."""
-    extra_json: _builtins.str
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def retry_after(self) -> _duration_pb2.Duration:
+        """How long to wait until a retry can help."""
+
+    @_builtins.property
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1206,13 +1396,12 @@ class ErrorDetail(_message.Message):
         message: _builtins.str = ...,
         param: _builtins.str | None = ...,
         event_id: _builtins.str | None = ...,
-        retry_after: _builtins.float | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        retry_after: _duration_pb2.Duration | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_event_id", b"_event_id", "_param", b"_param", "_retry_after", b"_retry_after", "code", b"code", "event_id", b"event_id", "param", b"param", "retry_after", b"retry_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_event_id", b"_event_id", "_param", b"_param", "_retry_after", b"_retry_after", "code", b"code", "event_id", b"event_id", "param", b"param", "retry_after", b"retry_after", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_event_id", b"_event_id", "_param", b"_param", "_retry_after", b"_retry_after", "absent", b"absent", "code", b"code", "event_id", b"event_id", "extra_json", b"extra_json", "message", b"message", "param", b"param", "retry_after", b"retry_after", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_event_id", b"_event_id", "_param", b"_param", "_retry_after", b"_retry_after", "code", b"code", "event_id", b"event_id", "message", b"message", "param", b"param", "retry_after", b"retry_after", "type", b"type", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__code: _TypeAlias = _typing.Literal["code"]  # noqa: Y015
     _WhichOneofArgType__code: _TypeAlias = _typing.Literal["_code", b"_code"]  # noqa: Y015
@@ -1231,7 +1420,7 @@ class ErrorDetail(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_after) -> _WhichOneofReturnType__retry_after | None: ...
 
-Global___ErrorDetail: _TypeAlias = ErrorDetail  # noqa: Y015
+Global___Error: _TypeAlias = Error  # noqa: Y015
 
 @_typing.final
 class ErrorEvent(_message.Message):
@@ -1241,32 +1430,27 @@ class ErrorEvent(_message.Message):
 
     ERROR_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    GRPC_STATUS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     """The HTTP status of the same error."""
-    extra_json: _builtins.str
     @_builtins.property
-    def error(self) -> Global___ErrorDetail: ...
-    @_builtins.property
-    def grpc_status(self) -> _status_pb2.Status:
-        """The same error for machines: ErrorInfo, and RetryInfo or BadRequest where they apply."""
+    def error(self) -> Global___Error:
+        """What failed."""
 
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        error: Global___ErrorDetail | None = ...,
+        error: Global___Error | None = ...,
         status: _builtins.int | None = ...,
-        grpc_status: _status_pb2.Status | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "error", b"error", "grpc_status", b"grpc_status", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "error", b"error", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "absent", b"absent", "error", b"error", "extra_json", b"extra_json", "grpc_status", b"grpc_status", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "error", b"error", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
     _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
@@ -1284,16 +1468,21 @@ class SteerRef(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     INPUT_TEXT_FIELD_NUMBER: _builtins.int
     INPUT_ITEMS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     previous_response_id: _builtins.str
+    """The response that it is for."""
     id: _builtins.str
+    """The steer's own id."""
     input_text: _builtins.str
-    extra_json: _builtins.str
+    """One user message."""
     @_builtins.property
-    def input_items(self) -> _items_pb2.ItemList: ...
+    def input_items(self) -> _items_pb2.ItemList:
+        """User messages as items."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1301,12 +1490,11 @@ class SteerRef(_message.Message):
         id: _builtins.str | None = ...,
         input_text: _builtins.str = ...,
         input_items: _items_pb2.ItemList | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "id", b"id", "input", b"input", "input_items", b"input_items", "input_text", b"input_text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "id", b"id", "input", b"input", "input_items", b"input_items", "input_text", b"input_text", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "absent", b"absent", "extra_json", b"extra_json", "id", b"id", "input", b"input", "input_items", b"input_items", "input_text", b"input_text", "previous_response_id", b"previous_response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "id", b"id", "input", b"input", "input_items", b"input_items", "input_text", b"input_text", "previous_response_id", b"previous_response_id", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -1326,23 +1514,24 @@ class SteerAccepted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STEER_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
-    extra_json: _builtins.str
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def steer(self) -> Global___SteerRef: ...
+    def steer(self) -> Global___SteerRef:
+        """The steer."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         steer: Global___SteerRef | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["steer", b"steer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["steer", b"steer", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "steer", b"steer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steer", b"steer", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1357,28 +1546,32 @@ class SteerPending(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REQUIRED_INPUT_FIELD_NUMBER: _builtins.int
     STEER_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    extra_json: _builtins.str
+    """A word for machines."""
     @_builtins.property
-    def required_input(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Item]: ...
+    def required_input(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Item]:
+        """The outputs that are owed, without what they say."""
+
     @_builtins.property
-    def steer(self) -> Global___SteerRef: ...
+    def steer(self) -> Global___SteerRef:
+        """The steer."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
         required_input: _abc.Iterable[_items_pb2.Item] | None = ...,
         steer: Global___SteerRef | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["steer", b"steer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["steer", b"steer", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "reason", b"reason", "required_input", b"required_input", "steer", b"steer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "required_input", b"required_input", "steer", b"steer", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1392,26 +1585,29 @@ class SteerFailed(_message.Message):
 
     ERROR_FIELD_NUMBER: _builtins.int
     STEER_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
-    extra_json: _builtins.str
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def error(self) -> Global___ErrorDetail: ...
+    def error(self) -> Global___Error:
+        """What failed."""
+
     @_builtins.property
-    def steer(self) -> Global___SteerRef: ...
+    def steer(self) -> Global___SteerRef:
+        """The steer."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        error: Global___ErrorDetail | None = ...,
+        error: Global___Error | None = ...,
         steer: Global___SteerRef | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "steer", b"steer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "steer", b"steer", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "error", b"error", "extra_json", b"extra_json", "steer", b"steer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "steer", b"steer", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1424,25 +1620,26 @@ class Heartbeat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PHASE_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
-    phase: _builtins.str
-    """From a server: queued, prefill, thinking, held or idle."""
-    extra_json: _builtins.str
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    phase: Global___HeartbeatPhase.ValueType
+    """From a server: what it does. Left out by clients."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
-        phase: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        phase: Global___HeartbeatPhase.ValueType | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_phase", b"_phase", "phase", b"phase", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "phase", b"phase"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_phase", b"_phase", "phase", b"phase", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__phase: _TypeAlias = _typing.Literal["phase"]  # noqa: Y015
+    _WhichOneofArgType__phase: _TypeAlias = _typing.Literal["_phase", b"_phase"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__phase) -> _WhichOneofReturnType__phase | None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
@@ -1474,27 +1671,27 @@ class Timing(_message.Message):
 
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     PHASES_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
-    extra_json: _builtins.str
+    """The response that was measured."""
     @_builtins.property
     def phases(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Phase -> microseconds."""
+        """Microseconds by phase."""
 
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         response_id: _builtins.str = ...,
         phases: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "phases", b"phases", "response_id", b"response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["phases", b"phases", "response_id", b"response_id", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1530,17 +1727,23 @@ class SessionStarted(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     EXTENSIONS_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
+    """The connection's id, as the server's log says it."""
     revision: _builtins.str
-    extra_json: _builtins.str
+    """A date. A newer one adds fields and events, and changes none."""
     @_builtins.property
-    def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What this server offers beyond OpenAI's API."""
+
     @_builtins.property
-    def limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def limits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Bytes, counts and milliseconds by name."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -1548,12 +1751,11 @@ class SessionStarted(_message.Message):
         revision: _builtins.str = ...,
         extensions: _abc.Iterable[_builtins.str] | None = ...,
         limits: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extensions", b"extensions", "extra_json", b"extra_json", "limits", b"limits", "revision", b"revision", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extensions", b"extensions", "limits", b"limits", "revision", b"revision", "session_id", b"session_id", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1566,26 +1768,28 @@ class SessionGoingAway(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    seconds: _builtins.float
-    """How long running turns still have."""
-    extra_json: _builtins.str
+    """A word for machines."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def remaining(self) -> _duration_pb2.Duration:
+        """How long running turns still have."""
+
+    @_builtins.property
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
-        seconds: _builtins.float = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        remaining: _duration_pb2.Duration | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["remaining", b"remaining", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "reason", b"reason", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "remaining", b"remaining", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1600,6 +1804,7 @@ class OpaqueEvent(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
     type: _builtins.str
+    """A copy of the event's `type`."""
     json: _builtins.str
     """The whole event as JSON."""
     def __init__(

@@ -4,11 +4,10 @@ isort:skip_file
 Input and output items, their content, and the tools that a request offers.
 
 Rules that hold for every message of this package that mirrors a JSON object:
-`extra_json` is a JSON object with the members that the schema does not know, and with known
-ones whose value the typed field cannot say (null, or another type). It is empty in the normal
-case, and its members win over the typed fields.
-`absent` names the members that JSON would always write and that the original lacked.
+An unset field is a member that is not there.
 A field named `*_json` holds JSON text that is carried as it came and never parsed.
+`unknown`, always the last field, is what the others cannot say. A client leaves it alone: it
+never sets it, and reads it only for members that are newer than its stubs.
 """
 
 from collections import abc as _abc
@@ -27,8 +26,41 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class Unknown(_message.Message):
+    """What the typed fields of the message around it cannot say of the JSON object that it mirrors.
+    Clients leave it alone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTRA_JSON_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
+    extra_json: _builtins.str
+    """A JSON object: members that the schema does not know, and known ones whose value the typed
+    field cannot say (null, or another type). Empty in the normal case. Its members win over the
+    typed fields.
+    """
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of members that JSON would always write and that the original lacked."""
+
+    def __init__(
+        self,
+        *,
+        extra_json: _builtins.str = ...,
+        absent: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unknown: _TypeAlias = Unknown  # noqa: Y015
+
+@_typing.final
 class Item(_message.Message):
-    """One item. Its arm is its `type` in JSON: a new or a hosted item travels in `opaque`."""
+    """One item of a conversation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,23 +74,41 @@ class Item(_message.Message):
     COMPACTION_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def message(self) -> Global___Message: ...
+    def message(self) -> Global___Message:
+        """Text or parts that a user, a developer or the model said."""
+
     @_builtins.property
-    def function_call(self) -> Global___FunctionCall: ...
+    def function_call(self) -> Global___FunctionCall:
+        """The model asks for a function tool."""
+
     @_builtins.property
-    def function_call_output(self) -> Global___FunctionCallOutput: ...
+    def function_call_output(self) -> Global___FunctionCallOutput:
+        """What the client's function returned."""
+
     @_builtins.property
-    def custom_tool_call(self) -> Global___CustomToolCall: ...
+    def custom_tool_call(self) -> Global___CustomToolCall:
+        """The model asks for a custom tool."""
+
     @_builtins.property
-    def custom_tool_call_output(self) -> Global___CustomToolCallOutput: ...
+    def custom_tool_call_output(self) -> Global___CustomToolCallOutput:
+        """What the client's custom tool returned."""
+
     @_builtins.property
-    def reasoning(self) -> Global___Reasoning: ...
+    def reasoning(self) -> Global___Reasoning:
+        """What the model thought."""
+
     @_builtins.property
-    def item_reference(self) -> Global___ItemReference: ...
+    def item_reference(self) -> Global___ItemReference:
+        """An item that the server already has."""
+
     @_builtins.property
-    def compaction(self) -> Global___Compaction: ...
+    def compaction(self) -> Global___Compaction:
+        """Earlier history, sealed."""
+
     @_builtins.property
-    def opaque(self) -> Global___OpaqueItem: ...
+    def opaque(self) -> Global___OpaqueItem:
+        """An item of any other type."""
+
     def __init__(
         self,
         *,
@@ -90,7 +140,9 @@ class ItemList(_message.Message):
 
     ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]: ...
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
+        """In their order in the conversation."""
+
     def __init__(
         self,
         *,
@@ -106,7 +158,7 @@ Global___ItemList: _TypeAlias = ItemList  # noqa: Y015
 
 @_typing.final
 class Message(_message.Message):
-    """A message: who speaks (user, assistant, system, developer), and text or content parts."""
+    """A message: who speaks, and text or content parts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -116,19 +168,25 @@ class Message(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     role: _builtins.str
+    """user, assistant, system or developer. Unset: refused."""
     text: _builtins.str
+    """One text."""
     id: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     status: _builtins.str
+    """in_progress, completed or incomplete."""
     phase: _builtins.str
     """commentary or final_answer, on messages of some models."""
-    extra_json: _builtins.str
     @_builtins.property
-    def parts(self) -> Global___ContentList: ...
+    def parts(self) -> Global___ContentList:
+        """Content parts."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -138,12 +196,11 @@ class Message(_message.Message):
         id: _builtins.str | None = ...,
         status: _builtins.str | None = ...,
         phase: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_phase", b"_phase", "_status", b"_status", "content", b"content", "id", b"id", "parts", b"parts", "phase", b"phase", "status", b"status", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_phase", b"_phase", "_status", b"_status", "content", b"content", "id", b"id", "parts", b"parts", "phase", b"phase", "status", b"status", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_phase", b"_phase", "_status", b"_status", "absent", b"absent", "content", b"content", "extra_json", b"extra_json", "id", b"id", "parts", b"parts", "phase", b"phase", "role", b"role", "status", b"status", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_phase", b"_phase", "_status", b"_status", "content", b"content", "id", b"id", "parts", b"parts", "phase", b"phase", "role", b"role", "status", b"status", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -166,7 +223,7 @@ Global___Message: _TypeAlias = Message  # noqa: Y015
 
 @_typing.final
 class FunctionCall(_message.Message):
-    """A call of a function tool. `arguments` is JSON text, cut nowhere."""
+    """A call of a function tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -176,17 +233,23 @@ class FunctionCall(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
+    """Pairs the call with its output. Unset: refused."""
     name: _builtins.str
+    """The tool's name."""
     arguments: _builtins.str
+    """JSON text, whole."""
     namespace: _builtins.str
+    """The namespace of the tool, where it has one."""
     id: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     status: _builtins.str
-    extra_json: _builtins.str
+    """in_progress, completed or incomplete."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -196,12 +259,11 @@ class FunctionCall(_message.Message):
         namespace: _builtins.str | None = ...,
         id: _builtins.str | None = ...,
         status: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "id", b"id", "namespace", b"namespace", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "id", b"id", "namespace", b"namespace", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "absent", b"absent", "arguments", b"arguments", "call_id", b"call_id", "extra_json", b"extra_json", "id", b"id", "name", b"name", "namespace", b"namespace", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "arguments", b"arguments", "call_id", b"call_id", "id", b"id", "name", b"name", "namespace", b"namespace", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -220,7 +282,7 @@ Global___FunctionCall: _TypeAlias = FunctionCall  # noqa: Y015
 
 @_typing.final
 class FunctionCallOutput(_message.Message):
-    """What a function returned: text or content parts."""
+    """What a function returned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -230,19 +292,25 @@ class FunctionCallOutput(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
+    """The call that it answers. One that is not open: refused."""
     text: _builtins.str
+    """One text."""
     id: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     status: _builtins.str
+    """in_progress, completed or incomplete."""
     name: _builtins.str
     """The tool's name, where a server says which output it waits for."""
-    extra_json: _builtins.str
     @_builtins.property
-    def parts(self) -> Global___ContentList: ...
+    def parts(self) -> Global___ContentList:
+        """Content parts."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -252,12 +320,11 @@ class FunctionCallOutput(_message.Message):
         id: _builtins.str | None = ...,
         status: _builtins.str | None = ...,
         name: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "absent", b"absent", "call_id", b"call_id", "extra_json", b"extra_json", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "call_id", b"call_id", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -280,7 +347,7 @@ Global___FunctionCallOutput: _TypeAlias = FunctionCallOutput  # noqa: Y015
 
 @_typing.final
 class CustomToolCall(_message.Message):
-    """A call of a custom tool. `input` is free text."""
+    """A call of a custom tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -290,17 +357,23 @@ class CustomToolCall(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
+    """Pairs the call with its output. Unset: refused."""
     name: _builtins.str
+    """The tool's name."""
     input: _builtins.str
+    """Free text, whole."""
     namespace: _builtins.str
+    """The namespace of the tool, where it has one."""
     id: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     status: _builtins.str
-    extra_json: _builtins.str
+    """in_progress, completed or incomplete."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -310,12 +383,11 @@ class CustomToolCall(_message.Message):
         namespace: _builtins.str | None = ...,
         id: _builtins.str | None = ...,
         status: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "id", b"id", "namespace", b"namespace", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "id", b"id", "namespace", b"namespace", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "absent", b"absent", "call_id", b"call_id", "extra_json", b"extra_json", "id", b"id", "input", b"input", "name", b"name", "namespace", b"namespace", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_namespace", b"_namespace", "_status", b"_status", "call_id", b"call_id", "id", b"id", "input", b"input", "name", b"name", "namespace", b"namespace", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -334,7 +406,7 @@ Global___CustomToolCall: _TypeAlias = CustomToolCall  # noqa: Y015
 
 @_typing.final
 class CustomToolCallOutput(_message.Message):
-    """What a custom tool returned: text or content parts."""
+    """What a custom tool returned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -344,19 +416,25 @@ class CustomToolCallOutput(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
+    """The call that it answers. One that is not open: refused."""
     text: _builtins.str
+    """One text."""
     id: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     status: _builtins.str
+    """in_progress, completed or incomplete."""
     name: _builtins.str
     """The tool's name, where a server says which output it waits for."""
-    extra_json: _builtins.str
     @_builtins.property
-    def parts(self) -> Global___ContentList: ...
+    def parts(self) -> Global___ContentList:
+        """Content parts."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -366,12 +444,11 @@ class CustomToolCallOutput(_message.Message):
         id: _builtins.str | None = ...,
         status: _builtins.str | None = ...,
         name: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "absent", b"absent", "call_id", b"call_id", "extra_json", b"extra_json", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "_name", b"_name", "_status", b"_status", "call_id", b"call_id", "id", b"id", "name", b"name", "output", b"output", "parts", b"parts", "status", b"status", "text", b"text", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -403,18 +480,25 @@ class Reasoning(_message.Message):
     ENCRYPTED_CONTENT_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     encrypted_content: _builtins.str
+    """What only the server can read. A client sends it back unchanged."""
     id: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     status: _builtins.str
-    extra_json: _builtins.str
+    """in_progress, completed or incomplete."""
     @_builtins.property
-    def summary(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]: ...
+    def summary(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
+        """Parts of type summary_text."""
+
     @_builtins.property
-    def content(self) -> Global___ContentList: ...
+    def content(self) -> Global___ContentList:
+        """Parts of type reasoning_text."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -423,12 +507,11 @@ class Reasoning(_message.Message):
         encrypted_content: _builtins.str | None = ...,
         id: _builtins.str | None = ...,
         status: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_encrypted_content", b"_encrypted_content", "_id", b"_id", "_status", b"_status", "content", b"content", "encrypted_content", b"encrypted_content", "id", b"id", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_encrypted_content", b"_encrypted_content", "_id", b"_id", "_status", b"_status", "content", b"content", "encrypted_content", b"encrypted_content", "id", b"id", "status", b"status", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_encrypted_content", b"_encrypted_content", "_id", b"_id", "_status", b"_status", "absent", b"absent", "content", b"content", "encrypted_content", b"encrypted_content", "extra_json", b"extra_json", "id", b"id", "status", b"status", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_encrypted_content", b"_encrypted_content", "_id", b"_id", "_status", b"_status", "content", b"content", "encrypted_content", b"encrypted_content", "id", b"id", "status", b"status", "summary", b"summary", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__content: _TypeAlias = _typing.Literal["content"]  # noqa: Y015
     _WhichOneofArgType__content: _TypeAlias = _typing.Literal["_content", b"_content"]  # noqa: Y015
@@ -456,22 +539,22 @@ class ItemReference(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    extra_json: _builtins.str
+    """The id of that item. One that the chain lacks: refused."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,24 +568,25 @@ class Compaction(_message.Message):
 
     ENCRYPTED_CONTENT_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     encrypted_content: _builtins.str
+    """What only the server can read. A client sends it back unchanged."""
     id: _builtins.str
-    extra_json: _builtins.str
+    """The server's id of the item. A client may repeat it."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         encrypted_content: _builtins.str = ...,
         id: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "id", b"id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "id", b"id", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "absent", b"absent", "encrypted_content", b"encrypted_content", "extra_json", b"extra_json", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_id", b"_id", "encrypted_content", b"encrypted_content", "id", b"id", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
     _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
@@ -520,9 +604,11 @@ class OpaqueItem(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
     type: _builtins.str
+    """A copy of the item's `type`, for routing. Left out by clients."""
     id: _builtins.str
+    """A copy of the item's `id`, for routing. Left out by clients."""
     json: _builtins.str
-    """The whole item as JSON; `type` and `id` above are copies for routing."""
+    """The whole item as JSON. What is no JSON: refused."""
     def __init__(
         self,
         *,
@@ -546,7 +632,9 @@ class ContentList(_message.Message):
 
     PARTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]: ...
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
+        """In the order in which they are read."""
+
     def __init__(
         self,
         *,
@@ -570,11 +658,17 @@ class ContentPart(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def text(self) -> Global___TextPart: ...
+    def text(self) -> Global___TextPart:
+        """Text."""
+
     @_builtins.property
-    def refusal(self) -> Global___RefusalPart: ...
+    def refusal(self) -> Global___RefusalPart:
+        """The model declined."""
+
     @_builtins.property
-    def opaque(self) -> Global___OpaquePart: ...
+    def opaque(self) -> Global___OpaquePart:
+        """A part of any other type."""
+
     def __init__(
         self,
         *,
@@ -602,18 +696,21 @@ class TextPart(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_JSON_FIELD_NUMBER: _builtins.int
     LOGPROBS_JSON_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """input_text, output_text, reasoning_text, summary_text or text. Unset in an item: what its
     place says (output_text in an assistant's message, input_text in any other and in an output).
     """
     text: _builtins.str
+    """The text, whole."""
     annotations_json: _builtins.str
+    """A JSON list of notes on stretches of the text."""
     logprobs_json: _builtins.str
-    extra_json: _builtins.str
+    """A JSON list with one object a token."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -621,12 +718,11 @@ class TextPart(_message.Message):
         text: _builtins.str = ...,
         annotations_json: _builtins.str | None = ...,
         logprobs_json: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_annotations_json", b"_annotations_json", "_logprobs_json", b"_logprobs_json", "annotations_json", b"annotations_json", "logprobs_json", b"logprobs_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_annotations_json", b"_annotations_json", "_logprobs_json", b"_logprobs_json", "annotations_json", b"annotations_json", "logprobs_json", b"logprobs_json", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_annotations_json", b"_annotations_json", "_logprobs_json", b"_logprobs_json", "absent", b"absent", "annotations_json", b"annotations_json", "extra_json", b"extra_json", "logprobs_json", b"logprobs_json", "text", b"text", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_annotations_json", b"_annotations_json", "_logprobs_json", b"_logprobs_json", "annotations_json", b"annotations_json", "logprobs_json", b"logprobs_json", "text", b"text", "type", b"type", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__annotations_json: _TypeAlias = _typing.Literal["annotations_json"]  # noqa: Y015
     _WhichOneofArgType__annotations_json: _TypeAlias = _typing.Literal["_annotations_json", b"_annotations_json"]  # noqa: Y015
@@ -646,22 +742,22 @@ class RefusalPart(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSAL_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
-    extra_json: _builtins.str
+    """Its words."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         refusal: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -676,7 +772,9 @@ class OpaquePart(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
     type: _builtins.str
+    """A copy of the part's `type`, for routing. Left out by clients."""
     json: _builtins.str
+    """The whole part as JSON. What is no JSON: refused."""
     def __init__(
         self,
         *,
@@ -701,11 +799,17 @@ class Tool(_message.Message):
     CUSTOM_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def function(self) -> Global___FunctionTool: ...
+    def function(self) -> Global___FunctionTool:
+        """A function with arguments."""
+
     @_builtins.property
-    def custom(self) -> Global___CustomTool: ...
+    def custom(self) -> Global___CustomTool:
+        """A tool that takes free text."""
+
     @_builtins.property
-    def opaque(self) -> Global___OpaqueTool: ...
+    def opaque(self) -> Global___OpaqueTool:
+        """A tool of any other type."""
+
     def __init__(
         self,
         *,
@@ -725,7 +829,7 @@ Global___Tool: _TypeAlias = Tool  # noqa: Y015
 
 @_typing.final
 class FunctionTool(_message.Message):
-    """A function: its parameters are a JSON schema, whose key order is kept."""
+    """A function whose arguments follow a JSON schema."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -733,15 +837,19 @@ class FunctionTool(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """Not empty, and unique within its namespace; else refused."""
     description: _builtins.str
+    """What the model is told of it."""
     parameters_json: _builtins.str
+    """A JSON schema of an object, whose key order is kept. Unset: no parameters."""
     strict: _builtins.bool
-    extra_json: _builtins.str
+    """Whether arguments must follow the schema in every detail. Unset: not strict."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -749,12 +857,11 @@ class FunctionTool(_message.Message):
         description: _builtins.str | None = ...,
         parameters_json: _builtins.str | None = ...,
         strict: _builtins.bool | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_parameters_json", b"_parameters_json", "_strict", b"_strict", "description", b"description", "parameters_json", b"parameters_json", "strict", b"strict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_parameters_json", b"_parameters_json", "_strict", b"_strict", "description", b"description", "parameters_json", b"parameters_json", "strict", b"strict", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_parameters_json", b"_parameters_json", "_strict", b"_strict", "absent", b"absent", "description", b"description", "extra_json", b"extra_json", "name", b"name", "parameters_json", b"parameters_json", "strict", b"strict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_parameters_json", b"_parameters_json", "_strict", b"_strict", "description", b"description", "name", b"name", "parameters_json", b"parameters_json", "strict", b"strict", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -773,33 +880,35 @@ Global___FunctionTool: _TypeAlias = FunctionTool  # noqa: Y015
 
 @_typing.final
 class CustomTool(_message.Message):
-    """A tool that takes free text, perhaps under a grammar (`format_json`)."""
+    """A tool that takes free text, perhaps under a grammar."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     FORMAT_JSON_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """Not empty, and unique within its namespace; else refused."""
     description: _builtins.str
+    """What the model is told of it."""
     format_json: _builtins.str
-    extra_json: _builtins.str
+    """{"type": "text"}, or a grammar. Unset: any text."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         description: _builtins.str | None = ...,
         format_json: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: Global___Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_format_json", b"_format_json", "description", b"description", "format_json", b"format_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_format_json", b"_format_json", "description", b"description", "format_json", b"format_json", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_format_json", b"_format_json", "absent", b"absent", "description", b"description", "extra_json", b"extra_json", "format_json", b"format_json", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_format_json", b"_format_json", "description", b"description", "format_json", b"format_json", "name", b"name", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -821,7 +930,9 @@ class OpaqueTool(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
     type: _builtins.str
+    """A copy of the tool's `type`, for routing. Left out by clients."""
     json: _builtins.str
+    """The whole tool as JSON. What is no JSON: refused."""
     def __init__(
         self,
         *,
@@ -835,3 +946,256 @@ class OpaqueTool(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpaqueTool: _TypeAlias = OpaqueTool  # noqa: Y015
+
+@_typing.final
+class ReasoningSettings(_message.Message):
+    """How much a model thinks, and what it shows of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EFFORT_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    effort: _builtins.str
+    """none, minimal, low, medium, high, xhigh or max. Unset: the model's own."""
+    summary: _builtins.str
+    """auto, concise or detailed. Unset: no summary."""
+    @_builtins.property
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
+    def __init__(
+        self,
+        *,
+        effort: _builtins.str | None = ...,
+        summary: _builtins.str | None = ...,
+        unknown: Global___Unknown | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_effort", b"_effort", "_summary", b"_summary", "effort", b"effort", "summary", b"summary", "unknown", b"unknown"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_effort", b"_effort", "_summary", b"_summary", "effort", b"effort", "summary", b"summary", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__effort: _TypeAlias = _typing.Literal["effort"]  # noqa: Y015
+    _WhichOneofArgType__effort: _TypeAlias = _typing.Literal["_effort", b"_effort"]  # noqa: Y015
+    _WhichOneofReturnType__summary: _TypeAlias = _typing.Literal["summary"]  # noqa: Y015
+    _WhichOneofArgType__summary: _TypeAlias = _typing.Literal["_summary", b"_summary"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__effort) -> _WhichOneofReturnType__effort | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__summary) -> _WhichOneofReturnType__summary | None: ...
+
+Global___ReasoningSettings: _TypeAlias = ReasoningSettings  # noqa: Y015
+
+@_typing.final
+class TextSettings(_message.Message):
+    """Which form an answer's text has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_FIELD_NUMBER: _builtins.int
+    VERBOSITY_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    verbosity: _builtins.str
+    """low, medium or high. Unset: the model's own."""
+    @_builtins.property
+    def format(self) -> Global___TextFormat:
+        """Unset: plain text."""
+
+    @_builtins.property
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
+    def __init__(
+        self,
+        *,
+        format: Global___TextFormat | None = ...,
+        verbosity: _builtins.str | None = ...,
+        unknown: Global___Unknown | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_format", b"_format", "_verbosity", b"_verbosity", "format", b"format", "unknown", b"unknown", "verbosity", b"verbosity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_format", b"_format", "_verbosity", b"_verbosity", "format", b"format", "unknown", b"unknown", "verbosity", b"verbosity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__format: _TypeAlias = _typing.Literal["format"]  # noqa: Y015
+    _WhichOneofArgType__format: _TypeAlias = _typing.Literal["_format", b"_format"]  # noqa: Y015
+    _WhichOneofReturnType__verbosity: _TypeAlias = _typing.Literal["verbosity"]  # noqa: Y015
+    _WhichOneofArgType__verbosity: _TypeAlias = _typing.Literal["_verbosity", b"_verbosity"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__format) -> _WhichOneofReturnType__format | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__verbosity) -> _WhichOneofReturnType__verbosity | None: ...
+
+Global___TextSettings: _TypeAlias = TextSettings  # noqa: Y015
+
+@_typing.final
+class TextFormat(_message.Message):
+    """The form of an answer's text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    JSON_OBJECT_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    OPAQUE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def text(self) -> Global___PlainTextFormat:
+        """Any text."""
+
+    @_builtins.property
+    def json_object(self) -> Global___JsonObjectFormat:
+        """Some JSON object."""
+
+    @_builtins.property
+    def json_schema(self) -> Global___JsonSchemaFormat:
+        """JSON that follows a schema."""
+
+    @_builtins.property
+    def opaque(self) -> Global___OpaqueFormat:
+        """A format of any other type."""
+
+    def __init__(
+        self,
+        *,
+        text: Global___PlainTextFormat | None = ...,
+        json_object: Global___JsonObjectFormat | None = ...,
+        json_schema: Global___JsonSchemaFormat | None = ...,
+        opaque: Global___OpaqueFormat | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "json_object", b"json_object", "json_schema", b"json_schema", "opaque", b"opaque", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "json_object", b"json_object", "json_schema", b"json_schema", "opaque", b"opaque", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_format: _TypeAlias = _typing.Literal["text", "json_object", "json_schema", "opaque"]  # noqa: Y015
+    _WhichOneofArgType_format: _TypeAlias = _typing.Literal["format", b"format"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_format) -> _WhichOneofReturnType_format | None: ...
+
+Global___TextFormat: _TypeAlias = TextFormat  # noqa: Y015
+
+@_typing.final
+class PlainTextFormat(_message.Message):
+    """Any text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
+    def __init__(
+        self,
+        *,
+        unknown: Global___Unknown | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlainTextFormat: _TypeAlias = PlainTextFormat  # noqa: Y015
+
+@_typing.final
+class JsonObjectFormat(_message.Message):
+    """Some JSON object."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
+    def __init__(
+        self,
+        *,
+        unknown: Global___Unknown | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JsonObjectFormat: _TypeAlias = JsonObjectFormat  # noqa: Y015
+
+@_typing.final
+class JsonSchemaFormat(_message.Message):
+    """JSON that follows a schema."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What the format is called."""
+    schema_json: _builtins.str
+    """The JSON schema, whose key order is kept. Unset, or one that cannot be met: refused."""
+    strict: _builtins.bool
+    """Whether the answer must follow it in every detail. Unset: not strict."""
+    description: _builtins.str
+    """What the model is told of it."""
+    @_builtins.property
+    def unknown(self) -> Global___Unknown:
+        """Left alone by clients."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str | None = ...,
+        schema_json: _builtins.str | None = ...,
+        strict: _builtins.bool | None = ...,
+        description: _builtins.str | None = ...,
+        unknown: Global___Unknown | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_name", b"_name", "_schema_json", b"_schema_json", "_strict", b"_strict", "description", b"description", "name", b"name", "schema_json", b"schema_json", "strict", b"strict", "unknown", b"unknown"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_name", b"_name", "_schema_json", b"_schema_json", "_strict", b"_strict", "description", b"description", "name", b"name", "schema_json", b"schema_json", "strict", b"strict", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
+    _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__schema_json: _TypeAlias = _typing.Literal["schema_json"]  # noqa: Y015
+    _WhichOneofArgType__schema_json: _TypeAlias = _typing.Literal["_schema_json", b"_schema_json"]  # noqa: Y015
+    _WhichOneofReturnType__strict: _TypeAlias = _typing.Literal["strict"]  # noqa: Y015
+    _WhichOneofArgType__strict: _TypeAlias = _typing.Literal["_strict", b"_strict"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__schema_json) -> _WhichOneofReturnType__schema_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__strict) -> _WhichOneofReturnType__strict | None: ...
+
+Global___JsonSchemaFormat: _TypeAlias = JsonSchemaFormat  # noqa: Y015
+
+@_typing.final
+class OpaqueFormat(_message.Message):
+    """A format of another type, whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """A copy of the format's `type`, for routing. Left out by clients."""
+    json: _builtins.str
+    """The whole format as JSON. What is no JSON: refused."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpaqueFormat: _TypeAlias = OpaqueFormat  # noqa: Y015

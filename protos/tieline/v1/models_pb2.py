@@ -22,21 +22,23 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17tieline/v1/models.proto\x12\ntieline.v1\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.tieline.v1.Model\"6\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x03\x12\x10\n\x08owned_by\x18\x03 \x01(\t2\\\n\rModelsService\x12K\n\nListModels\x12\x1d.tieline.v1.ListModelsRequest\x1a\x1e.tieline.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17tieline/v1/models.proto\x12\ntieline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.tieline.v1.Model\"R\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12+\n\x07\x63reated\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08owned_by\x18\x03 \x01(\t2\\\n\rModelsService\x12K\n\nListModels\x12\x1d.tieline.v1.ListModelsRequest\x1a\x1e.tieline.v1.ListModelsResponseBu\n\x0e\x64\x65v.tieline.v1P\x01Z)tieline.dev/client/go/tielinev1;tielinev1\xa2\x02\x03TLN\xaa\x02\nTieline.V1\xba\x02\x07Tieline\xca\x02\nTieline\\V1\xea\x02\x0bTieline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tieline.v1.models_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_LISTMODELSREQUEST']._serialized_start=39
-  _globals['_LISTMODELSREQUEST']._serialized_end=58
-  _globals['_LISTMODELSRESPONSE']._serialized_start=60
-  _globals['_LISTMODELSRESPONSE']._serialized_end=115
-  _globals['_MODEL']._serialized_start=117
-  _globals['_MODEL']._serialized_end=171
-  _globals['_MODELSSERVICE']._serialized_start=173
-  _globals['_MODELSSERVICE']._serialized_end=265
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.tieline.v1P\001Z)tieline.dev/client/go/tielinev1;tielinev1\242\002\003TLN\252\002\nTieline.V1\272\002\007Tieline\312\002\nTieline\\V1\352\002\013Tieline::V1'
+  _globals['_LISTMODELSREQUEST']._serialized_start=72
+  _globals['_LISTMODELSREQUEST']._serialized_end=91
+  _globals['_LISTMODELSRESPONSE']._serialized_start=93
+  _globals['_LISTMODELSRESPONSE']._serialized_end=148
+  _globals['_MODEL']._serialized_start=150
+  _globals['_MODEL']._serialized_end=232
+  _globals['_MODELSSERVICE']._serialized_start=234
+  _globals['_MODELSSERVICE']._serialized_end=326
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ Which models a server offers."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -20,6 +21,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ListModelsRequest(_message.Message):
+    """Asks for all models."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -35,11 +38,15 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsResponse(_message.Message):
+    """The models, in the order of the server's configuration."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]: ...
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
+        """Each with the name that a create gives."""
+
     def __init__(
         self,
         *,
@@ -55,23 +62,29 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):
+    """One model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     OWNED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    created: _builtins.int
-    """Unix seconds."""
+    """The name that a create gives."""
     owned_by: _builtins.str
+    """The organisation that made it."""
+    @_builtins.property
+    def created(self) -> _timestamp_pb2.Timestamp:
+        """When the server began to offer it."""
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
-        created: _builtins.int = ...,
+        created: _timestamp_pb2.Timestamp | None = ...,
         owned_by: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "id", b"id", "owned_by", b"owned_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ModelsServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """The models of a server.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +43,12 @@ class ModelsServiceStub:
 
 
 class ModelsServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """The models of a server.
+    """
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """All models that the caller may use.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -67,7 +70,8 @@ def add_ModelsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelsService:
-    """Missing associated documentation comment in .proto file."""
+    """The models of a server.
+    """
 
     @staticmethod
     def ListModels(request,

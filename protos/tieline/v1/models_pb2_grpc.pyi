@@ -27,23 +27,32 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ModelsServiceStub:
+    """The models of a server."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ModelsServiceAsyncStub: ...
     ListModels: _grpc.UnaryUnaryMultiCallable[_models_pb2.ListModelsRequest, _models_pb2.ListModelsResponse]
+    """All models that the caller may use."""
 
 @_typing.type_check_only
 class ModelsServiceAsyncStub(ModelsServiceStub):
+    """The models of a server."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListModels: _aio.UnaryUnaryMultiCallable[_models_pb2.ListModelsRequest, _models_pb2.ListModelsResponse]  # type: ignore[assignment]
+    """All models that the caller may use."""
 
 class ModelsServiceServicer(metaclass=_abc_1.ABCMeta):
+    """The models of a server."""
+
     @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _models_pb2.ListModelsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_models_pb2.ListModelsResponse, _abc.Awaitable[_models_pb2.ListModelsResponse]]: ...
+    ) -> _typing.Union[_models_pb2.ListModelsResponse, _abc.Awaitable[_models_pb2.ListModelsResponse]]:
+        """All models that the caller may use."""
 
 def add_ModelsServiceServicer_to_server(servicer: ModelsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

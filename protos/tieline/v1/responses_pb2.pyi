@@ -6,7 +6,9 @@ The Response object. The conventions of items.proto hold here too."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from tieline.v1 import items_pb2 as _items_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +20,46 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ResponseStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ResponseStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResponseStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESPONSE_STATUS_UNSPECIFIED: _ResponseStatus.ValueType  # 0
+    """A word that is newer than these stubs, in `unknown`."""
+    RESPONSE_STATUS_QUEUED: _ResponseStatus.ValueType  # 1
+    """It waits until fewer responses run at once."""
+    RESPONSE_STATUS_IN_PROGRESS: _ResponseStatus.ValueType  # 2
+    """It runs, or is held at client tool calls."""
+    RESPONSE_STATUS_COMPLETED: _ResponseStatus.ValueType  # 3
+    """It ended well."""
+    RESPONSE_STATUS_INCOMPLETE: _ResponseStatus.ValueType  # 4
+    """It ended early; `incomplete_details` says why."""
+    RESPONSE_STATUS_CANCELLED: _ResponseStatus.ValueType  # 5
+    """A client ended it."""
+    RESPONSE_STATUS_FAILED: _ResponseStatus.ValueType  # 6
+    """It failed; `error` says why."""
+
+class ResponseStatus(_ResponseStatus, metaclass=_ResponseStatusEnumTypeWrapper):
+    """How a response stands."""
+
+RESPONSE_STATUS_UNSPECIFIED: ResponseStatus.ValueType  # 0
+"""A word that is newer than these stubs, in `unknown`."""
+RESPONSE_STATUS_QUEUED: ResponseStatus.ValueType  # 1
+"""It waits until fewer responses run at once."""
+RESPONSE_STATUS_IN_PROGRESS: ResponseStatus.ValueType  # 2
+"""It runs, or is held at client tool calls."""
+RESPONSE_STATUS_COMPLETED: ResponseStatus.ValueType  # 3
+"""It ended well."""
+RESPONSE_STATUS_INCOMPLETE: ResponseStatus.ValueType  # 4
+"""It ended early; `incomplete_details` says why."""
+RESPONSE_STATUS_CANCELLED: ResponseStatus.ValueType  # 5
+"""A client ended it."""
+RESPONSE_STATUS_FAILED: ResponseStatus.ValueType  # 6
+"""It failed; `error` says why."""
+Global___ResponseStatus: _TypeAlias = ResponseStatus  # noqa: Y015
 
 @_typing.final
 class Response(_message.Message):
@@ -60,12 +102,14 @@ class Response(_message.Message):
     TOOL_CHOICE_JSON_FIELD_NUMBER: _builtins.int
     PARALLEL_TOOL_CALLS_FIELD_NUMBER: _builtins.int
     TRUNCATION_FIELD_NUMBER: _builtins.int
+    TEXT_SETTINGS_FIELD_NUMBER: _builtins.int
     TEXT_JSON_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     TOP_P_FIELD_NUMBER: _builtins.int
     PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
     FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    REASONING_SETTINGS_FIELD_NUMBER: _builtins.int
     REASONING_JSON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
@@ -76,59 +120,104 @@ class Response(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     SAFETY_IDENTIFIER_FIELD_NUMBER: _builtins.int
     PROMPT_CACHE_KEY_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    created_at: _builtins.float
-    """Unix seconds."""
-    completed_at: _builtins.float
-    status: _builtins.str
-    """queued, in_progress, completed, incomplete, cancelled or failed."""
+    """Names it in `previous_response_id`, in resumes and in calls."""
+    status: Global___ResponseStatus.ValueType
+    """How it stands."""
     model: _builtins.str
+    """The public name of the model."""
     previous_response_id: _builtins.str
+    """The response that it continues."""
     instructions: _builtins.str
+    """As its create said."""
     tool_choice: _builtins.str
     """auto, none or required."""
     tool_choice_json: _builtins.str
     """A JSON object that names a tool or a set of them."""
     parallel_tool_calls: _builtins.bool
+    """As its create said."""
     truncation: _builtins.str
+    """disabled or auto."""
     text_json: _builtins.str
+    """As JSON, where the typed form cannot say it."""
     temperature: _builtins.float
+    """As its create said, or the default that acted."""
     top_p: _builtins.float
+    """As its create said, or the default that acted."""
     presence_penalty: _builtins.float
+    """As its create said, or the default that acted."""
     frequency_penalty: _builtins.float
+    """As its create said, or the default that acted."""
     top_logprobs: _builtins.int
+    """As its create said, or the default that acted."""
     reasoning_json: _builtins.str
+    """As JSON, where the typed form cannot say it."""
     max_output_tokens: _builtins.int
+    """Tokens, as its create said. Unset: no limit of its own."""
     max_tool_calls: _builtins.int
+    """Calls, as its create said. Unset: no limit."""
     store: _builtins.bool
+    """Whether it can be read and continued after its connection."""
     background: _builtins.bool
+    """Whether it runs without a client."""
     service_tier: _builtins.str
+    """The tier that served it."""
     safety_identifier: _builtins.str
+    """As its create said."""
     prompt_cache_key: _builtins.str
-    extra_json: _builtins.str
+    """As its create said."""
     @_builtins.property
-    def output(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Item]: ...
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When its create was taken."""
+
     @_builtins.property
-    def error(self) -> Global___ResponseError: ...
+    def completed_at(self) -> _timestamp_pb2.Timestamp:
+        """When it ended well. Unset: it runs, or ended otherwise."""
+
     @_builtins.property
-    def incomplete_details(self) -> Global___IncompleteDetails: ...
+    def output(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Item]:
+        """All items that it has made, once it has ended."""
+
     @_builtins.property
-    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Tool]: ...
+    def error(self) -> Global___ResponseError:
+        """Why it failed."""
+
     @_builtins.property
-    def usage(self) -> Global___Usage: ...
+    def incomplete_details(self) -> Global___IncompleteDetails:
+        """Why it ended early."""
+
     @_builtins.property
-    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Tool]:
+        """As its create said."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def text_settings(self) -> _items_pb2.TextSettings:
+        """Typed, as servers of this revision write it."""
+
+    @_builtins.property
+    def reasoning_settings(self) -> _items_pb2.ReasoningSettings:
+        """Typed, as servers of this revision write it."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Tokens really used, once it has ended or is held."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As its create said."""
+
+    @_builtins.property
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
-        created_at: _builtins.float = ...,
-        completed_at: _builtins.float | None = ...,
-        status: _builtins.str | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        completed_at: _timestamp_pb2.Timestamp | None = ...,
+        status: Global___ResponseStatus.ValueType | None = ...,
         model: _builtins.str = ...,
         output: _abc.Iterable[_items_pb2.Item] | None = ...,
         error: Global___ResponseError | None = ...,
@@ -140,13 +229,15 @@ class Response(_message.Message):
         tool_choice_json: _builtins.str = ...,
         parallel_tool_calls: _builtins.bool = ...,
         truncation: _builtins.str | None = ...,
-        text_json: _builtins.str | None = ...,
+        text_settings: _items_pb2.TextSettings | None = ...,
+        text_json: _builtins.str = ...,
         temperature: _builtins.float | None = ...,
         top_p: _builtins.float | None = ...,
         presence_penalty: _builtins.float | None = ...,
         frequency_penalty: _builtins.float | None = ...,
         top_logprobs: _builtins.int | None = ...,
-        reasoning_json: _builtins.str | None = ...,
+        reasoning_settings: _items_pb2.ReasoningSettings | None = ...,
+        reasoning_json: _builtins.str = ...,
         usage: Global___Usage | None = ...,
         max_output_tokens: _builtins.int | None = ...,
         max_tool_calls: _builtins.int | None = ...,
@@ -156,12 +247,11 @@ class Response(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         safety_identifier: _builtins.str | None = ...,
         prompt_cache_key: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_background", b"_background", "_completed_at", b"_completed_at", "_error", b"_error", "_frequency_penalty", b"_frequency_penalty", "_incomplete_details", b"_incomplete_details", "_instructions", b"_instructions", "_max_output_tokens", b"_max_output_tokens", "_max_tool_calls", b"_max_tool_calls", "_presence_penalty", b"_presence_penalty", "_previous_response_id", b"_previous_response_id", "_prompt_cache_key", b"_prompt_cache_key", "_reasoning_json", b"_reasoning_json", "_safety_identifier", b"_safety_identifier", "_service_tier", b"_service_tier", "_status", b"_status", "_store", b"_store", "_temperature", b"_temperature", "_text_json", b"_text_json", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "_truncation", b"_truncation", "_usage", b"_usage", "background", b"background", "choice", b"choice", "completed_at", b"completed_at", "error", b"error", "frequency_penalty", b"frequency_penalty", "incomplete_details", b"incomplete_details", "instructions", b"instructions", "max_output_tokens", b"max_output_tokens", "max_tool_calls", b"max_tool_calls", "presence_penalty", b"presence_penalty", "previous_response_id", b"previous_response_id", "prompt_cache_key", b"prompt_cache_key", "reasoning_json", b"reasoning_json", "safety_identifier", b"safety_identifier", "service_tier", b"service_tier", "status", b"status", "store", b"store", "temperature", b"temperature", "text_json", b"text_json", "tool_choice", b"tool_choice", "tool_choice_json", b"tool_choice_json", "top_logprobs", b"top_logprobs", "top_p", b"top_p", "truncation", b"truncation", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_background", b"_background", "_completed_at", b"_completed_at", "_error", b"_error", "_frequency_penalty", b"_frequency_penalty", "_incomplete_details", b"_incomplete_details", "_instructions", b"_instructions", "_max_output_tokens", b"_max_output_tokens", "_max_tool_calls", b"_max_tool_calls", "_presence_penalty", b"_presence_penalty", "_previous_response_id", b"_previous_response_id", "_prompt_cache_key", b"_prompt_cache_key", "_safety_identifier", b"_safety_identifier", "_service_tier", b"_service_tier", "_status", b"_status", "_store", b"_store", "_temperature", b"_temperature", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "_truncation", b"_truncation", "_usage", b"_usage", "background", b"background", "choice", b"choice", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "frequency_penalty", b"frequency_penalty", "incomplete_details", b"incomplete_details", "instructions", b"instructions", "max_output_tokens", b"max_output_tokens", "max_tool_calls", b"max_tool_calls", "presence_penalty", b"presence_penalty", "previous_response_id", b"previous_response_id", "prompt_cache_key", b"prompt_cache_key", "reasoning", b"reasoning", "reasoning_json", b"reasoning_json", "reasoning_settings", b"reasoning_settings", "safety_identifier", b"safety_identifier", "service_tier", b"service_tier", "status", b"status", "store", b"store", "temperature", b"temperature", "text", b"text", "text_json", b"text_json", "text_settings", b"text_settings", "tool_choice", b"tool_choice", "tool_choice_json", b"tool_choice_json", "top_logprobs", b"top_logprobs", "top_p", b"top_p", "truncation", b"truncation", "unknown", b"unknown", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_background", b"_background", "_completed_at", b"_completed_at", "_error", b"_error", "_frequency_penalty", b"_frequency_penalty", "_incomplete_details", b"_incomplete_details", "_instructions", b"_instructions", "_max_output_tokens", b"_max_output_tokens", "_max_tool_calls", b"_max_tool_calls", "_presence_penalty", b"_presence_penalty", "_previous_response_id", b"_previous_response_id", "_prompt_cache_key", b"_prompt_cache_key", "_reasoning_json", b"_reasoning_json", "_safety_identifier", b"_safety_identifier", "_service_tier", b"_service_tier", "_status", b"_status", "_store", b"_store", "_temperature", b"_temperature", "_text_json", b"_text_json", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "_truncation", b"_truncation", "_usage", b"_usage", "absent", b"absent", "background", b"background", "choice", b"choice", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "extra_json", b"extra_json", "frequency_penalty", b"frequency_penalty", "id", b"id", "incomplete_details", b"incomplete_details", "instructions", b"instructions", "max_output_tokens", b"max_output_tokens", "max_tool_calls", b"max_tool_calls", "metadata", b"metadata", "model", b"model", "output", b"output", "parallel_tool_calls", b"parallel_tool_calls", "presence_penalty", b"presence_penalty", "previous_response_id", b"previous_response_id", "prompt_cache_key", b"prompt_cache_key", "reasoning_json", b"reasoning_json", "safety_identifier", b"safety_identifier", "service_tier", b"service_tier", "status", b"status", "store", b"store", "temperature", b"temperature", "text_json", b"text_json", "tool_choice", b"tool_choice", "tool_choice_json", b"tool_choice_json", "tools", b"tools", "top_logprobs", b"top_logprobs", "top_p", b"top_p", "truncation", b"truncation", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_background", b"_background", "_completed_at", b"_completed_at", "_error", b"_error", "_frequency_penalty", b"_frequency_penalty", "_incomplete_details", b"_incomplete_details", "_instructions", b"_instructions", "_max_output_tokens", b"_max_output_tokens", "_max_tool_calls", b"_max_tool_calls", "_presence_penalty", b"_presence_penalty", "_previous_response_id", b"_previous_response_id", "_prompt_cache_key", b"_prompt_cache_key", "_safety_identifier", b"_safety_identifier", "_service_tier", b"_service_tier", "_status", b"_status", "_store", b"_store", "_temperature", b"_temperature", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "_truncation", b"_truncation", "_usage", b"_usage", "background", b"background", "choice", b"choice", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "frequency_penalty", b"frequency_penalty", "id", b"id", "incomplete_details", b"incomplete_details", "instructions", b"instructions", "max_output_tokens", b"max_output_tokens", "max_tool_calls", b"max_tool_calls", "metadata", b"metadata", "model", b"model", "output", b"output", "parallel_tool_calls", b"parallel_tool_calls", "presence_penalty", b"presence_penalty", "previous_response_id", b"previous_response_id", "prompt_cache_key", b"prompt_cache_key", "reasoning", b"reasoning", "reasoning_json", b"reasoning_json", "reasoning_settings", b"reasoning_settings", "safety_identifier", b"safety_identifier", "service_tier", b"service_tier", "status", b"status", "store", b"store", "temperature", b"temperature", "text", b"text", "text_json", b"text_json", "text_settings", b"text_settings", "tool_choice", b"tool_choice", "tool_choice_json", b"tool_choice_json", "tools", b"tools", "top_logprobs", b"top_logprobs", "top_p", b"top_p", "truncation", b"truncation", "unknown", b"unknown", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__background: _TypeAlias = _typing.Literal["background"]  # noqa: Y015
     _WhichOneofArgType__background: _TypeAlias = _typing.Literal["_background", b"_background"]  # noqa: Y015
@@ -185,8 +275,6 @@ class Response(_message.Message):
     _WhichOneofArgType__previous_response_id: _TypeAlias = _typing.Literal["_previous_response_id", b"_previous_response_id"]  # noqa: Y015
     _WhichOneofReturnType__prompt_cache_key: _TypeAlias = _typing.Literal["prompt_cache_key"]  # noqa: Y015
     _WhichOneofArgType__prompt_cache_key: _TypeAlias = _typing.Literal["_prompt_cache_key", b"_prompt_cache_key"]  # noqa: Y015
-    _WhichOneofReturnType__reasoning_json: _TypeAlias = _typing.Literal["reasoning_json"]  # noqa: Y015
-    _WhichOneofArgType__reasoning_json: _TypeAlias = _typing.Literal["_reasoning_json", b"_reasoning_json"]  # noqa: Y015
     _WhichOneofReturnType__safety_identifier: _TypeAlias = _typing.Literal["safety_identifier"]  # noqa: Y015
     _WhichOneofArgType__safety_identifier: _TypeAlias = _typing.Literal["_safety_identifier", b"_safety_identifier"]  # noqa: Y015
     _WhichOneofReturnType__service_tier: _TypeAlias = _typing.Literal["service_tier"]  # noqa: Y015
@@ -197,8 +285,6 @@ class Response(_message.Message):
     _WhichOneofArgType__store: _TypeAlias = _typing.Literal["_store", b"_store"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
-    _WhichOneofReturnType__text_json: _TypeAlias = _typing.Literal["text_json"]  # noqa: Y015
-    _WhichOneofArgType__text_json: _TypeAlias = _typing.Literal["_text_json", b"_text_json"]  # noqa: Y015
     _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
     _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
@@ -209,6 +295,10 @@ class Response(_message.Message):
     _WhichOneofArgType__usage: _TypeAlias = _typing.Literal["_usage", b"_usage"]  # noqa: Y015
     _WhichOneofReturnType_choice: _TypeAlias = _typing.Literal["tool_choice", "tool_choice_json"]  # noqa: Y015
     _WhichOneofArgType_choice: _TypeAlias = _typing.Literal["choice", b"choice"]  # noqa: Y015
+    _WhichOneofReturnType_reasoning: _TypeAlias = _typing.Literal["reasoning_settings", "reasoning_json"]  # noqa: Y015
+    _WhichOneofArgType_reasoning: _TypeAlias = _typing.Literal["reasoning", b"reasoning"]  # noqa: Y015
+    _WhichOneofReturnType_text: _TypeAlias = _typing.Literal["text_settings", "text_json"]  # noqa: Y015
+    _WhichOneofArgType_text: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__background) -> _WhichOneofReturnType__background | None: ...
     @_typing.overload
@@ -232,8 +322,6 @@ class Response(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_cache_key) -> _WhichOneofReturnType__prompt_cache_key | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__reasoning_json) -> _WhichOneofReturnType__reasoning_json | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__safety_identifier) -> _WhichOneofReturnType__safety_identifier | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__service_tier) -> _WhichOneofReturnType__service_tier | None: ...
@@ -244,8 +332,6 @@ class Response(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__text_json) -> _WhichOneofReturnType__text_json | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
@@ -255,6 +341,10 @@ class Response(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__usage) -> _WhichOneofReturnType__usage | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_choice) -> _WhichOneofReturnType_choice | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_reasoning) -> _WhichOneofReturnType_reasoning | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_text) -> _WhichOneofReturnType_text | None: ...
 
 Global___Response: _TypeAlias = Response  # noqa: Y015
 
@@ -266,24 +356,25 @@ class ResponseError(_message.Message):
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     code: _builtins.str
+    """A word for machines, like server_error."""
     message: _builtins.str
-    extra_json: _builtins.str
+    """A sentence for people."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         code: _builtins.str = ...,
         message: _builtins.str = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "code", b"code", "extra_json", b"extra_json", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -296,23 +387,22 @@ class IncompleteDetails(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """max_output_tokens, content_filter, steered, deadline, superseded, held_timeout, ..."""
-    extra_json: _builtins.str
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         reason: _builtins.str | None = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "absent", b"absent", "extra_json", b"extra_json", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
@@ -331,18 +421,25 @@ class Usage(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_DETAILS_FIELD_NUMBER: _builtins.int
     TOTAL_TOKENS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     input_tokens: _builtins.int
+    """Tokens of the prompt, cached ones among them."""
     output_tokens: _builtins.int
+    """Tokens that were sampled, reasoning among them."""
     total_tokens: _builtins.int
-    extra_json: _builtins.str
+    """Input and output together."""
     @_builtins.property
-    def input_tokens_details(self) -> Global___InputTokensDetails: ...
+    def input_tokens_details(self) -> Global___InputTokensDetails:
+        """Where they came from."""
+
     @_builtins.property
-    def output_tokens_details(self) -> Global___OutputTokensDetails: ...
+    def output_tokens_details(self) -> Global___OutputTokensDetails:
+        """What they were spent on."""
+
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
@@ -351,12 +448,11 @@ class Usage(_message.Message):
         output_tokens: _builtins.int = ...,
         output_tokens_details: Global___OutputTokensDetails | None = ...,
         total_tokens: _builtins.int = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["input_tokens_details", b"input_tokens_details", "output_tokens_details", b"output_tokens_details"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input_tokens_details", b"input_tokens_details", "output_tokens_details", b"output_tokens_details", "unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "input_tokens", b"input_tokens", "input_tokens_details", b"input_tokens_details", "output_tokens", b"output_tokens", "output_tokens_details", b"output_tokens_details", "total_tokens", b"total_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_tokens", b"input_tokens", "input_tokens_details", b"input_tokens_details", "output_tokens", b"output_tokens", "output_tokens_details", b"output_tokens_details", "total_tokens", b"total_tokens", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -370,24 +466,25 @@ class InputTokensDetails(_message.Message):
 
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_WRITE_TOKENS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     cached_tokens: _builtins.int
+    """Tokens that were not computed anew."""
     cache_write_tokens: _builtins.int
-    extra_json: _builtins.str
+    """Tokens that an upstream has stated as written to its cache."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         cached_tokens: _builtins.int = ...,
         cache_write_tokens: _builtins.int = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "cache_write_tokens", b"cache_write_tokens", "cached_tokens", b"cached_tokens", "extra_json", b"extra_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_write_tokens", b"cache_write_tokens", "cached_tokens", b"cached_tokens", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -400,22 +497,22 @@ class OutputTokensDetails(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASONING_TOKENS_FIELD_NUMBER: _builtins.int
-    EXTRA_JSON_FIELD_NUMBER: _builtins.int
-    ABSENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     reasoning_tokens: _builtins.int
-    extra_json: _builtins.str
+    """Tokens of thought, hidden ones among them."""
     @_builtins.property
-    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def unknown(self) -> _items_pb2.Unknown:
+        """Left alone by clients."""
+
     def __init__(
         self,
         *,
         reasoning_tokens: _builtins.int = ...,
-        extra_json: _builtins.str = ...,
-        absent: _abc.Iterable[_builtins.str] | None = ...,
+        unknown: _items_pb2.Unknown | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unknown", b"unknown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "extra_json", b"extra_json", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reasoning_tokens", b"reasoning_tokens", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The input that stands for a longer history: ``POST /v1/responses/compact``, ``CompactResponse``.
+"""The input that stands for a longer history: ``POST /v1/responses/compact``, ``Compact``.
 
 User messages stay; one compaction item behind them holds, sealed, what else is needed
 to go on. The client carries it: nothing is kept here, and it is the input of a new chain

@@ -176,22 +176,31 @@ class ConnectionDriver:
 
     def _refuse(self, error: ApiError, request: Request) -> None:
         """Refuses a client that may not ask this; expels one whose key is not valid (any more)."""
-        echo = {"event_id": request.event_id, "stream_id": request.stream_id}
         if error.status != 401:
-            self.reject(error, **echo)
+            self.reject(
+                error,
+                event_id=request.event_id,
+                stream_id=request.stream_id,
+                begins=isinstance(request, (Create, Resume)),
+            )
             return
         for lane in self._forwarded.values():
             # Nothing goes on for one who may ask no more, wherever it runs.
             lane.send(Cancel(), self._principal)
         self._set_time()
-        self.connection.expel(error, **echo)
+        self.connection.expel(error, event_id=request.event_id, stream_id=request.stream_id)
         self._carry_out()
 
     def reject(
-        self, error: ApiError, *, event_id: str | None = None, stream_id: str | None = None
+        self,
+        error: ApiError,
+        *,
+        event_id: str | None = None,
+        stream_id: str | None = None,
+        begins: bool = False,
     ) -> None:
         """Answers a message that could not be read; the connection lives on."""
-        self.connection.reject(error, event_id=event_id, stream_id=stream_id)
+        self.connection.reject(error, event_id=event_id, stream_id=stream_id, begins=begins)
 
     def half_close(self) -> None:
         """The client will send no more: what runs ends, then the connection closes."""

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, structs
 
-from tieline.events import ErrorEvent, Event, ResponseCreated
+from tieline.events import ErrorEvent, Event, RequestRefused, ResponseCreated
 from tieline.requests import Create, Request
 from tieline_server.core.values import Principal
 from tieline_server.peers import RemoteLane
@@ -33,20 +33,24 @@ class ForwardedLane:
             self._unanswered.append((request, principal))
         self._remote.send(structs.replace(request, stream_id=None), principal)
 
-    def heard(self, batch: Sequence[Event]) -> None:
-        """Notes that each create is answered by its response's first event, or by an error."""
-        for event in batch if self._unanswered else ():
-            if isinstance(event, ResponseCreated):
-                if event.response.id != self._resumed and self._unanswered:
-                    self._unanswered.popleft()
-            elif isinstance(event, ErrorEvent) and event.sequence_number == _FIRST:
-                self._refused(event.error.event_id)
+    def heard(self, batch: Sequence[Event]) -> Sequence[Event]:
+        """Notes that each create is answered by its response's first event, or by an error.
 
-    def _refused(self, event_id: str | UnsetType) -> None:
-        for asked in self._unanswered:
-            if (asked[0].event_id or UNSET) == event_id:
-                self._unanswered.remove(asked)
-                return
+        Returns the events. An error that refuses a create says so again: from a peer events come
+        as JSON, which does not tell.
+        """
+        return [self._heard(event) for event in batch] if self._unanswered else batch
+
+    def _heard(self, event: Event) -> Event:
+        if isinstance(event, ResponseCreated):
+            if event.response.id != self._resumed and self._unanswered:
+                self._unanswered.popleft()
+        elif isinstance(event, ErrorEvent) and event.sequence_number == _FIRST:
+            for asked in self._unanswered:
+                if (asked[0].event_id or UNSET) == event.error.event_id:
+                    self._unanswered.remove(asked)
+                    return RequestRefused(**structs.asdict(event))
+        return event
 
     def left(self) -> list[Asked]:
         """Takes the creates that the peer has not answered, in order."""

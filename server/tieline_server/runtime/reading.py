@@ -127,8 +127,7 @@ async def _relay(services: Services, reader: Turn, remote: RemoteLane) -> None:
     try:
         async with aclosing(remote.events()) as batches:
             async for batch in batches:
-                lane.heard(batch)
-                driver.connection.relayed(reader, batch)
+                driver.connection.relayed(reader, lane.heard(batch))
                 await space(services, reader, services.limits.outbox)
     except ApiError as lost:
         error = lost.bare()
@@ -139,7 +138,7 @@ async def _relay(services: Services, reader: Turn, remote: RemoteLane) -> None:
         if error is not None:
             connection.lost(reader, error)
             for create, _ in lane.left():
-                told = error_event(error, create.event_id, create.stream_id)
+                told = error_event(error, create.event_id, create.stream_id, begins=True)
                 connection.outgoing.put(create.stream_id, told)
             return
         connection.followed(reader, None)

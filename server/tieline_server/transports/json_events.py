@@ -129,7 +129,7 @@ class EventJson:
         self._extensions: frozenset[str] = frozenset()
         self.encoders: dict[type[events.Event], Callable[[Any], bytes | None]] = {
             **dict.fromkeys(events.CLASSES, _encoder.encode),
-            events.ErrorEvent: error_json,
+            **dict.fromkeys((events.ErrorEvent, events.RequestRefused), error_json),
             events.ResponseCreated: _unwarned,
             events.ResponseFailed: _ended,
             events.ResponseIncomplete: _ended,

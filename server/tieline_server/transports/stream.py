@@ -10,7 +10,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -323,8 +323,8 @@ class MessageReader(ABC, Generic[M]):
         """The request in a message; raises :class:`ApiError` 400."""
 
     @abstractmethod
-    def _ids(self, message: M) -> tuple[str, str]:
-        """The ``event_id`` and the ``stream_id`` of a message that is refused; "" for none."""
+    def _about(self, message: M) -> "About":
+        """What a message that is refused says of itself."""
 
     def _take(self, message: M, size: int) -> None:
         """Passes a message of so many bytes on; one that is refused is answered by its error."""
@@ -340,10 +340,23 @@ class MessageReader(ABC, Generic[M]):
         connection.work.decode = self._decoder.work
 
     def _reject(self, message: M, error: ApiError) -> None:
-        event_id, lane = self._ids(message)
+        about = self._about(message)
         self._connection.reject(
-            error, event_id=event_id or None, stream_id=lane if is_stream_id(lane) else None
+            error,
+            event_id=about.event_id or None,
+            stream_id=about.stream_id if is_stream_id(about.stream_id) else None,
+            begins=about.begins,
         )
+
+
+class About(NamedTuple):
+    """What a message says of itself, for the error that refuses it."""
+
+    event_id: str
+    """Empty: none, as ``stream_id``."""
+    stream_id: str
+    begins: bool
+    """Whether it asks for a turn, a new one or one to attach to."""
 
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:

@@ -12,7 +12,7 @@ from tests.bench.clients.http_server import looping
 from tests.support.event_samples import NUMBERED
 from tests.support.server_process import serving
 from tieline.codecs import proto
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_bench import workload
 from tieline_bench.clients import GrpcConnection, LoadError, take_turn
 from tieline_bench.clients.grpc import SERVICE
@@ -30,7 +30,7 @@ def library(behaviour: Behaviour) -> Iterator[str]:
     async def start() -> tuple[grpc.aio.Server, int]:
         server = grpc.aio.server()
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(handle)
-        generic = grpc.method_handlers_generic_handler(SERVICE, {"Connect": handler})
+        generic = grpc.method_handlers_generic_handler(SERVICE, {"Converse": handler})
         server.add_generic_rpc_handlers((generic,))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -84,8 +84,8 @@ def test_the_library_sees_the_key_and_both_see_the_same_events() -> None:
     assert connection.recorded == whole
     cut = connection.split(whole)
     assert len(cut) == len(NUMBERED)
-    assert line_pb2.ConnectResponse.FromString(b"".join(cut)) == (
-        line_pb2.ConnectResponse.FromString(whole)
+    assert service_pb2.ConverseResponse.FromString(b"".join(cut)) == (
+        service_pb2.ConverseResponse.FromString(whole)
     )
 
 
@@ -94,11 +94,11 @@ def test_the_real_client_and_the_load_client_take_the_same_turn() -> None:
 
     async def by_library(address: str) -> list[str]:
         async with grpc.aio.insecure_channel(address) as channel:
-            call = channel.stream_stream(f"/{SERVICE}/Connect")()  # type: ignore[var-annotated]
+            call = channel.stream_stream(f"/{SERVICE}/Converse")()  # type: ignore[var-annotated]
             await call.write(request)
             kinds: list[str] = []
             while not kinds or kinds[-1] != "response.completed":
-                message = line_pb2.ConnectResponse.FromString(cast(bytes, await call.read()))
+                message = service_pb2.ConverseResponse.FromString(cast(bytes, await call.read()))
                 kinds += [proto.decode_event(event).type for event in message.events]
             return kinds
 

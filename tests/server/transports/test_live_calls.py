@@ -9,12 +9,13 @@ import pytest
 from tests.support.grpc_client import create, kind, output
 from tests.support.grpc_engine import endless, gated, tool_call
 from tests.support.grpc_harness import responses, serve
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2
+from tieline.v1.responses_pb2 import RESPONSE_STATUS_COMPLETED
 
 
-def asking() -> line_pb2.CreateResponseRequest:
+def asking() -> service_pb2.CreateRequest:
     body = requests_pb2.ResponseCreate(input_text="hi", store=False)
-    return line_pb2.CreateResponseRequest(response_create=body)
+    return service_pb2.CreateRequest(response_create=body)
 
 
 async def test_a_call_past_the_bound_is_resource_exhausted_and_says_when_to_retry() -> None:
@@ -27,11 +28,11 @@ async def test_a_call_past_the_bound_is_resource_exhausted_and_says_when_to_retr
                 assert error is not None
                 assert (error.code, error.retry_after) == ("too_many_connections", 1.0)
             with pytest.raises(grpc.aio.AioRpcError):
-                await responses(channel).CreateResponse(asking())
+                await responses(channel).Create(asking())
             await line.half_close()
             await line.rest()
         await served.server.live.empty()
-        assert (await responses(channel).CreateResponse(asking())).response.id
+        assert (await responses(channel).Create(asking())).response.id
 
 
 async def test_a_peer_that_vanished_gives_its_place_back() -> None:
@@ -48,7 +49,7 @@ async def test_a_drain_tells_idle_lines_and_ends_them_at_once() -> None:
         await served.server.drain(30.0)
         (event,) = await line.rest()
         assert kind(event) == "session_going_away"
-        assert event.session_going_away.seconds == 30.0
+        assert event.session_going_away.remaining.seconds == 30
         assert await line.status() == (grpc.StatusCode.OK, None)
 
 
@@ -76,24 +77,24 @@ async def test_a_drain_lets_the_running_turn_end_and_refuses_the_next() -> None:
 async def test_a_drain_lets_a_unary_call_end() -> None:
     gate = asyncio.Event()
     async with serve(gated(gate)) as served, served.channel() as channel:
-        call = responses(channel).CreateResponse(asking())
+        call = responses(channel).Create(asking())
         await served.until(lambda: served.engine.started == 1)
         draining = asyncio.create_task(served.server.drain(30.0))
         await asyncio.sleep(0)
         gate.set()
-        assert (await call).response.status == "completed"
+        assert (await call).response.status == RESPONSE_STATUS_COMPLETED
         await draining
 
 
 async def test_a_drain_gives_a_held_turn_its_time() -> None:
     async with serve(tool_call) as served, served.line() as line:
         await line.send(create("look", append=True))
-        held = (await line.until("response_done"))[-1].response_done.response
+        held = (await line.until("response_done"))[-1].response
         draining = asyncio.create_task(served.server.drain(30.0))
         await line.until("session_going_away")
         call_id = held.output[-1].function_call.call_id
         answer = requests_pb2.ResponseAppend(input_items=output(call_id, "a cat"))
-        await line.send(line_pb2.ConnectRequest(response_append=answer))
+        await line.send(service_pb2.ConverseRequest(response_append=answer))
         assert kind((await line.rest())[-1]) == "response_completed"
         await draining
 
@@ -106,12 +107,12 @@ async def test_what_runs_past_the_drains_time_ends_with_what_it_has() -> None:
     ):
         await line.send(create("x"))
         await line.until("response_in_progress")
-        unary = responses(channel).CreateResponse(asking())
+        unary = responses(channel).Create(asking())
         await served.until(lambda: served.engine.started == 2)
         await served.server.drain(0.2)
         events = await line.rest()
         assert kind(events[0]) == "session_going_away"
-        last = events[-1].response_incomplete.response
+        last = events[-1].response
         assert last.incomplete_details.reason == "server_draining"
         answer = (await unary).response
         assert answer.incomplete_details.reason == "server_draining"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline import events
-from tieline.codecs.proto.events import BARE, encode_event
+from tieline.codecs.proto.events import ENDINGS, encode_event
 from tieline.codecs.proto.fields import getter
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
 from tieline.codecs.proto.schema import EVENTS, ITEM, PART, RESPONSE, Arm
@@ -31,8 +31,9 @@ from tieline.v1.events_pb2 import (
 )
 from tieline.v1.events_pb2 import ResponseCreated as CreatedMessage
 from tieline.v1.items_pb2 import ContentPart, Item
-from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response as ResponseMessage
+from tieline.v1.responses_pb2 import ResponseStatus
+from tieline.v1.service_pb2 import ConverseResponse
 
 
 class _Layout(Struct, frozen=True, gc=False):
@@ -101,7 +102,7 @@ def _fields_of(position: tuple[Any, ...]) -> bytes:
     return b"".join(said)
 
 
-_EVENTS: Final = tag(ConnectResponse.EVENTS_FIELD_NUMBER)
+_EVENTS: Final = tag(ConverseResponse.EVENTS_FIELD_NUMBER)
 _STREAM_ID: Final = tag(ServerEvent.STREAM_ID_FIELD_NUMBER)
 _SEQUENCE: Final = tag(ServerEvent.SEQUENCE_NUMBER_FIELD_NUMBER, NUMBER)
 
@@ -228,7 +229,7 @@ class EventEncoder:
         """Bytes really built, without what was remembered."""
 
     def encode(self, event: Event, *, output_omitted: bool = False) -> bytes:
-        """The event as a serialized ConnectResponse of its own; such bytes concatenate."""
+        """The event as a serialized ConverseResponse of its own; such bytes concatenate."""
         if not output_omitted or not isinstance(event, LifecycleEvent):
             return self.encode_all((event,))
         pieces: _Pieces = []
@@ -236,7 +237,7 @@ class EventEncoder:
         return b"".join(pieces)
 
     def encode_all(self, given: Sequence[Event]) -> bytes:
-        """The events as one serialized ConnectResponse. Deltas of one part in a row cost least."""
+        """The events as one serialized ConverseResponse. Deltas of one part in a row cost least."""
         pieces: _Pieces = []
         part, built = self._part, 0
         event: Any
@@ -352,14 +353,17 @@ class EventEncoder:
         said = self._response(event)
         if event.response.output:
             said = b"".join((said, *self._output(event, output_omitted)))
-        size = len(said)
-        head = _RESPONSE + VARINT[size]
-        if output_omitted:
-            head = _OMITTED + head
-        elif type(event) is events.ResponseCreated:
-            head = _beside(event) + head
-        pieces += _front(event, _ARM_TAGS[type(event)], len(head) + size)
-        pieces += (head, said)
+        kind = type(event)
+        inner = _OMITTED if output_omitted else b""
+        if type(event) is events.ResponseCreated:
+            inner = _beside(event)
+        number = _NUMBERS.get(event.sequence_number) or _number_of(event)
+        head = b"".join(
+            (number, _lane(event.stream_id), field(_ARM_TAGS[kind], inner), _ENDINGS[kind])
+        )
+        length = VARINT[len(said)]
+        size = len(head) + len(_RESPONSE) + len(length) + len(said)
+        pieces += (_EVENTS, VARINT[size], head, _RESPONSE, length, said)
 
     def _output(self, event: LifecycleEvent, omitted: bool) -> _Pieces:
         """The output of the event's response; after one that is terminal it comes no more."""
@@ -416,15 +420,19 @@ def _beside(event: events.ResponseCreated) -> bytes:
     if event.event_id is UNSET and event.warnings is UNSET:
         return b""
     message = CreatedMessage()
-    BARE[events.ResponseCreated].write(message, event)
+    _ARMS[events.ResponseCreated].spec.write(message, event)
     return message.SerializeToString()
 
 
 _ARM_TAGS: Final = {kind: tag(arm.number) for kind, arm in _ARMS.items()}
 _INDEX: Final = tag(OutputItemDone.OUTPUT_INDEX_FIELD_NUMBER, NUMBER)
 _ITEM: Final = tag(OutputItemDone.ITEM_FIELD_NUMBER)
-# The same in all lifecycle events.
-_RESPONSE: Final = tag(ResponseCompleted.RESPONSE_FIELD_NUMBER)
+_RESPONSE: Final = tag(ServerEvent.RESPONSE_FIELD_NUMBER)
+_ENDING: Final = tag(ServerEvent.ENDING_FIELD_NUMBER, NUMBER)
+_ENDINGS: Final = {
+    kind: _ENDING + VARINT[ENDINGS[kind]] if kind in ENDINGS else b"" for kind in _ARMS
+}
+# The same in all events that end a response.
 _OMITTED: Final = tag(ResponseCompleted.OUTPUT_OMITTED_FIELD_NUMBER, NUMBER) + VARINT[True]
 _OUTPUT: Final = tag(ResponseMessage.OUTPUT_FIELD_NUMBER)
 _MAX_ITEMS: Final = 1024
@@ -445,20 +453,36 @@ _OWN: Final = RESPONSE.only(_OWN_NAMES)
 def _own(response: Response) -> ResponseMessage:
     """The members of a response that are no echo of its create, but its output."""
     message = ResponseMessage()
-    status = response.status
+    number, made, ended = _STATUSES.get(response.status or ""), *_seconds(response)
     odd = response.error is not None or response.incomplete_details is not None
-    if odd or status is None or not _count(message, response.usage):
+    if odd or number is None or made is None or not _count(message, response.usage):
         message.Clear()
         _OWN.write(message, response)
         return message
     message.id = response.id
-    message.created_at = response.created_at
-    message.status = status
-    if response.completed_at is not None:
-        message.completed_at = response.completed_at
+    message.created_at.seconds = made
+    message.status = number
+    if ended is not None:
+        message.completed_at.seconds = ended
     if response.previous_response_id is not None:
         message.previous_response_id = response.previous_response_id
     return message
+
+
+def _seconds(response: Response) -> tuple[int | None, int | None]:
+    """When it was made and when it ended; None for the first where either is no whole second."""
+    made, ended = response.created_at, response.completed_at
+    if isinstance(made, int) and (ended is None or isinstance(ended, int)):
+        return made, ended
+    return None, None
+
+
+_STATUSES: Final = {
+    name.removeprefix("RESPONSE_STATUS_").lower(): number
+    for name, number in ResponseStatus.items()
+    if number
+}
+"""A status -> its number; the plain rule is the kind of the field."""
 
 
 def _count(message: ResponseMessage, usage: Usage | None) -> bool:

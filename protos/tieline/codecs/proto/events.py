@@ -7,31 +7,53 @@ from msgspec import UNSET
 from tieline import events
 from tieline.codecs import json
 from tieline.codecs.proto.bridge import Bridge
-from tieline.codecs.proto.errors import error_status
 from tieline.codecs.proto.field_reader import FieldReader
 from tieline.codecs.proto.schema import EVENT, EVENTS, RESPONSE, Arm
-from tieline.errors import ApiError
 from tieline.events import ErrorEvent, Event, LifecycleEvent, RequestWarning
 from tieline.responses import Response
+from tieline.v1.events_pb2 import Ending, ServerEvent
 from tieline.v1.events_pb2 import RequestWarning as WarningMessage
-from tieline.v1.events_pb2 import ServerEvent
-from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response as ResponseMessage
+from tieline.v1.service_pb2 import ConverseResponse
 
 BRIDGE: Final = Bridge(ServerEvent, "event", envelope=EVENT, arms=EVENTS)
-_BY_CLASS: Final[dict[type, Arm]] = {arm.kind: arm for arm in EVENTS.values()}
+_BY_CLASS: Final[dict[type, Arm]] = {
+    **{arm.kind: arm for arm in EVENTS.values()},
+    events.RequestRefused: EVENTS["error"],
+}
+
+
+ENDINGS: Final[dict[type[Event], Ending.ValueType]] = {
+    events.ResponseDone: Ending.ENDING_HELD,
+    events.ResponseCompleted: Ending.ENDING_COMPLETED,
+    events.ResponseIncomplete: Ending.ENDING_INCOMPLETE,
+    events.ResponseFailed: Ending.ENDING_FAILED,
+    events.RequestRefused: Ending.ENDING_REFUSED,
+}
+"""Event after which its turn says nothing more for now -> its ``ending``."""
+
+MOVED: Final = "resumed_elsewhere"
+"""The code of the error that a reader gets whose response another connection has resumed."""
 
 
 def json_to_proto(raw: bytes) -> ServerEvent:
     """An event from outside as a message, nothing lost.
 
-    An unknown or missing ``type`` goes to the opaque arm, unknown members to ``extra_json``.
+    An unknown or missing ``type`` goes to the opaque arm, unknown members to ``unknown``. JSON
+    does not tell the error that refuses a create from others: neither has an ``ending``.
     Raises :class:`ApiError` (400 ``invalid_json``) when the text is no JSON.
     """
     message: ServerEvent = BRIDGE.to_proto(raw)
-    if message.HasField("error"):
-        _add_status(message)
+    arm = EVENTS.get(message.WhichOneof("event") or "")
+    if arm is not None:
+        message.ending = _ending(arm.kind, message.error.error.code)
     return message
+
+
+def _ending(kind: type[Event], code: str | None) -> Ending.ValueType:
+    if code == MOVED:
+        return Ending.ENDING_READER_MOVED
+    return ENDINGS.get(kind, Ending.ENDING_UNSPECIFIED)
 
 
 def proto_to_json(message: ServerEvent) -> bytes:
@@ -50,13 +72,13 @@ def to_server_event(event: Event, *, output_omitted: bool = False) -> ServerEven
 
 
 def encode_event(event: Event, *, output_omitted: bool = False) -> bytes:
-    """An event as a serialized ConnectResponse of its own; such bytes concatenate.
+    """An event as a serialized ConverseResponse of its own; such bytes concatenate.
 
     >>> event = events.Heartbeat(phase="idle")
-    >>> len(ConnectResponse.FromString(encode_event(event) * 3).events)
+    >>> len(ConverseResponse.FromString(encode_event(event) * 3).events)
     3
     """
-    response = ConnectResponse()
+    response = ConverseResponse()
     _write(response.events.add(), event, output_omitted=output_omitted)
     return response.SerializeToString()
 
@@ -70,15 +92,14 @@ def _write(message: ServerEvent, event: Event, *, output_omitted: bool) -> None:
     arm = _BY_CLASS[type(event)]
     inner = getattr(message, arm.name)
     inner.SetInParent()
-    if output_omitted and isinstance(event, LifecycleEvent):
-        BARE[type(event)].write(inner, event)
-        inner.response.SetInParent()
-        _NO_OUTPUT.write(inner.response, event.response)
-        inner.output_omitted = True
-    else:
-        arm.spec.write(inner, event)
-    if isinstance(event, ErrorEvent):
-        _add_status(message)
+    arm.spec.write(inner, event)
+    if isinstance(event, LifecycleEvent):
+        message.response.SetInParent()
+        (_NO_OUTPUT if output_omitted else RESPONSE).write(message.response, event.response)
+        if output_omitted:
+            inner.output_omitted = True
+    code = event.error.code if isinstance(event, ErrorEvent) else None
+    message.ending = _ending(type(event), code)
 
 
 def _number(message: ServerEvent, event: Event) -> None:
@@ -88,28 +109,7 @@ def _number(message: ServerEvent, event: Event) -> None:
         message.stream_id = event.stream_id
 
 
-_MEMBERS: Final = ("response", "item")
-BARE: Final = {
-    arm.kind: arm.spec.without(*_MEMBERS)
-    for arm in EVENTS.values()
-    if not arm.spec.slots.keys().isdisjoint(_MEMBERS)
-}
-"""Events with one member that is large: the table of the others."""
 _NO_OUTPUT: Final = RESPONSE.without("output")
-
-
-def _add_status(message: ServerEvent) -> None:
-    if message.error.HasField("error"):
-        detail = message.error.error
-        error = ApiError.of(
-            detail.code or "server_error",
-            detail.message,
-            param=detail.param if detail.HasField("param") else None,
-            status=message.error.status or None,
-            error_type=detail.type or None,
-            retry_after=detail.retry_after if detail.HasField("retry_after") else None,
-        )
-        message.error.grpc_status.CopyFrom(error_status(error))
 
 
 def decode_event(message: ServerEvent) -> Event:
@@ -125,6 +125,8 @@ def decode_event(message: ServerEvent) -> Event:
     try:
         values = arm.spec.read(getattr(message, arm.name))
         if values is not None:
+            if issubclass(arm.kind, LifecycleEvent) and message.HasField("response"):
+                values["response"] = RESPONSE.build(message.response)
             return _event(arm, message, values)
     except TypeError:
         # It lacks what its class needs: judged as JSON, like one with members beside its fields.
@@ -138,7 +140,8 @@ def _event(arm: Arm, message: ServerEvent, values: dict[str, Any]) -> Event:
         values["sequence_number"] = message.sequence_number
     if message.HasField("stream_id"):
         values["stream_id"] = message.stream_id
-    return cast(Event, arm.kind(**values))
+    refused = message.ending == Ending.ENDING_REFUSED and arm.kind is ErrorEvent
+    return cast(Event, (events.RequestRefused if refused else arm.kind)(**values))
 
 
 class EventDecoder:
@@ -159,13 +162,12 @@ class EventDecoder:
         arm = EVENTS.get(message.WhichOneof("event") or "")
         if arm is None or not issubclass(arm.kind, LifecycleEvent):
             return decode_event(message)
-        inner = getattr(message, arm.name)
-        snapshot = inner.response
-        odd = inner.extra_json or snapshot.extra_json or snapshot.absent
-        if odd or not inner.HasField("response"):
+        inner, snapshot = getattr(message, arm.name), message.response
+        odd = inner.HasField("unknown") or snapshot.HasField("unknown")
+        if odd or not message.HasField("response"):
             return decode_event(message)
         response = Response(**self._fields.read(RESPONSE, snapshot, message.stream_id))
-        values = BARE[arm.kind].read(inner) or {}
+        values = arm.spec.read(inner) or {}
         return _event(arm, message, values | {"response": response})
 
 

@@ -29,7 +29,7 @@ class FieldReader:
         """Bytes really read, without what was remembered."""
 
     def read(self, spec: Spec, message: Any, lane: str) -> dict[str, Any]:
-        """Message -> the members of its struct; ``extra_json`` is not looked at."""
+        """Message -> the members of its struct; ``unknown`` is not looked at."""
         values = spec.blanks(message)
         readers = spec.readers
         for descriptor, field in message.ListFields():

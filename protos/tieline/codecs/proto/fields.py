@@ -4,11 +4,12 @@ Three forms meet here: JSON text, a protobuf message, and our structs. A :class:
 four ways between the field and the other two; a :class:`Spec` is the table of one message, read
 off its descriptor, so that the schema itself is the list of members.
 
-What the typed field cannot say goes to the message's ``extra_json``; a member that JSON would
-always write and that the original lacked is named in ``absent``. So JSON -> proto -> JSON gives
-equal JSON, whatever came in.
+What the typed field cannot say goes to ``extra_json`` of the message's ``unknown``; a member that
+JSON would always write and that the original lacked is named in ``absent`` there. So JSON -> proto
+-> JSON gives equal JSON, whatever came in.
 """
 
+import re
 from collections.abc import Callable, Container, Mapping
 from decimal import Decimal
 from enum import Enum, auto
@@ -17,18 +18,19 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from msgspec import UNSET, Raw, Struct
 
 from tieline.codecs.json import check, fitting, invalid_json, join, members
 from tieline.errors import ApiError
 
 NULL: Final = Raw(b"null")
-_EXTRA: Final = "extra_json"
+UNKNOWN: Final = "unknown"
+"""The field for what the others cannot say."""
+
 _JSON: Final = "_json"
 """How the name of a field of JSON text ends: the member of JSON is named without it."""
 
-_ABSENT: Final = "absent"
 dumps: Final = msgspec.json.Encoder().encode
 _raws: Final = msgspec.json.Decoder(list[Raw])
 
@@ -98,7 +100,7 @@ class Scalar(Kind):
 
 
 class Whole(Scalar):
-    """An unsigned integer of ``bits`` bits; any other number is said in ``extra_json``."""
+    """An integer from 0 of ``bits`` bits; any other number is said in ``extra_json``."""
 
     def __init__(self, bits: int) -> None:
         super().__init__(int, 0)
@@ -127,6 +129,126 @@ class Real(Scalar):
         if not isfinite(field):
             raise ApiError.of("invalid_value", f"'{param}' is not a finite number.", param=param)
         return field
+
+
+class Instant(Scalar):
+    """A point in time: Unix seconds in JSON, a ``Timestamp`` as a message."""
+
+    zero: Any = 0
+
+    def __init__(self) -> None:
+        super().__init__(int | float, 0)
+
+    def store(self, message: Any, slot: str, raw: bytes) -> bool:
+        try:
+            return self.write(message, slot, self._decode(raw))
+        except msgspec.MsgspecError:
+            return False
+
+    def write(self, message: Any, slot: str, value: Any) -> bool:
+        parts = split(value, first=0, last=_LAST_SECOND)
+        if parts is None:
+            return False
+        inner = getattr(message, slot)
+        inner.SetInParent()
+        inner.seconds, inner.nanos = parts
+        return True
+
+    def load(self, field: Any, param: str) -> Any:
+        return joined(field)
+
+
+class Span(Instant):
+    """A length of time: a number in JSON, of which ``scale`` are a second; a ``Duration``."""
+
+    def __init__(self, scale: int) -> None:
+        super().__init__()
+        self._scale = scale
+
+    def write(self, message: Any, slot: str, value: Any) -> bool:
+        parts = split(value, first=-_LAST_SPAN, last=_LAST_SPAN, scale=self._scale)
+        if parts is None:
+            return False
+        inner = getattr(message, slot)
+        inner.SetInParent()
+        inner.seconds, inner.nanos = parts
+        return True
+
+    def load(self, field: Any, param: str) -> Any:
+        return joined(field, scale=self._scale)
+
+
+_LAST_SECOND: Final = 253_402_300_799
+"""The end of the year 9999, where a ``Timestamp`` ends."""
+
+_LAST_SPAN: Final = 315_576_000_000
+"""Seconds of 10,000 years, where a ``Duration`` ends."""
+
+_NANOS: Final = 1_000_000_000
+
+
+def split(value: float, *, first: int, last: int, scale: int = 1) -> tuple[int, int] | None:
+    """A number of which ``scale`` are a second as seconds and nanoseconds; None if it is not that.
+
+    >>> split(1500, first=0, last=9, scale=1000)
+    (1, 500000000)
+    """
+    if not isfinite(value) or not first * scale <= value <= last * scale:
+        return None
+    if type(value) is int:
+        seconds, rest = divmod(value, scale)
+        return seconds, rest * (_NANOS // scale)
+    seconds = int(value // scale)
+    nanos = round((value - seconds * scale) * (_NANOS // scale))
+    return (seconds, nanos) if _number(seconds, nanos, scale) == value else None
+
+
+def joined(field: Any, scale: int = 1) -> int | float:
+    """A ``Timestamp`` or a ``Duration`` as a number: a whole one where it is whole."""
+    return _number(field.seconds, field.nanos, scale)
+
+
+def _number(seconds: int, nanos: int, scale: int) -> int | float:
+    unit = _NANOS // scale
+    whole, rest = divmod(nanos, unit)
+    return seconds * scale + whole + (rest / unit if rest else 0)
+
+
+class Choice(Scalar):
+    """An enum: one of its words in JSON; another word is said in ``extra_json``."""
+
+    def __init__(self, descriptor: EnumDescriptor) -> None:
+        super().__init__(str, "")
+        prefix = _prefix(descriptor.name)
+        self._numbers = {
+            name.removeprefix(prefix).lower(): value.number
+            for name, value in descriptor.values_by_name.items()
+            if value.number
+        }
+        self._words = {number: word for word, number in self._numbers.items()}
+        self._numbers[""] = 0
+
+    def store(self, message: Any, slot: str, raw: bytes) -> bool:
+        try:
+            return self.write(message, slot, self._decode(raw))
+        except msgspec.MsgspecError:
+            return False
+
+    def write(self, message: Any, slot: str, value: Any) -> bool:
+        number = self._numbers.get(value)
+        return number is not None and super().write(message, slot, number)
+
+    def load(self, field: Any, param: str) -> Any:
+        return self._words.get(field, "")
+
+
+def _prefix(name: str) -> str:
+    """What the values of an enum begin with.
+
+    >>> _prefix("HeartbeatPhase")
+    'HEARTBEAT_PHASE_'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper() + "_"
 
 
 class JsonText(Kind):
@@ -347,7 +469,7 @@ class Spec:
         self.slots: Final = slots
         self.struct: Final = struct
         self._constants: Final = constants
-        self._extensible: Final = _EXTRA in descriptor.fields_by_name
+        self._extensible: Final = UNKNOWN in descriptor.fields_by_name
         # A oneof has several slots of one name, in the order in which they are tried.
         names = dict.fromkeys(slot.name for slot in slots.values())
         self._by_name: Final[dict[str, Choices]] = {
@@ -379,7 +501,7 @@ class Spec:
             fields[field]: (slot.name, None if type(slot.kind) in _AS_IS else slot.kind.load)
             for field, slot in slots.items()
         }
-        self._beside: Final = [field for name, field in fields.items() if name in (_EXTRA, _ABSENT)]
+        self._beside: Final = fields.get(UNKNOWN)
 
     def only(self, names: Container[str]) -> "Spec":
         """The same table with these members alone, for writing."""
@@ -394,9 +516,9 @@ class Spec:
         """JSON members -> message."""
         extra = self.take(message, given)
         if extra:
-            message.extra_json = join(extra).decode()
+            message.unknown.extra_json = join(extra).decode()
         if not self._blank_json.keys() <= given.keys():
-            message.absent.extend(sorted(self._blank_json.keys() - given.keys()))
+            message.unknown.absent.extend(sorted(self._blank_json.keys() - given.keys()))
 
     def take(self, message: Any, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """JSON members -> message; those that its fields cannot say are handed back."""
@@ -426,7 +548,7 @@ class Spec:
             name, load = loader
             said[name] = field if load is None else load(field, _path(param, name))
         if beside and self._extensible:
-            for name in getattr(message, _ABSENT, ()):
+            for name in message.unknown.absent:
                 said.pop(name, None)
             said.update(extras(message, param))
         return said
@@ -445,13 +567,13 @@ class Spec:
                 except ValueError:
                     extra[name] = dumps(value)
             elif value is None and name in self._always:
-                message.absent.append(name)
+                message.unknown.absent.append(name)
         for name, write in self._writers:
             value = getattr(struct, name)
             if value is not None and value is not UNSET and not write(message, value):
                 extra[name] = value if isinstance(value, Raw) else dumps(value)
         if extra:
-            message.extra_json = join(extra).decode()
+            message.unknown.extra_json = join(extra).decode()
 
     def read(self, message: Any, param: str = "") -> dict[str, Any] | None:
         """Message -> the members of its struct, or None when it has members beside its fields."""
@@ -459,7 +581,7 @@ class Spec:
         for descriptor, field in message.ListFields():
             reader = self.readers.get(descriptor)
             if reader is None:
-                if descriptor in self._beside:
+                if descriptor is self._beside:
                     return None
                 continue
             name, read = reader
@@ -479,7 +601,7 @@ class Spec:
 
     def blanks(self, message: Any) -> dict[str, Any]:
         """The struct members that are there although nothing was sent for them."""
-        absent = getattr(message, _ABSENT, ()) if self._blank else ()
+        absent = message.unknown.absent if self._blank and self._extensible else ()
         return {name: zero for name, zero in self._blank.items() if name not in absent}
 
 
@@ -495,8 +617,11 @@ def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _is_scalar(name: str, choices: Choices) -> bool:
-    return len(choices) == 1 and choices[0][0] == name and isinstance(choices[0][1].kind, Scalar)
+    return len(choices) == 1 and choices[0][0] == name and type(choices[0][1].kind) in _PLAIN
 
+
+_PLAIN: Final = (Scalar, Whole, Real)
+"""Kinds whose field takes the value itself, or raises ValueError."""
 
 _AS_IS: Final = (Scalar, Whole)
 _IMPLIED: Final = (Mode.NULLABLE, Mode.ALWAYS)
@@ -537,10 +662,10 @@ def _blank(slot: Slot) -> Any:
 
 def extras(message: Any, param: str = "") -> dict[str, Raw]:
     """The members in ``extra_json``; raises 400 ``invalid_json`` when it is no JSON object."""
-    text = message.extra_json
+    text = message.unknown.extra_json
     if not text:
         return {}
-    where = _path(param, _EXTRA)
+    where = _path(param, f"{UNKNOWN}.extra_json")
     raw = text.encode()
     check(raw, param=where)
     given = members(raw)

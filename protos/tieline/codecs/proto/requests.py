@@ -1,4 +1,4 @@
-"""Client events as ``tieline.v1.ConnectRequest``, and back with what a connection remembers."""
+"""Client events as ``tieline.v1.ConverseRequest``, and back with what a connection remembers."""
 
 from typing import Any, Final
 
@@ -14,27 +14,27 @@ from tieline.codecs.proto.schema import CREATE, REQUEST, REQUESTS
 from tieline.codecs.repeat_cache import MAX_NAME, RepeatCache
 from tieline.complaints import refusal
 from tieline.requests import REPEATED, Create, Request, raw_members, unknown_of
-from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import ResponseCreate
+from tieline.v1.service_pb2 import ConverseRequest
 
-BRIDGE: Final = Bridge(ConnectRequest, "message", envelope=REQUEST, arms=REQUESTS)
+BRIDGE: Final = Bridge(ConverseRequest, "message", envelope=REQUEST, arms=REQUESTS)
 _BY_CLASS: Final = {arm.kind: arm for arm in REQUESTS.values()}
 
 
-def request_to_proto(raw: bytes) -> ConnectRequest:
+def request_to_proto(raw: bytes) -> ConverseRequest:
     """A client event as a message, nothing lost, nothing judged but the JSON itself."""
-    message: ConnectRequest = BRIDGE.to_proto(raw)
+    message: ConverseRequest = BRIDGE.to_proto(raw)
     return message
 
 
-def request_to_json(message: ConnectRequest) -> bytes:
+def request_to_json(message: ConverseRequest) -> bytes:
     """A client event as JSON text: of ``request_to_proto``, JSON equal to the original's."""
     return BRIDGE.to_json(message)
 
 
-def encode_request(request: Request) -> ConnectRequest:
+def encode_request(request: Request) -> ConverseRequest:
     """A client event as a message; one without an arm travels as its JSON."""
-    message = ConnectRequest()
+    message = ConverseRequest()
     REQUEST.write(message, request)
     arm = _BY_CLASS.get(type(request))
     if arm is None:
@@ -47,7 +47,7 @@ def encode_request(request: Request) -> ConnectRequest:
     return message
 
 
-def decode_request(message: ConnectRequest) -> Request:
+def decode_request(message: ConverseRequest) -> Request:
     """Reads one client event.
 
     Raises :class:`ApiError` (400): ``invalid_event`` when no arm is set or known,
@@ -85,29 +85,29 @@ class RequestEncoder:
         """Bytes really built, without what was remembered."""
 
     def encode(self, request: Request) -> bytes:
-        """The client event as a serialized ConnectRequest."""
+        """The client event as a serialized ConverseRequest."""
         settings = self._settings(request) if isinstance(request, Create) else None
         message = ResponseCreate()
         if settings is not None:
             _NEW.write(message, request)
-        if settings is None or message.extra_json:
+        if settings is None or message.HasField("unknown"):
             encoded = encode_request(request).SerializeToString()
             self.work += len(encoded)
             return encoded
         new = message.SerializeToString()
-        envelope = ConnectRequest()
+        envelope = ConverseRequest()
         REQUEST.write(envelope, request)
         self.work += len(new)
         return envelope.SerializeToString() + field(_CREATE, settings + new)
 
     def _settings(self, request: Create) -> bytes | None:
-        """The settings as fields; None where a member needs ``extra_json``, which is but one."""
+        """The settings as fields; None where a member needs ``unknown``, which is but one."""
         said = _settings_of(request)
         built = self._repeats.recall(request.stream_id, "settings", said)
         if built is None:
             message = ResponseCreate()
             _SETTINGS.write(message, request)
-            if message.extra_json:
+            if message.HasField("unknown"):
                 return None
             built = message.SerializeToString()
             self.work += len(built)
@@ -118,7 +118,7 @@ class RequestEncoder:
 _settings_of: Final = getter(tuple(sorted(REPEATED)))
 _SETTINGS: Final = CREATE.only(REPEATED)
 _NEW: Final = CREATE.without(*REPEATED)
-_CREATE: Final = tag(ConnectRequest.RESPONSE_CREATE_FIELD_NUMBER)
+_CREATE: Final = tag(ConverseRequest.RESPONSE_CREATE_FIELD_NUMBER)
 
 
 class RequestDecoder:
@@ -140,7 +140,7 @@ class RequestDecoder:
         """Bytes really read or built, without what was remembered."""
         return self._work + self._fields.work + self._json.work
 
-    def decode(self, message: ConnectRequest) -> Request:
+    def decode(self, message: ConverseRequest) -> Request:
         """Reads one client event; raises as :func:`decode_request` does."""
         fields = message.ListFields()
         # They come by number, which puts the arm, where there is one, before the envelope.
@@ -165,8 +165,8 @@ class RequestDecoder:
 
     def _read(self, spec: Spec, message: Any, *, kind: type[Struct], lane: str) -> dict[str, Any]:
         values = self._fields.read(spec, message, lane)
-        if message.extra_json:
-            self._work += len(message.extra_json)
+        if message.HasField("unknown"):
+            self._work += len(message.unknown.extra_json)
             _add_extras(values, extras(message), kind)
         return values
 

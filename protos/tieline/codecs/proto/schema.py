@@ -6,7 +6,7 @@ absent, and which of our structs a message stands for. A new event needs nothing
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,13 +22,17 @@ from tieline.codecs.proto.fields import (
     REAL,
     TEXT,
     TEXTS,
+    UNKNOWN,
     AsRaw,
+    Choice,
+    Instant,
     Kind,
     Mapped,
     Mode,
     Nested,
     NestedList,
     Slot,
+    Span,
     Spec,
     Whole,
     Word,
@@ -45,7 +49,7 @@ from tieline.codecs.proto.shapes import (
 )
 from tieline.errors import ApiError
 from tieline.requests import raw_members
-from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2, responses_pb2
+from tieline.v1 import events_pb2, items_pb2, requests_pb2, responses_pb2, service_pb2
 
 _PARTS: Final = {
     "input_text": "text",
@@ -57,38 +61,51 @@ _PARTS: Final = {
 }
 """Type of a content part -> its arm; where none is listed, an arm is named as its type."""
 
+
+def _oneof(field: FieldDescriptor) -> str | None:
+    """The oneof of a field; an optional field has one of its own, made by the compiler: None."""
+    oneof = field.containing_oneof
+    return None if oneof is None or oneof.name.startswith("_") else oneof.name
+
+
 _NULLABLE: Final[dict[str, frozenset[str]]] = {
     "Response": frozenset(
         field.name
         for field in responses_pb2.Response.DESCRIPTOR.fields
-        if field.has_presence and not field.name.endswith("_json") and field.name != "tool_choice"
+        if field.containing_oneof is not None and _oneof(field) is None
     ),
     "IncompleteDetails": frozenset({"reason"}),
-    "ErrorDetail": frozenset({"code", "param"}),
+    "Error": frozenset({"code", "param"}),
 }
 """Message -> its members that JSON writes as null where they are unset (wire.md 6.1)."""
+
+_NULLABLE_ECHOES: Final = {"ReasoningSettings": frozenset({"effort", "summary"})}
+"""The same for messages that a response repeats, in which a create leaves out what it has not."""
 
 _CONSTANTS: Final[dict[str, dict[str, bytes]]] = {"Response": {"object": b'"response"'}}
 """Message -> members that it implies."""
 
 _STRUCTS: Final[dict[str, type[Struct]]] = {
-    kind.__name__: kind
-    for kind in (
-        responses.Response,
-        responses.ResponseError,
-        responses.IncompleteDetails,
-        responses.Usage,
-        responses.InputTokensDetails,
-        responses.OutputTokensDetails,
-        events.ErrorDetail,
-        events.RequestWarning,
-        events.SteerRef,
-    )
+    "Error": events.ErrorDetail,
+    **{
+        kind.__name__: kind
+        for kind in (
+            responses.Response,
+            responses.ResponseError,
+            responses.IncompleteDetails,
+            responses.Usage,
+            responses.InputTokensDetails,
+            responses.OutputTokensDetails,
+            events.RequestWarning,
+            events.SteerRef,
+        )
+    },
 }
 """Message -> our struct of it."""
 
-_NOT_JSON: Final = frozenset({"extra_json", "absent", "grpc_status"})
-_RENAMED: Final = {"choice": "tool_choice"}
+_NOT_JSON: Final = frozenset({UNKNOWN, "ending"})
+_RENAMED: Final = {"choice": "tool_choice", "timeout": "timeout_ms", "remaining": "seconds"}
+"""Fields and oneofs whose member of JSON has another name."""
 
 
 def _odd(*given: Any) -> None:
@@ -208,8 +225,12 @@ class Variants(Kind):
 _SCALARS: Final[dict[int, Kind]] = {
     FieldDescriptor.TYPE_BOOL: FLAG,
     FieldDescriptor.TYPE_DOUBLE: REAL,
-    FieldDescriptor.TYPE_UINT32: Whole(32),
+    FieldDescriptor.TYPE_INT32: Whole(31),
     FieldDescriptor.TYPE_UINT64: Whole(64),
+}
+_TIMES: Final[dict[str, Callable[[FieldDescriptor], Kind]]] = {
+    "google.protobuf.Timestamp": lambda _: Instant(),
+    "google.protobuf.Duration": lambda field: Span(1000 if _name(field).endswith("_ms") else 1),
 }
 
 
@@ -219,13 +240,18 @@ def _kind(field: FieldDescriptor) -> Kind:
         if field.name.endswith("_json"):
             return JSON_TEXTS if field.is_repeated else JSON_TEXT
         return TEXTS if field.is_repeated else TEXT
+    if field.enum_type is not None:
+        return Choice(field.enum_type)
     if field.type != FieldDescriptor.TYPE_MESSAGE:
         return _SCALARS[field.type]
     inner = message_of(field)
+    if inner.full_name in _TIMES:
+        return _TIMES[inner.full_name](field)
     if inner.GetOptions().map_entry:
         counted = inner.fields_by_name["value"].type == FieldDescriptor.TYPE_UINT64
         return Mapped(int if counted else str)
-    return _message_kind(inner, repeated=field.is_repeated)
+    echoed = field.containing_type is not None and field.containing_type.name == "Response"
+    return _message_kind(inner, repeated=field.is_repeated, echoed=echoed)
 
 
 def message_of(field: FieldDescriptor) -> Descriptor:
@@ -235,17 +261,18 @@ def message_of(field: FieldDescriptor) -> Descriptor:
     return message
 
 
-def _message_kind(inner: Descriptor, *, repeated: bool) -> Kind:
+def _message_kind(inner: Descriptor, *, repeated: bool, echoed: bool) -> Kind:
     if inner.name in _LISTS:
         of = message_of(inner.fields_by_name[_LISTS[inner.name]])
         return Variants(_variant(of), _LISTS[inner.name])
     if inner.name in _VARIANTS:
         return Variants(_variant(inner)) if repeated else _variant(inner)
-    return NestedList(spec_of(inner)) if repeated else Nested(spec_of(inner))
+    spec = spec_of(inner, nullable=_NULLABLE_ECHOES.get(inner.name, ()) if echoed else ())
+    return NestedList(spec) if repeated else Nested(spec)
 
 
 _LISTS: Final = {"ItemList": "items", "ContentList": "parts"}
-_VARIANTS: Final = {"Item": "message", "ContentPart": None, "Tool": None}
+_VARIANTS: Final = {"Item": "message", "ContentPart": None, "Tool": None, "TextFormat": None}
 """Messages that are a oneof by type -> the type of JSON that has none."""
 
 
@@ -255,11 +282,9 @@ def _variant(descriptor: Descriptor) -> Variant:
 
 
 def _name(field: FieldDescriptor) -> str:
-    oneof = field.containing_oneof
-    # An optional field has a oneof of its own, made by the compiler.
-    if oneof is not None and not oneof.name.startswith("_"):
-        return _RENAMED.get(oneof.name, oneof.name)
-    return field.name.removesuffix("_json")
+    oneof = _oneof(field)
+    name = field.name.removesuffix("_json") if oneof is None else oneof
+    return _RENAMED.get(name, name)
 
 
 _RARE: Final = frozenset({"output_omitted", "warnings"})
@@ -269,7 +294,7 @@ _RARE: Final = frozenset({"output_omitted", "warnings"})
 def _mode(field: FieldDescriptor) -> Mode:
     message = field.containing_type
     assert message is not None
-    if message.file.name == requests_pb2.DESCRIPTOR.name or message.name == "ConnectRequest":
+    if message.file.name == requests_pb2.DESCRIPTOR.name or message.name == "ConverseRequest":
         return Mode.ASKED
     if field.name in _NULLABLE.get(message.name, ()):
         return Mode.NULLABLE
@@ -282,25 +307,32 @@ def _has_json(field: FieldDescriptor) -> bool:
     return message is not None and f"{field.name}_json" in message.fields_by_name
 
 
-def _slot(field: FieldDescriptor, raws: frozenset[str]) -> Slot:
+def _slot(field: FieldDescriptor, raws: frozenset[str], nullable: Collection[str]) -> Slot:
     name, kind = _name(field), _kind(field)
+    mode = Mode.NULLABLE if field.name in nullable else _mode(field)
     if name in raws and not isinstance(kind, Variant | type(JSON_TEXT)):
-        asked = _mode(field) is Mode.ASKED
-        kind = Word(kind) if asked and _has_json(field) else AsRaw(kind)
-    return Slot(name, kind, _mode(field), not field.has_presence)
+        kind = Word(kind) if mode is Mode.ASKED and _has_json(field) else AsRaw(kind)
+    return Slot(name, kind, mode, not field.has_presence)
 
 
 def spec_of(
-    descriptor: Descriptor, *, type_name: str | None = None, struct: type[Struct] | None = None
+    descriptor: Descriptor,
+    *,
+    type_name: str | None = None,
+    struct: type[Struct] | None = None,
+    nullable: Collection[str] = (),
 ) -> Spec:
-    """The table of one message; ``type_name`` is the ``type`` that its arm implies."""
+    """The table of one message; ``type_name`` is the ``type`` that its arm implies.
+
+    ``nullable`` are fields that JSON writes as null where they are unset, in this place alone.
+    """
     struct = struct or _STRUCTS.get(descriptor.name)
     constants = dict(_CONSTANTS.get(descriptor.name, {}))
     if type_name is not None and "type" not in descriptor.fields_by_name:
         constants = {"type": msgspec.json.encode(type_name), **constants}
     raws = frozenset[str]() if struct is None else raw_members(struct)
     fields = [field for field in descriptor.fields if field.name not in _NOT_JSON]
-    slots = {field.name: _slot(field, raws) for field in fields}
+    slots = {field.name: _slot(field, raws, nullable) for field in fields}
     return Spec(descriptor, slots, constants=constants, struct=struct)
 
 
@@ -338,7 +370,7 @@ EVENTS: Final = _arms(
 """Arm of ServerEvent -> its class and table."""
 
 REQUESTS: Final = _arms(
-    line_pb2.ConnectRequest,
+    service_pb2.ConverseRequest,
     "message",
     {
         "ResponseCreate": requests.Create,
@@ -351,17 +383,19 @@ REQUESTS: Final = _arms(
         "Heartbeat": requests.ClientHeartbeat,
     },
 )
-"""Arm of ConnectRequest -> its class and table."""
+"""Arm of ConverseRequest -> its class and table."""
 
 
 def _envelope(holder: Any, struct: type[Struct]) -> Spec:
     """The table of the members that an event has beside its arm."""
     raws = raw_members(struct)
     fields = [field for field in holder.DESCRIPTOR.fields if field.name in _ENVELOPE]
-    slots = {field.name: _slot(field, raws) for field in fields}
+    slots = {field.name: _slot(field, raws, ()) for field in fields}
     return Spec(holder.DESCRIPTOR, slots, struct=struct)
 
 
-_ENVELOPE: Final = frozenset({"sequence_number", "stream_id", "event_id", "trace_context"})
+_ENVELOPE: Final = frozenset(
+    {"sequence_number", "stream_id", "response", "event_id", "trace_context"}
+)
 EVENT: Final = _envelope(events_pb2.ServerEvent, events.Event)
-REQUEST: Final = _envelope(line_pb2.ConnectRequest, requests.Create)
+REQUEST: Final = _envelope(service_pb2.ConverseRequest, requests.Create)

@@ -119,13 +119,19 @@ class Connection:
         self.heard = True
         self._rest()
 
-    def reject(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
-        """A message that could not be read or may not be run: an error event (wire.md 4.1.1)."""
-        self.outgoing.put_connection(refusals.error_event(error, event_id, stream_id))
+    def reject(
+        self, error: ApiError, *, event_id: str | None, stream_id: str | None, begins: bool = False
+    ) -> None:
+        """A message that could not be read or may not be run: an error event (wire.md 4.1.1).
+
+        ``begins`` says that it asked for a turn, a new one or one to attach to.
+        """
+        told = refusals.error_event(error, event_id, stream_id, begins=begins)
+        self.outgoing.put_connection(told)
 
     def expel(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
         """The peer may ask no more: everything stops, and the error is the last event."""
-        self.handle("drop", refusals.error_event(error, event_id, stream_id), error)
+        self.handle("drop", refusals.error_event(error, event_id, stream_id, begins=True), error)
 
     def loaded(self, turn: Turn, saved: Saved | None, found: Mapping[str, Item]) -> None:
         """The store answered a ``Load``. A failed response cannot be continued."""
@@ -448,7 +454,7 @@ class Connection:
 
     def retire(self) -> None:
         """Nothing runs any more: says why, then closes (wire.md 1.1.6)."""
-        self.outgoing.put_last(refusals.error_event(refusals.too_old(), None, None))
+        self.outgoing.put_last(refusals.error_event(refusals.too_old(), None, None, begins=False))
         self.effects.append(Close())
 
     def drop_all(self, last: events.Event | None = None, error: ApiError | None = None) -> None:
@@ -473,7 +479,8 @@ class Connection:
     # Steps that inputs share.
 
     def _refuse(self, request: Request, error: ApiError) -> None:
-        self.reject(error, event_id=request.event_id, stream_id=request.stream_id)
+        begins = isinstance(request, (Create, Resume))
+        self.reject(error, event_id=request.event_id, stream_id=request.stream_id, begins=begins)
 
     def _admit(self, request: Create | Append, principal: Principal) -> Lane | None:
         """The lane of a request, or None when it was refused there and then."""

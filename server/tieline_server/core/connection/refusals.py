@@ -11,12 +11,18 @@ from tieline.requests import EVENT_ID, Cancel, Opaque, Request
 AGED: Final = "This connection has reached its age limit. Create a new connection to continue."
 
 
-def error_event(error: ApiError, event_id: str | None, stream_id: str | None) -> events.ErrorEvent:
-    """An error outside any response: number 0, and no echo of a bad name (wire.md 3.3)."""
+def error_event(
+    error: ApiError, event_id: str | None, stream_id: str | None, *, begins: bool
+) -> events.ErrorEvent:
+    """An error outside any response: number 0, and no echo of a bad name (wire.md 3.3).
+
+    ``begins`` is true of a refused request that would have begun a turn, whose events come no more.
+    """
     known = stream_id is not None and ids.is_stream_id(stream_id)
     if event_id is not None and len(event_id) > EVENT_ID:
         event_id = None
-    return events.ErrorEvent(
+    kind = events.RequestRefused if begins else events.ErrorEvent
+    return kind(
         sequence_number=0,
         stream_id=stream_id if known and stream_id is not None else UNSET,
         status=error.status,

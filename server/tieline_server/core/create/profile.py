@@ -34,8 +34,7 @@ EXTENSIONS: Final = (
 
 # Where what this server refuses is taken.
 _INSTEAD: Final = {
-    "background": " On a stream the client stays connected: send it as a POST, CreateResponse or"
-    " StreamResponse."
+    "background": " On a stream the client stays connected: send it as a POST, Create or Stream."
 }
 
 

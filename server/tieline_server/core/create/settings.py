@@ -329,6 +329,7 @@ _members_of: Final = attrgetter(*(each.name for each in MEMBERS if each.setting)
 
 def _build(create: Create, recall: SettingsCache, model: str, defaults: Defaults) -> Settings:
     _refuse_unsupported(create)
+    create = _bounded(create)
     most = create.max_output_tokens
     if most is None:
         most = defaults.max_output_tokens
@@ -405,6 +406,25 @@ def _refuse_unsupported(create: Create) -> None:
         raise ApiError.of(
             "invalid_value", "A background response has to be stored.", param="background"
         )
+
+
+LARGEST: Final = 2**31 - 1
+"""The largest count that a message of gRPC has a field for."""
+
+
+def _bounded(create: Create) -> Create:
+    """The create with counts that a Response object can echo on every wire.
+
+    A larger one bounds nothing that a turn could reach: it acts as the largest.
+    """
+    tokens, calls = create.max_output_tokens or 0, create.max_tool_calls or 0
+    if max(tokens, calls) <= LARGEST:
+        return create
+    return msgspec.structs.replace(
+        create,
+        max_output_tokens=min(tokens, LARGEST) or None,
+        max_tool_calls=min(calls, LARGEST) or None,
+    )
 
 
 # Member of a create that its response repeats -> what it says where the create says nothing.

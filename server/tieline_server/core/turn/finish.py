@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tieline import events
 from tieline.errors import ApiError
+from tieline.events import RequestRefused
 from tieline.responses import Response
 from tieline_server.core.effects import Record, Save
 from tieline_server.core.history.chain import NO_CALLS, Saved
@@ -98,7 +99,7 @@ def refuse(turn: Turn, error: ApiError) -> None:
     """It cannot run: one error event, no response."""
     turn.failure = error.bare()
     turn.status = "refused"
-    turn.push_error(error, turn.request.event_id)
+    turn.push_error(error, turn.request.event_id, kind=RequestRefused)
     _evict_parent(turn)
     turn.usage = turn.usage.plus(turn.usage_counter.usage(None))
     turn.leave()

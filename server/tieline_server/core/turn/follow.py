@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from tieline.errors import ApiError
-from tieline.events import ErrorDetail, ErrorEvent, Event, ResponseCreated
+from tieline.events import ErrorDetail, ErrorEvent, Event, RequestRefused, ResponseCreated
 from tieline_server.core.effects import CancelSource, Follow, Stop
 from tieline_server.core.history.chain import ChainHead
 from tieline_server.core.turn.finish import CANCELLED
@@ -69,7 +69,7 @@ def lose(turn: Turn, error: ApiError) -> None:
     if turn.request.idempotency_key is not None and error.code == "response_not_found":
         # A create asked for no response by its id. It may come again: its key ends with its time.
         error = ApiError.of("server_error", ABSENT)
-    turn.push_error(error, turn.request.event_id)
+    turn.push_error(error, turn.request.event_id, kind=RequestRefused)
     turn.failure = error.bare()
     turn.holdings.leave()
     turn.host.effects.append(Stop(turn.own_id))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tieline import events, ids
 from tieline.errors import ApiError
+from tieline.events import ErrorEvent
 from tieline.items import Item
 from tieline.requests import Append, Create
 from tieline.responses import NO_USAGE, IncompleteDetails, Response, ResponseError
@@ -345,11 +346,13 @@ class Turn(ABC):
 
     # Events.
 
-    def push_error(self, error: ApiError, event_id: str | None) -> None:
+    def push_error(
+        self, error: ApiError, event_id: str | None, *, kind: type[ErrorEvent] = ErrorEvent
+    ) -> None:
         """An error event on this turn's lane, with the response's next number."""
         box = self.outbox
         box.push(
-            events.ErrorEvent(
+            kind(
                 sequence_number=box.count,
                 stream_id=box.stream_id,
                 status=error.status,

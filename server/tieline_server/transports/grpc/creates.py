@@ -1,6 +1,6 @@
 """The RPCs that make responses, or read them as they are made.
 
-Each drives one connection. ``Connect`` is a connection for as long as the client likes; the others
+Each drives one connection. ``Converse`` is a connection for as long as the client likes; the others
 are a connection for one request, whose refusal is the call's status.
 """
 
@@ -17,10 +17,10 @@ from tieline.errors import ApiError
 from tieline.events import Event
 from tieline.requests import Create, Resume
 from tieline.responses import Response
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_server.core.create.profile import Profile
 from tieline_server.core.values import Principal
-from tieline_server.runtime import LAST, ConnectionDriver, Services
+from tieline_server.runtime import ConnectionDriver, Services
 from tieline_server.transports.grpc.admission import late
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import (
@@ -45,16 +45,14 @@ M = TypeVar("M", bound=Message)
 C = TypeVar("C", bound="CreateRequest")
 
 CreateRequest = (
-    line_pb2.StreamResponseRequest
-    | line_pb2.CreateResponseRequest
-    | line_pb2.CountInputTokensRequest
-    | line_pb2.CompactResponseRequest
+    service_pb2.StreamRequest
+    | service_pb2.CreateRequest
+    | service_pb2.CountInputTokensRequest
+    | service_pb2.CompactRequest
 )
 """A request message that wraps a create."""
 
-ResponseAnswer = (
-    line_pb2.CreateResponseResponse | line_pb2.GetResponseResponse | line_pb2.CancelResponseResponse
-)
+ResponseAnswer = service_pb2.CreateResponse | service_pb2.GetResponse | service_pb2.CancelResponse
 """An answer that is a response."""
 
 ANSWER_BYTES: Final = 4 * 1024 * 1024
@@ -78,7 +76,7 @@ class CreateCalls:
         self._config = config
         self._calls = calls
         self.readers: set[asyncio.Task[None]] = set()
-        """One for each Connect stream; it ends when the library ends its read."""
+        """One for each Converse stream; it ends when the library ends its read."""
 
     async def connect(self, _: object, context: Context, call: Call) -> None:
         """One connection for the life of the stream."""
@@ -101,7 +99,7 @@ class CreateCalls:
     async def stream(self, data: bytes, context: Context, call: Call) -> None:
         """One turn as events; what refuses it is the status."""
         principal, authenticate = self._caller(call)
-        create, request = self._create(line_pb2.StreamResponseRequest, data)
+        create, request = self._create(service_pb2.StreamRequest, data)
         connection = self._connection(authenticate, profile_for(self._services, create))
         async with self._calls.opened(connection) as live:
             self._ask(connection, create, len(data), call)
@@ -114,7 +112,7 @@ class CreateCalls:
         One in the background is answered once it lasts; its client need not stay.
         """
         principal, authenticate = self._caller(call)
-        create, request = self._create(line_pb2.CreateResponseRequest, data)
+        create, request = self._create(service_pb2.CreateRequest, data)
         connection = self._connection(authenticate, profile_for(self._services, create))
         async with self._calls.opened(connection) as live:
             self._ask(connection, create, len(data), call)
@@ -123,15 +121,18 @@ class CreateCalls:
             else:
                 answer = await final_answer(live)
         warnings = [to_warning(warning) for warning in answer.warnings]
-        made = partial(line_pb2.CreateResponseResponse, warnings=warnings)
+        made = partial(service_pb2.CreateResponse, warnings=warnings)
         return whole(made, answer.response, receives(request))
 
     async def resume(self, data: bytes, context: Context, call: Call) -> None:
         """The events of a response that is made or was made elsewhere; leaving ends nothing."""
         principal, authenticate = self._caller(call)
-        request = parsed(line_pb2.ResumeResponseRequest, data)
+        request = parsed(service_pb2.ResumeRequest, data)
         connection = self._connection(authenticate)
-        after = min(request.after, LAST) if request.HasField("after") else None
+        after = request.after if request.HasField("after") else None
+        if after is not None and after < 0:
+            message = "Invalid 'after': expected an integer from 0."
+            raise ApiError.of("integer_below_min_value", message, param="after")
         async with self._calls.opened(connection) as live:
             connection.read(Resume(response_id=request.response_id, after=after))
             connection.half_close()
@@ -195,7 +196,7 @@ class CreateCalls:
         if create.append:
             raise ApiError.of(
                 "unsupported_parameter",
-                "Unsupported parameter: 'append'. A held turn needs the Connect stream.",
+                "Unsupported parameter: 'append'. A held turn needs the Converse stream.",
                 param="append",
             )
         return create, request

@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
-from tieline.v1 import line_pb2, models_pb2
+from tieline.v1 import models_pb2, service_pb2
 from tieline_server.capacity import Capacity
 from tieline_server.config.toml_tables import split_address
 from tieline_server.core.create.limits import Share
@@ -31,7 +31,7 @@ from tieline_server.transports.grpc.status import Behaviour, guarded
 from tieline_server.transports.grpc.stored import StoredCalls
 from tieline_server.transports.live_calls import FAREWELL, LiveCalls
 
-RESPONSES: Final = line_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
+RESPONSES: Final = service_pb2.DESCRIPTOR.services_by_name["ResponsesService"].full_name
 MODELS: Final = models_pb2.DESCRIPTOR.services_by_name["ModelsService"].full_name
 
 HEALTH: Final = health.SERVICE_NAME
@@ -165,16 +165,16 @@ class GrpcServer:
         return grpc.method_handlers_generic_handler(
             RESPONSES,
             {
-                "Connect": self._stream(admitted.connected(creates.connect)),
-                "CreateResponse": self._unary(creates.create, begins=True),
-                "StreamResponse": self._stream(admitted.asked(creates.stream)),
-                "ResumeResponse": self._stream(admitted.asked(creates.resume)),
-                "GetResponse": self._unary(stored.get),
-                "DeleteResponse": self._unary(stored.delete),
-                "CancelResponse": self._unary(stored.cancel),
+                "Converse": self._stream(admitted.connected(creates.connect)),
+                "Create": self._unary(creates.create, begins=True),
+                "Stream": self._stream(admitted.asked(creates.stream)),
+                "Resume": self._stream(admitted.asked(creates.resume)),
+                "Get": self._unary(stored.get),
+                "Delete": self._unary(stored.delete),
+                "Cancel": self._unary(stored.cancel),
                 "ListInputItems": self._unary(stored.list_input_items),
                 "CountInputTokens": self._unary(stored.count_input_tokens),
-                "CompactResponse": self._unary(stored.compact),
+                "Compact": self._unary(stored.compact),
             },
         )
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from tieline.codecs.proto import to_item, to_response
 from tieline.items import Item
 from tieline.responses import Response
-from tieline.v1 import items_pb2, line_pb2, models_pb2
+from tieline.v1 import items_pb2, models_pb2, service_pb2
 from tieline_server import runtime
 from tieline_server.core.values import Principal
 from tieline_server.runtime import Services
@@ -45,22 +47,22 @@ class StoredCalls:
     async def get(self, data: bytes, context: Context, call: Call) -> bytes:
         """A response of the caller as it stands."""
         principal = self._principal(call)
-        request = parsed(line_pb2.GetResponseRequest, data)
+        request = parsed(service_pb2.GetRequest, data)
         response = await find(self._services, principal.owner, request.response_id)
-        return whole(line_pb2.GetResponseResponse, response, receives(request))
+        return whole(service_pb2.GetResponse, response, receives(request))
 
     async def delete(self, data: bytes, context: Context, call: Call) -> bytes:
         """Forgets a response of the caller; one that runs is cancelled first."""
         principal = self._principal(call)
-        request = parsed(line_pb2.DeleteResponseRequest, data)
+        request = parsed(service_pb2.DeleteRequest, data)
         await deleted(self._services, principal.owner, request.response_id)
-        answer = line_pb2.DeleteResponseResponse(id=request.response_id, deleted=True)
+        answer = service_pb2.DeleteResponse(id=request.response_id, deleted=True)
         return answer.SerializeToString()
 
     async def list_input_items(self, data: bytes, context: Context, call: Call) -> bytes:
         """A page of what a response was asked with: its input, then what was appended."""
         principal = self._principal(call)
-        request = parsed(line_pb2.ListInputItemsRequest, data)
+        request = parsed(service_pb2.ListInputItemsRequest, data)
         saved = await find_whole(self._services, principal.owner, request.response_id)
         listed = named(saved.response.id, input_items(saved))
         return page(listed, request).SerializeToString()
@@ -68,25 +70,25 @@ class StoredCalls:
     async def cancel(self, data: bytes, context: Context, call: Call) -> bytes:
         """Ends a turn of the caller on any of its connections; one that has ended stays so."""
         principal = self._principal(call)
-        request = parsed(line_pb2.CancelResponseRequest, data)
+        request = parsed(service_pb2.CancelRequest, data)
         response = await cancelled(self._services, principal.owner, request.response_id)
-        return whole(line_pb2.CancelResponseResponse, response, receives(request))
+        return whole(service_pb2.CancelResponse, response, receives(request))
 
     async def count_input_tokens(self, data: bytes, context: Context, call: Call) -> bytes:
         """How many input tokens a create would have."""
         principal = self._principal(call)
-        create, _ = read_create(line_pb2.CountInputTokensRequest, data, self._max_bytes)
+        create, _ = read_create(service_pb2.CountInputTokensRequest, data, self._max_bytes)
         count = await runtime.count_input_tokens(self._services, principal, create)
-        return line_pb2.CountInputTokensResponse(input_tokens=count).SerializeToString()
+        return service_pb2.CountInputTokensResponse(input_tokens=count).SerializeToString()
 
     async def compact(self, data: bytes, context: Context, call: Call) -> bytes:
         """The compacted input that stands for a longer history."""
         principal = self._principal(call)
-        create, request = read_create(line_pb2.CompactResponseRequest, data, self._max_bytes)
+        create, request = read_create(service_pb2.CompactRequest, data, self._max_bytes)
         made = await compact(self._services, principal, create, transport=TRANSPORT)
-        answer = line_pb2.CompactResponseResponse(
+        answer = service_pb2.CompactResponse(
             id=made.id,
-            created_at=made.created_at,
+            created_at=Timestamp(seconds=made.created_at),
             output=[to_item(item) for item in made.output],
             usage=to_response(Response(usage=made.usage)).usage,
         )
@@ -99,7 +101,8 @@ class StoredCalls:
         parsed(models_pb2.ListModelsRequest, data)
         answer = models_pb2.ListModelsResponse()
         for _, model in self._services.offered(principal):
-            answer.models.add(id=model.id, created=model.created, owned_by=model.owned_by)
+            created = Timestamp(seconds=model.created)
+            answer.models.add(id=model.id, created=created, owned_by=model.owned_by)
         return answer.SerializeToString()
 
     def _principal(self, call: Call) -> Principal:
@@ -124,8 +127,8 @@ def named(response_id: str, listed: Sequence[Item]) -> list[tuple[str, items_pb2
 
 
 def page(
-    listed: Sequence[tuple[str, items_pb2.Item]], request: line_pb2.ListInputItemsRequest
-) -> line_pb2.ListInputItemsResponse:
+    listed: Sequence[tuple[str, items_pb2.Item]], request: service_pb2.ListInputItemsRequest
+) -> service_pb2.ListInputItemsResponse:
     """The page of ``listed`` (oldest first) that is asked for; raises :class:`ApiError` 400.
 
     It ends before what its client cannot receive, which is on the next one; an item that fits on
@@ -141,7 +144,7 @@ def page(
     count = _fitting(chosen.entries, most)
     if count < len(chosen.entries):
         chosen = Page(entries=chosen.entries[:count], has_more=True)
-    answer = line_pb2.ListInputItemsResponse(
+    answer = service_pb2.ListInputItemsResponse(
         items=[message for _, message in chosen.entries],
         first_id=chosen.first_id,
         last_id=chosen.last_id,

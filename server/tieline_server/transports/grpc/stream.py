@@ -1,4 +1,4 @@
-"""The two ends of a stream of events: one writer, and for ``Connect`` one reader beside it.
+"""The two ends of a stream of events: one writer, and for ``Converse`` one reader beside it.
 
 Rules of grpc.aio that shape this file. Two writes at once lose a message, so the coroutine of
 the RPC is the only writer. A read that is cancelled takes a message, or the whole call, with it,
@@ -22,12 +22,13 @@ from tieline.codecs.proto.frames import repeated
 from tieline.errors import ApiError
 from tieline.requests import MEMBERS, Request, SessionStart, Trait
 from tieline.responses import Response
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_server.runtime import ConnectionDriver
 from tieline_server.transports.grpc.config import GrpcConfig
 from tieline_server.transports.grpc.status import Context
 from tieline_server.transports.stream import (
     LEAST_BYTES,
+    About,
     Batches,
     MessageReader,
     Stuck,
@@ -153,8 +154,8 @@ _UNSAID: Final = {
 """Settings that may be of any size, as in a response whose create did not name them."""
 
 
-class RequestReader(MessageReader[line_pb2.ConnectRequest]):
-    """The only reader of a ``Connect`` stream."""
+class RequestReader(MessageReader[service_pb2.ConverseRequest]):
+    """The only reader of a ``Converse`` stream."""
 
     _decoder: RequestDecoder
 
@@ -197,16 +198,16 @@ class RequestReader(MessageReader[line_pb2.ConnectRequest]):
             )
             return True
         try:
-            message = line_pb2.ConnectRequest.FromString(data)
+            message = service_pb2.ConverseRequest.FromString(data)
         except DecodeError:
             self._connection.reject(
-                ApiError.of("invalid_proto", "The message is not a tieline.v1.ConnectRequest.")
+                ApiError.of("invalid_proto", "The message is not a tieline.v1.ConverseRequest.")
             )
         else:
             self._take(message, len(data))
         return True
 
-    def _request(self, message: line_pb2.ConnectRequest) -> Request:
+    def _request(self, message: service_pb2.ConverseRequest) -> Request:
         request = self._decoder.decode(message)
         if (
             isinstance(request, SessionStart)
@@ -216,5 +217,6 @@ class RequestReader(MessageReader[line_pb2.ConnectRequest]):
             self._writer.receives(request.max_receive_bytes)
         return traced(request, self._trace_context)
 
-    def _ids(self, message: line_pb2.ConnectRequest) -> tuple[str, str]:
-        return message.event_id, message.stream_id
+    def _about(self, message: service_pb2.ConverseRequest) -> About:
+        begins = message.HasField("response_create") or message.HasField("response_resume")
+        return About(message.event_id, message.stream_id, begins)

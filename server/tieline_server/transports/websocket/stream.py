@@ -38,6 +38,7 @@ from tieline_server.transports.json_events import EventJson, error_json
 from tieline_server.transports.live_calls import TRACE_HEADERS, trace_context_of
 from tieline_server.transports.stream import (
     LEAST_BYTES,
+    About,
     Batches,
     MessageReader,
     TransportWriter,
@@ -331,12 +332,14 @@ class RequestReader(MessageReader[bytes]):
         # The connection's own copy decides which of them are made at all.
         return structs.replace(request, extensions=sorted(self._encoder.extensions))
 
-    def _ids(self, message: bytes) -> tuple[str, str]:
+    def _about(self, message: bytes) -> About:
         try:
             given = json.members(message) or {}
         except ApiError:
             given = {}
-        return json.text_of(given.get("event_id")), json.text_of(given.get("stream_id"))
+        event_id, lane = (json.text_of(given.get(name)) for name in ("event_id", "stream_id"))
+        # JSON has no word for the difference that it makes.
+        return About(event_id, lane, begins=False)
 
 
 def _trace_in(request: Request) -> dict[str, str] | None:

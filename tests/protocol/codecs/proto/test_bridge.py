@@ -6,19 +6,21 @@ from tests.support.json_values import value
 from tieline.codecs.proto.events import BRIDGE
 from tieline.codecs.proto.requests import BRIDGE as REQUEST_BRIDGE
 from tieline.errors import ApiError
-from tieline.v1.events_pb2 import Heartbeat, ServerEvent
+from tieline.v1.events_pb2 import HEARTBEAT_PHASE_HELD, Heartbeat, ServerEvent
 
 
 def test_envelope_members_are_beside_the_arm() -> None:
     message = BRIDGE.to_proto(b'{"type":"tieline.heartbeat","phase":"held","stream_id":"a"}')
-    assert message == ServerEvent(stream_id="a", heartbeat=Heartbeat(phase="held"))
+    assert message == ServerEvent(stream_id="a", heartbeat=Heartbeat(phase=HEARTBEAT_PHASE_HELD))
 
 
 def test_an_envelope_member_of_another_type_stays_with_the_arm() -> None:
     raw = b'{"type":"tieline.heartbeat","phase":"held","stream_id":7,"sequence_number":null}'
     message = BRIDGE.to_proto(raw)
     assert not message.HasField("stream_id")
-    assert value(message.heartbeat.extra_json) == value(b'{"stream_id":7,"sequence_number":null}')
+    assert value(message.heartbeat.unknown.extra_json) == value(
+        b'{"stream_id":7,"sequence_number":null}'
+    )
     assert value(BRIDGE.to_json(message)) == value(raw)
 
 

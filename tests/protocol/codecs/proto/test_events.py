@@ -4,18 +4,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from google.rpc.error_details_pb2 import ErrorInfo
 from msgspec import Raw
 
 from tests.support.event_samples import CALL, MESSAGE, NUMBERED, TOOLS, USAGE, response
 from tests.support.json_values import dumps, fixture, value
 from tieline import events, responses
 from tieline.codecs import json, proto
+from tieline.codecs.proto.events import MOVED
 from tieline.errors import ApiError
 from tieline.events import Event, LifecycleEvent
-from tieline.v1.events_pb2 import OpaqueEvent, OutputTextDelta, ServerEvent
-from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item
-from tieline.v1.line_pb2 import ConnectResponse, StreamResponseResponse
+from tieline.v1.events_pb2 import Ending, OpaqueEvent, OutputTextDelta, ServerEvent
+from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item, Unknown
+from tieline.v1.service_pb2 import ConverseResponse, StreamResponse
 
 ROWS = fixture("events")
 
@@ -26,7 +26,7 @@ def same(one: Event, other: Event) -> bool:
 
 
 def sent(event: Event) -> ServerEvent:
-    (message,) = ConnectResponse.FromString(proto.encode_event(event)).events
+    (message,) = ConverseResponse.FromString(proto.encode_event(event)).events
     return message
 
 
@@ -51,8 +51,7 @@ def test_an_event_that_we_make_comes_back_as_itself(event: Event) -> None:
 @pytest.mark.parametrize("event", NUMBERED, ids=lambda event: event.type)
 def test_an_event_that_we_make_has_no_extras_and_reads_as_its_json(event: Event) -> None:
     message = sent(event)
-    assert "extra_json" not in str(message)
-    assert "absent" not in str(message)
+    assert "unknown" not in str(message)
     assert value(proto.proto_to_json(message)) == value(json.encode(event))
     assert proto.json_to_proto(json.encode(event)) == message
 
@@ -77,7 +76,7 @@ def test_an_event_from_outside_means_the_same_over_both_codecs(row: dict[str, An
     "raw",
     [
         b'{"type":"response.output_text.delta","delta":"x","output_index":-1,"logprobs":{}}',
-        b'{"type":"response.output_text.delta","sequence_number":4294967296}',
+        b'{"type":"response.output_text.delta","sequence_number":2147483648}',
         b'{"type":"response.output_text.delta","sequence_number":1.0,"stream_id":null}',
         b'{"type":"response.created","response":{"temperature":0.70000000000000000001}}',
         b'{"type":"response.created","response":{"temperature":1e-400,"top_p":1E+2}}',
@@ -87,6 +86,14 @@ def test_an_event_from_outside_means_the_same_over_both_codecs(row: dict[str, An
         b'{"type":"response.completed","output_omitted":false,"response":{"output":[null,5,{}]}}',
         b'{"type":"respons\\u0065.created","response":{"id":"\\ud83c\\udf3f\\u0000"}}',
         b'{"type":"error","error":null,"status":"400"}',
+        b'{"type":"error","error":{"retry_after":1.0000000001}}',
+        b'{"type":"response.created","response":{"created_at":-1,"completed_at":1.7e9}}',
+        b'{"type":"response.created","response":{"status":"paused","reasoning":{"effort":null}}}',
+        b'{"type":"response.created","response":{"text":{"format":{"type":"x"}},"reasoning":5}}',
+        b'{"type":"response.in_progress","response":null}',
+        b'{"type":"response.output_text.delta","response":{"id":"r"},"ending":3,"unknown":{}}',
+        b'{"type":"tieline.heartbeat","phase":"dreaming"}',
+        b'{"type":"tieline.session.going_away","seconds":1e300}',
         b'{"type":"response.output_item.added","item":"text","output_index":true}',
     ],
 )
@@ -107,8 +114,14 @@ def test_hostile_json_becomes_no_message(raw: bytes) -> None:
     [
         (ServerEvent(), "invalid_event"),
         (ServerEvent(opaque=OpaqueEvent(type="x", json="{")), "invalid_json"),
-        (ServerEvent(output_text_delta=OutputTextDelta(extra_json="[]")), "invalid_json"),
-        (ServerEvent(output_text_delta=OutputTextDelta(extra_json='{"a":1')), "invalid_json"),
+        (
+            ServerEvent(output_text_delta=OutputTextDelta(unknown=Unknown(extra_json="[]"))),
+            "invalid_json",
+        ),
+        (
+            ServerEvent(output_text_delta=OutputTextDelta(unknown=Unknown(extra_json='{"a":1'))),
+            "invalid_json",
+        ),
         (ServerEvent(output_text_delta=OutputTextDelta(logprobs_json=['1,"x":2'])), "invalid_json"),
     ],
 )
@@ -142,20 +155,44 @@ def test_an_opaque_event_travels_as_its_bytes() -> None:
 
 def test_encoded_events_concatenate_on_both_streaming_calls() -> None:
     raw = b"".join(proto.encode_event(event) for event in NUMBERED)
-    for kind in (ConnectResponse, StreamResponseResponse):
+    for kind in (ConverseResponse, StreamResponse):
         read = [proto.decode_event(message) for message in kind.FromString(raw).events]
         assert len(read) == len(NUMBERED)
         assert all(map(same, read, NUMBERED))
 
 
-def test_an_error_event_carries_the_status_of_its_error() -> None:
-    event = next(event for event in NUMBERED if isinstance(event, events.ErrorEvent))
-    for message in (sent(event), proto.json_to_proto(json.encode(event))):
-        status = message.error.grpc_status
-        info = ErrorInfo()
-        assert status.details[0].Unpack(info)
-        assert (status.code, status.message) == (5, event.error.message)
-        assert info.reason == "MODEL_NOT_FOUND"
+@pytest.mark.parametrize("event", NUMBERED, ids=lambda event: event.type)
+def test_an_event_says_by_itself_whether_its_turn_goes_on(event: Event) -> None:
+    endings: dict[type[Event], Ending.ValueType] = {
+        events.ResponseDone: Ending.ENDING_HELD,
+        events.ResponseCompleted: Ending.ENDING_COMPLETED,
+        events.ResponseIncomplete: Ending.ENDING_INCOMPLETE,
+        events.ResponseFailed: Ending.ENDING_FAILED,
+    }
+    expected = endings.get(type(event), Ending.ENDING_UNSPECIFIED)
+    encoded = proto.EventEncoder().encode(event)
+    for message in (sent(event), *ConverseResponse.FromString(encoded).events):
+        assert message.ending == expected
+        assert message.HasField("response") == isinstance(event, LifecycleEvent)
+
+
+def test_the_error_that_refuses_a_create_ends_and_others_do_not() -> None:
+    detail = events.ErrorDetail(code="model_not_found", message="No such model.")
+    refused = events.RequestRefused(sequence_number=0, status=404, error=detail)
+    other = events.ErrorEvent(sequence_number=0, status=404, error=detail)
+    assert sent(refused).ending == Ending.ENDING_REFUSED
+    assert sent(other).ending == Ending.ENDING_UNSPECIFIED
+    assert sent(refused).error == sent(other).error
+    assert json.encode(refused) == json.encode(other)
+    assert proto.decode_event(sent(refused)) == refused
+    assert proto.decode_event(sent(other)) == other
+
+
+def test_a_reader_whose_response_has_moved_hears_no_more() -> None:
+    detail = events.ErrorDetail(code=MOVED, message="It was resumed elsewhere.")
+    moved = events.ErrorEvent(sequence_number=5, status=409, error=detail)
+    assert sent(moved).ending == Ending.ENDING_READER_MOVED
+    assert proto.json_to_proto(json.encode(moved)).ending == Ending.ENDING_READER_MOVED
 
 
 def test_a_response_comes_back_as_itself() -> None:
@@ -166,7 +203,7 @@ def test_a_response_comes_back_as_itself() -> None:
 
 def test_an_odd_response_is_read_leniently() -> None:
     message = proto.to_response(response())
-    message.extra_json = '{"status":5,"zz":1,"top_logprobs":3}'
+    message.unknown.extra_json = '{"status":5,"zz":1,"top_logprobs":3}'
     back = proto.from_response(message)
     assert (back.status, back.top_logprobs, back.id) == (None, 3, "resp_1")
 
@@ -174,9 +211,9 @@ def test_an_odd_response_is_read_leniently() -> None:
 def test_an_omitted_output_is_said_in_both_forms() -> None:
     event = events.ResponseCompleted(response=response(output=[MESSAGE]), sequence_number=3)
     for encode in (proto.encode_event, proto.EventEncoder().encode):
-        (message,) = ConnectResponse.FromString(encode(event, output_omitted=True)).events
+        (message,) = ConverseResponse.FromString(encode(event, output_omitted=True)).events
         assert message.response_completed.output_omitted
-        assert not message.response_completed.response.output
+        assert not message.response.output
         assert value(proto.proto_to_json(message)) == value(
             json.encode(events.ResponseCompleted(response=response(), sequence_number=3))[:-1]
             + b',"output_omitted":true}'
@@ -263,7 +300,7 @@ WARNED = events.ResponseCreated(
 @pytest.mark.parametrize("encode", [proto.encode_event, proto.EventEncoder().encode])
 @pytest.mark.parametrize("decode", [proto.decode_event, proto.EventDecoder().decode])
 def test_in_07_the_warnings_of_a_create_come_as_they_went(encode: Any, decode: Any) -> None:
-    (message,) = ConnectResponse.FromString(encode(WARNED)).events
+    (message,) = ConverseResponse.FromString(encode(WARNED)).events
     assert [each.param for each in message.response_created.warnings] == ["ü", "tools[0].type"]
     assert same(decode(message), WARNED)
     assert decode(message).warnings == WARNED.warnings

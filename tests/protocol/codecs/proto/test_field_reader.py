@@ -6,7 +6,7 @@ from tieline.codecs.proto.field_reader import NAMES, FieldReader
 from tieline.codecs.proto.schema import CREATE, RESPONSE
 from tieline.codecs.repeat_cache import MAX_BYTES
 from tieline.requests import Create, raw_members
-from tieline.v1.items_pb2 import CustomTool, Tool
+from tieline.v1.items_pb2 import CustomTool, Tool, Unknown
 from tieline.v1.requests_pb2 import ResponseCreate
 from tieline.v1.responses_pb2 import Response
 
@@ -43,7 +43,9 @@ def test_the_copy_that_is_kept_does_not_change_with_the_message() -> None:
 
 
 def test_members_that_were_not_sent_have_their_blanks() -> None:
-    values = FieldReader().read(RESPONSE, Response(id="r", absent=["truncation"]), "")
+    values = FieldReader().read(
+        RESPONSE, Response(id="r", unknown=Unknown(absent=["truncation"])), ""
+    )
     assert values["id"] == "r"
     assert values["instructions"] == Raw(b"null")
     assert values["tools"] == Raw(b"[]")

@@ -13,27 +13,37 @@ from tieline.codecs.proto.fields import (
     TEXT,
     TEXTS,
     AsRaw,
+    Choice,
+    Instant,
     Kind,
     Mapped,
+    Span,
     Whole,
     dumps,
 )
 from tieline.errors import ApiError
 from tieline.v1.events_pb2 import (
-    ErrorDetail,
+    Error,
+    Heartbeat,
+    HeartbeatPhase,
     OutputTextDelta,
     SessionStarted,
     Timing,
 )
 from tieline.v1.items_pb2 import FunctionTool, TextPart
+from tieline.v1.requests_pb2 import ResponseCreate, SessionStart
 from tieline.v1.responses_pb2 import Response
 
 FIELDS: dict[str, tuple[Kind, Any, str]] = {
-    "text": (TEXT, ErrorDetail, "message"),
+    "text": (TEXT, Error, "message"),
     "flag": (FLAG, FunctionTool, "strict"),
     "real": (REAL, Response, "temperature"),
-    "whole 32": (Whole(32), OutputTextDelta, "output_index"),
-    "whole 64": (Whole(64), Response, "max_output_tokens"),
+    "whole 31": (Whole(31), OutputTextDelta, "output_index"),
+    "whole 64": (Whole(64), SessionStart, "max_receive_bytes"),
+    "instant": (Instant(), Response, "created_at"),
+    "seconds": (Span(1), Error, "retry_after"),
+    "milliseconds": (Span(1000), ResponseCreate, "timeout"),
+    "choice": (Choice(HeartbeatPhase.DESCRIPTOR), Heartbeat, "phase"),
     "json": (JSON_TEXT, TextPart, "annotations_json"),
     "jsons": (JSON_TEXTS, OutputTextDelta, "logprobs_json"),
     "texts": (TEXTS, SessionStarted, "extensions"),
@@ -44,7 +54,11 @@ SAID = {
     "text": ['"a"', '""', '"\\u0000\\ud83c\\udf3f"'],
     "flag": ["true", "false"],
     "real": ["0.7", "1", "-0.0", "1e3", "1.7976931348623157e308", "0.1234567890123456", "5E-1"],
-    "whole 32": ["0", "4294967295"],
+    "whole 31": ["0", "2147483647"],
+    "instant": ["0", "1700000000", "1700000000.25", "1.5", "253402300799"],
+    "seconds": ["0", "1.5", "-2", "0.1", "86400"],
+    "milliseconds": ["1", "1500", "2.5", "31536000000"],
+    "choice": ['"held"', '"prefill"', '""'],
     "whole 64": ["18446744073709551615"],
     "json": ["null", "[1, 2.50]", '"x"'],
     "jsons": ["[]", '[null,{"a": 1.50}]'],
@@ -63,7 +77,11 @@ NOT_SAID = {
         "1e-400",
         "9007199254740993",
     ],
-    "whole 32": ["-1", "4294967296", "1.5", "1.0", "true", '"1"', "null"],
+    "instant": ["-1", "253402300800", "1e-10", '"now"', "null", "true"],
+    "seconds": ["1e-12", "315576000001", '"1s"', "null"],
+    "milliseconds": ["1e-9", "1e300", "null"],
+    "choice": ['"dreaming"', '"HELD"', '"unspecified"', "3", "null"],
+    "whole 31": ["-1", "2147483648", "1.5", "1.0", "true", '"1"', "null"],
     "whole 64": ["18446744073709551616", "-1"],
     "json": [],
     "jsons": ["null", "{}", '"[]"'],
@@ -97,7 +115,7 @@ def test_a_value_that_does_not_fit_leaves_the_field_alone(name: str, raw: str) -
 
 
 def test_a_typed_field_can_stand_for_raw_json() -> None:
-    kind, message = AsRaw(TEXT), ErrorDetail()
+    kind, message = AsRaw(TEXT), Error()
     assert kind.write(message, "message", Raw(b'"a\\u00e9"'))
     assert message.message == "aé"
     assert kind.read(message.message, "p") == Raw('"aé"'.encode())

@@ -4,11 +4,11 @@ import pytest
 
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, repeated, tag
 from tieline.v1.events_pb2 import OpaqueEvent, ServerEvent
-from tieline.v1.line_pb2 import ConnectResponse
 from tieline.v1.responses_pb2 import Response
+from tieline.v1.service_pb2 import ConverseResponse
 
 
-@pytest.mark.parametrize("number", [0, 1, 127, 128, 4095, 4096, 16383, 16384, 2**32 - 1])
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 4095, 4096, 16383, 16384, 2**31 - 1])
 def test_a_number_is_written_as_protobuf_writes_it(number: int) -> None:
     written = ServerEvent(sequence_number=number).SerializeToString()
     assert b"\x08" + VARINT[number] == written
@@ -36,7 +36,7 @@ def test_a_tag_says_the_wire_type() -> None:
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 70_000])
 def test_a_message_is_cut_where_each_of_its_elements_ends(size: int) -> None:
     each = [
-        ConnectResponse(events=[ServerEvent(stream_id="x" * length)]).SerializeToString()
+        ConverseResponse(events=[ServerEvent(stream_id="x" * length)]).SerializeToString()
         for length in (size, 0, 5, size)
     ]
     assert repeated(b"".join(each)) == each

@@ -20,8 +20,8 @@ from tieline.v1.items_pb2 import (
     OpaqueItem,
     OpaqueTool,
     Tool,
+    Unknown,
 )
-from tieline.v1.line_pb2 import ConnectRequest
 from tieline.v1.requests_pb2 import (
     OpaqueRequest,
     ResponseAppend,
@@ -30,6 +30,7 @@ from tieline.v1.requests_pb2 import (
     ResponseResume,
     SessionEnd,
 )
+from tieline.v1.service_pb2 import ConverseRequest
 
 ROWS = fixture("requests")
 SENT: list[Request] = [
@@ -60,15 +61,15 @@ SENT: list[Request] = [
 ]
 
 
-def refusal(message: ConnectRequest) -> ApiError:
+def refusal(message: ConverseRequest) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        proto.decode_request(ConnectRequest.FromString(message.SerializeToString()))
+        proto.decode_request(ConverseRequest.FromString(message.SerializeToString()))
     return caught.value
 
 
 @pytest.mark.parametrize("request_", SENT, ids=lambda request_: request_.type)
 def test_a_client_event_comes_back_as_itself(request_: Request) -> None:
-    message = ConnectRequest.FromString(proto.encode_request(request_).SerializeToString())
+    message = ConverseRequest.FromString(proto.encode_request(request_).SerializeToString())
     back = proto.decode_request(message)
     assert type(back) is type(request_)
     assert value(json.encode(back)) == value(json.encode(request_))
@@ -79,7 +80,7 @@ def test_every_client_event_of_the_wire_has_its_arm_and_its_json_back(row: dict[
     raw = dumps(row["json"])
     message = proto.request_to_proto(raw)
     assert message.WhichOneof("message") == row["arm"]
-    again = ConnectRequest.FromString(message.SerializeToString())
+    again = ConverseRequest.FromString(message.SerializeToString())
     assert value(proto.request_to_json(again)) == value(raw)
 
 
@@ -103,7 +104,7 @@ def test_a_typed_tool_keeps_its_schema_as_it_came() -> None:
 
 
 def test_an_opaque_arm_is_a_client_event_in_json_under_the_envelope_s_lane() -> None:
-    message = ConnectRequest(
+    message = ConverseRequest(
         opaque=OpaqueRequest(type="response.create", json='{"type":"response.create","model":"m"}'),
         stream_id="lane.2",
     )
@@ -111,29 +112,31 @@ def test_an_opaque_arm_is_a_client_event_in_json_under_the_envelope_s_lane() -> 
 
 
 def test_members_that_the_fields_cannot_say_are_judged_as_in_json() -> None:
-    odd = ResponseCreate(model="m", extra_json='{"zz":1,"temperature":0.5,"model":null}')
+    odd = ResponseCreate(
+        model="m", unknown=Unknown(extra_json='{"zz":1,"temperature":0.5,"model":null}')
+    )
     assert proto.from_create(odd) == Create(temperature=0.5, unknown=("zz",))
 
 
 @pytest.mark.parametrize(
     ("message", "code", "param"),
     [
-        (ConnectRequest(), "invalid_event", "type"),
-        (ConnectRequest(event_id="e", stream_id="x"), "invalid_event", "type"),
-        (ConnectRequest(opaque=OpaqueRequest(type="t", json="{")), "invalid_json", None),
-        (ConnectRequest(opaque=OpaqueRequest(json='{"type":"t"}')), "invalid_event", "type"),
-        (ConnectRequest(opaque=OpaqueRequest()), "invalid_json", None),
+        (ConverseRequest(), "invalid_event", "type"),
+        (ConverseRequest(event_id="e", stream_id="x"), "invalid_event", "type"),
+        (ConverseRequest(opaque=OpaqueRequest(type="t", json="{")), "invalid_json", None),
+        (ConverseRequest(opaque=OpaqueRequest(json='{"type":"t"}')), "invalid_event", "type"),
+        (ConverseRequest(opaque=OpaqueRequest()), "invalid_json", None),
     ],
 )
 def test_a_message_that_is_no_client_event_is_refused(
-    message: ConnectRequest, code: str, param: str | None
+    message: ConverseRequest, code: str, param: str | None
 ) -> None:
     error = refusal(message)
     assert (error.status, error.code, error.param) == (400, code, param)
 
 
 def test_an_arm_of_a_newer_client_is_refused() -> None:
-    newer = ConnectRequest.FromString(b"\x62\x02\x08\x01")
+    newer = ConverseRequest.FromString(b"\x62\x02\x08\x01")
     assert newer.WhichOneof("message") is None
     assert refusal(newer).code == "invalid_event"
 
@@ -149,8 +152,8 @@ DEEP = "[" * 300 + "]" * 300
         (ResponseCreate(reasoning_json='"\\ud800"'), "invalid_json", "reasoning"),
         (ResponseCreate(prompt_json="[1e999]"), "invalid_json", "prompt"),
         (ResponseCreate(tool_choice_json=DEEP), "invalid_json", "tool_choice"),
-        (ResponseCreate(extra_json="[]"), "invalid_json", "extra_json"),
-        (ResponseCreate(extra_json="nope"), "invalid_json", "extra_json"),
+        (ResponseCreate(unknown=Unknown(extra_json="[]")), "invalid_json", "unknown.extra_json"),
+        (ResponseCreate(unknown=Unknown(extra_json="nope")), "invalid_json", "unknown.extra_json"),
         (ResponseCreate(tools=[Tool()]), "invalid_type", "tools[0]"),
         (
             ResponseCreate(
@@ -170,8 +173,12 @@ DEEP = "[" * 300 + "]" * 300
         (ResponseCreate(temperature=2.5), "decimal_above_max_value", "temperature"),
         (ResponseCreate(max_output_tokens=0), "integer_below_min_value", "max_output_tokens"),
         (ResponseCreate(top_logprobs=21), "integer_above_max_value", "top_logprobs"),
-        (ResponseCreate(extra_json='{"top_p":"hot"}'), "invalid_type", "top_p"),
-        (ResponseCreate(extra_json='{"max_tool_calls":-1}'), "integer_below_min_value", None),
+        (ResponseCreate(unknown=Unknown(extra_json='{"top_p":"hot"}')), "invalid_type", "top_p"),
+        (
+            ResponseCreate(unknown=Unknown(extra_json='{"max_tool_calls":-1}')),
+            "integer_below_min_value",
+            None,
+        ),
         (ResponseCreate(idempotency_key=""), "empty_string", "idempotency_key"),
         (
             ResponseCreate(metadata={str(number): "" for number in range(17)}),
@@ -183,12 +190,12 @@ DEEP = "[" * 300 + "]" * 300
 def test_a_wrong_create_is_refused_with_the_member_to_blame(
     create: ResponseCreate, code: str, param: str | None
 ) -> None:
-    error = refusal(ConnectRequest(response_create=create))
+    error = refusal(ConverseRequest(response_create=create))
     assert (error.status, error.code) == (400, code)
     assert param is None or error.param == param
 
 
-def _message(tools: int, text: str, lane: str = "") -> ConnectRequest:
+def _message(tools: int, text: str, lane: str = "") -> ConverseRequest:
     """A create with about 40 kB of tools and 1 kB of new input, as it arrives."""
     offered = [
         Tool(function=FunctionTool(name=f"f{n}", parameters_json=f'{{"d":"{"x" * 400}"}}'))
@@ -197,10 +204,10 @@ def _message(tools: int, text: str, lane: str = "") -> ConnectRequest:
     create = ResponseCreate(
         model="m", input_text=text * 1000, tools=offered, instructions="i" * 9000
     )
-    message = ConnectRequest(response_create=create)
+    message = ConverseRequest(response_create=create)
     if lane:
         message.stream_id = lane
-    return ConnectRequest.FromString(message.SerializeToString())
+    return ConverseRequest.FromString(message.SerializeToString())
 
 
 def create_of(request: Request) -> Create:
@@ -246,7 +253,7 @@ def test_lanes_with_other_tools_do_not_cost_each_other_their_memory() -> None:
 def test_json_in_the_opaque_arm_is_remembered_too() -> None:
     decoder = proto.RequestDecoder()
     raw = dumps({"type": "response.create", "tools": [{"type": "x" * 5000}], "input": "a"})
-    message = ConnectRequest(opaque=OpaqueRequest(type="response.create", json=raw.decode()))
+    message = ConverseRequest(opaque=OpaqueRequest(type="response.create", json=raw.decode()))
     decoder.decode(message)
     before = decoder.work
     decoder.decode(message)
@@ -257,7 +264,7 @@ def test_json_in_the_opaque_arm_is_remembered_too() -> None:
 def test_the_encoder_of_a_connection_says_what_the_function_says(request_: Request) -> None:
     encoder = proto.RequestEncoder()
     for _ in range(2):
-        message = ConnectRequest.FromString(encoder.encode(request_))
+        message = ConverseRequest.FromString(encoder.encode(request_))
         assert message == proto.encode_request(request_)
 
 
@@ -283,15 +290,15 @@ def test_every_arm_reads_with_and_without_members() -> None:
         "heartbeat": Heartbeat(),
     }
     for name, arm in arms.items():
-        message = ConnectRequest(**{name: arm})  # type: ignore[arg-type]
+        message = ConverseRequest(**{name: arm})  # type: ignore[arg-type]
         assert proto.encode_request(proto.decode_request(message)) == message
 
 
 def refused(message: ResponseCreate | ResponseAppend) -> ApiError:
     asked = (
-        ConnectRequest(response_create=message)
+        ConverseRequest(response_create=message)
         if isinstance(message, ResponseCreate)
-        else ConnectRequest(response_append=message)
+        else ConverseRequest(response_append=message)
     )
     with pytest.raises(ApiError) as caught:
         proto.decode_request(asked)
@@ -312,7 +319,7 @@ FIELDS = [
     (kind, field.name)
     for kind in (ResponseCreate, ResponseAppend)
     for field in kind.DESCRIPTOR.fields
-    if field.name.endswith("_json") and field.name != "extra_json"
+    if field.name.endswith("_json")
 ]
 
 
@@ -347,7 +354,11 @@ BROKEN: list[tuple[ResponseCreate, str, str]] = [
     (ResponseCreate(text_json='{"a":"x\\ud83d"}'), "text", "a lone surrogate at byte 7"),
     (ResponseCreate(tool_choice_json='{"type":NaN}'), "tool_choice", "NaN at byte 8"),
     (ResponseCreate(reasoning_json="\ufeff{}"), "reasoning", "a byte-order mark at byte 0"),
-    (ResponseCreate(extra_json='{"a":1e999}'), "extra_json", "a number beyond a double at byte 5"),
+    (
+        ResponseCreate(unknown=Unknown(extra_json='{"a":1e999}')),
+        "unknown.extra_json",
+        "a number beyond a double at byte 5",
+    ),
     (ResponseCreate(prompt_json="["), "prompt", "it ends too soon, at byte 1"),
     (
         ResponseCreate(

@@ -6,7 +6,7 @@ from tieline import responses
 from tieline.codecs.proto.schema import CREATE, EVENTS, REQUESTS, RESPONSE, Arm
 from tieline.requests import Create, Request
 
-ENVELOPE = {"sequence_number", "stream_id"}
+ENVELOPE = {"sequence_number", "stream_id", "response"}
 REQUEST_ENVELOPE = {"stream_id", "event_id", "trace_context"}
 
 

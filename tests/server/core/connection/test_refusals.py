@@ -11,7 +11,7 @@ ERROR = ApiError.of("server_error", "It broke.")
 
 
 def test_an_error_outside_any_response_has_number_zero() -> None:
-    event = refusals.error_event(ERROR, "e", "a")
+    event = refusals.error_event(ERROR, "e", "a", begins=False)
     assert (event.sequence_number, event.status, event.stream_id) == (0, 500, "a")
     assert (event.error.code, event.error.event_id) == ("server_error", "e")
     assert not event.TERMINAL
@@ -19,12 +19,12 @@ def test_an_error_outside_any_response_has_number_zero() -> None:
 
 @pytest.mark.parametrize("name", [None, "", "no name", "x" * 257, "\n"])
 def test_a_bad_lane_is_not_echoed(name: str | None) -> None:
-    assert not refusals.error_event(ERROR, None, name).stream_id
+    assert not refusals.error_event(ERROR, None, name, begins=True).stream_id
 
 
 @pytest.mark.parametrize(("size", "echoed"), [(EVENT_ID, True), (EVENT_ID + 1, False)])
 def test_an_event_id_is_echoed_up_to_its_bound(size: int, echoed: bool) -> None:
-    event = refusals.error_event(ERROR, "e" * size, None)
+    event = refusals.error_event(ERROR, "e" * size, None, begins=True)
     assert (event.error.event_id == "e" * size) is echoed
 
 

@@ -15,7 +15,7 @@ from tests.support.json_values import dumps, fixture, value, values, variants
 from tieline.codecs import json, proto
 from tieline.errors import ApiError
 from tieline.requests import Create
-from tieline.v1.line_pb2 import ConnectRequest
+from tieline.v1.service_pb2 import ConverseRequest
 from tieline_server.core.create.idempotency import body_digest, key_digest
 
 CREATES = [row for row in fixture("requests") if row["json"]["type"] == "response.create"]
@@ -127,7 +127,7 @@ def test_a_create_is_the_same_one_through_json_and_through_proto(raw: bytes) -> 
     try:
         one = json.decode_request(raw)
         message = proto.encode_request(one)
-        same = proto.decode_request(ConnectRequest.FromString(message.SerializeToString()))
+        same = proto.decode_request(ConverseRequest.FromString(message.SerializeToString()))
     except ApiError:
         return
     if isinstance(one, Create):

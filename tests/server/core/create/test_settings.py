@@ -364,6 +364,13 @@ class TestValues:
         assert echo["metadata"] == {}
         assert (echo["temperature"], echo["top_p"], echo["top_logprobs"]) == (1.0, 1.0, 0)
 
+    def test_a_count_past_what_grpc_has_a_field_for_is_the_largest_that_it_has(self) -> None:
+        asked = settled(max_output_tokens=2**31, max_tool_calls=2**63)
+        assert asked.max_output_tokens == asked.max_tool_calls == 2**31 - 1
+        echo = echoed(asked)
+        assert echo["max_output_tokens"] == echo["max_tool_calls"] == 2**31 - 1
+        assert settled(max_output_tokens=2**31 - 1, max_tool_calls=None).max_tool_calls is None
+
     def test_what_was_asked_for_is_echoed(self) -> None:
         asked = {
             "instructions": "be terse",

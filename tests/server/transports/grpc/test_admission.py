@@ -15,20 +15,21 @@ from tests.support.grpc_client import create, status_error
 from tests.support.grpc_engine import gated
 from tests.support.grpc_harness import responses, serve
 from tieline.errors import ApiError
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2
+from tieline.v1.responses_pb2 import RESPONSE_STATUS_COMPLETED
 from tieline_server.transports.grpc.admission import KEYLESS_OF_ADDRESS
 
 SERVICE = "/tieline.v1.ResponsesService"
 ONE_MESSAGE = (
-    "CreateResponse",
-    "StreamResponse",
-    "ResumeResponse",
-    "GetResponse",
-    "DeleteResponse",
-    "CancelResponse",
+    "Create",
+    "Stream",
+    "Resume",
+    "Get",
+    "Delete",
+    "Cancel",
     "ListInputItems",
     "CountInputTokens",
-    "CompactResponse",
+    "Compact",
 )
 HEALTH = "/grpc.health.v1.Health/"
 
@@ -61,7 +62,7 @@ def keys(folder: Path, **owners: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("method", [*ONE_MESSAGE, "Connect"])
+@pytest.mark.parametrize("method", [*ONE_MESSAGE, "Converse"])
 async def test_cn_21_a_wrong_key_is_refused_by_the_headers(method: str, tmp_path: Path) -> None:
     async with (
         serve(api_keys=keys(tmp_path, good="a")) as served,
@@ -73,7 +74,7 @@ async def test_cn_21_a_wrong_key_is_refused_by_the_headers(method: str, tmp_path
         assert error.code == "invalid_api_key"
 
 
-@pytest.mark.parametrize("method", [*ONE_MESSAGE, "Connect"])
+@pytest.mark.parametrize("method", [*ONE_MESSAGE, "Converse"])
 async def test_cn_21_a_first_message_is_due_in_time(method: str) -> None:
     async with serve(first_message_timeout=0.05) as served, served.channel() as channel:
         code, error = await ended(begun(channel, f"{SERVICE}/{method}"))
@@ -90,7 +91,7 @@ async def test_cn_21_a_first_message_is_due_in_time(method: str) -> None:
             await line.turn(create("x"))
 
 
-@pytest.mark.parametrize("method", ["CreateResponse", "Connect", "GetResponse"])
+@pytest.mark.parametrize("method", ["Create", "Converse", "Get"])
 async def test_cn_21_calls_of_one_owner_have_a_bound_and_others_are_served(
     method: str, tmp_path: Path
 ) -> None:
@@ -137,21 +138,21 @@ async def test_a_server_that_drains_still_tells_of_what_it_has() -> None:
     async with serve(gated(gate)) as served, served.channel() as channel:
         stub = responses(channel)
         body = requests_pb2.ResponseCreate(input_text="hi", store=True)
-        asked = line_pb2.CreateResponseRequest(response_create=body)
-        running = asyncio.ensure_future(stub.CreateResponse(asked))
+        asked = service_pb2.CreateRequest(response_create=body)
+        running = asyncio.ensure_future(stub.Create(asked))
         while not served.engine.started:  # noqa: ASYNC110
             await asyncio.sleep(0)
         draining = asyncio.create_task(served.server.live.drain(30.0))
         await asyncio.sleep(0)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.CreateResponse(asked)
+            await stub.Create(asked)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await stub.GetResponse(line_pb2.GetResponseRequest(response_id="resp_1"))
+            await stub.Get(service_pb2.GetRequest(response_id="resp_1"))
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
         gate.set()
         await draining
-        assert (await running).response.status == "completed"
+        assert (await running).response.status == RESPONSE_STATUS_COMPLETED
 
 
 async def test_cn_21_health_without_a_message_has_few_places_and_a_time() -> None:

@@ -20,7 +20,7 @@ from tests.support.grpc_engine import (
 from tests.support.grpc_harness import Served, serve
 from tests.support.grpc_proxy import GOAWAY, PING, FrameProxy
 from tests.support.server_process import serving
-from tieline.v1 import line_pb2
+from tieline.v1 import service_pb2
 from tieline_server.config import Config
 from tieline_server.core.effects import Prompt
 from tieline_server.transports.grpc.config import HEADROOM, INT_MAX, GrpcConfig, Tls
@@ -138,7 +138,7 @@ PINGING = [
 async def test_gr_01_a_client_may_ping_through_a_long_silence_and_an_idle_line() -> None:
     strikes = 2
 
-    async def pinged(served: Served, request: line_pb2.ConnectRequest | None) -> None:
+    async def pinged(served: Served, request: service_pb2.ConverseRequest | None) -> None:
         async with (
             FrameProxy(served.port) as proxy,
             RawConnection(proxy.port, options=PINGING) as line,

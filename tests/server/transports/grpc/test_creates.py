@@ -16,7 +16,9 @@ from tests.support.json_values import dumps
 from tests.support.runtime import until
 from tieline.codecs.proto import to_response
 from tieline.responses import Response
-from tieline.v1 import items_pb2, line_pb2, requests_pb2
+from tieline.v1 import items_pb2, requests_pb2, service_pb2
+from tieline.v1.events_pb2 import HEARTBEAT_PHASE_PREFILL
+from tieline.v1.responses_pb2 import RESPONSE_STATUS_COMPLETED
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
@@ -38,10 +40,10 @@ async def breaks(prompt: Prompt) -> AsyncGenerator[Step, None]:
 
 async def test_create_response_answers_with_the_whole_response() -> None:
     async with serve() as served, served.channel() as channel:
-        request = line_pb2.CreateResponseRequest(response_create=body())
-        call = responses(channel).CreateResponse(request)
+        request = service_pb2.CreateRequest(response_create=body())
+        call = responses(channel).Create(request)
         response = (await call).response
-        assert response.status == "completed"
+        assert response.status == RESPONSE_STATUS_COMPLETED
         assert response.output[0].message.parts.parts[0].text.text == "Hello, world."
         assert response.usage.input_tokens == INPUT_TOKENS
         assert str(dict(await call.trailing_metadata())["x-request-id"]).startswith("req_")
@@ -50,17 +52,17 @@ async def test_create_response_answers_with_the_whole_response() -> None:
 
 async def test_a_response_that_fails_is_the_status_of_create_response() -> None:
     async with serve(breaks) as served, served.channel() as channel:
-        request = line_pb2.CreateResponseRequest(response_create=body())
+        request = service_pb2.CreateRequest(response_create=body())
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(request)
+            await responses(channel).Create(request)
         assert caught.value.code() is grpc.StatusCode.INTERNAL
         assert "secret" not in str(caught.value)
 
 
 async def test_a_caller_that_leaves_create_response_stops_its_engine() -> None:
     async with serve(gated(asyncio.Event())) as served, served.channel() as channel:
-        request = line_pb2.CreateResponseRequest(response_create=body())
-        call = responses(channel).CreateResponse(request)
+        request = service_pb2.CreateRequest(response_create=body())
+        call = responses(channel).Create(request)
         await served.until(lambda: served.engine.started == 1)
         call.cancel()
         await served.until(lambda: len(served.records) == 1, seconds=1.0)
@@ -70,8 +72,8 @@ async def test_a_caller_that_leaves_create_response_stops_its_engine() -> None:
 
 async def test_stream_response_sends_the_events_of_one_turn() -> None:
     async with serve() as served, served.channel() as channel:
-        request = line_pb2.StreamResponseRequest(response_create=body())
-        call = responses(channel).StreamResponse(request)
+        request = service_pb2.StreamRequest(response_create=body())
+        call = responses(channel).Stream(request)
         events = [event async for message in call for event in message.events]
         assert [event.sequence_number for event in events] == list(range(len(events)))
         assert kind(events[0]) == "response_created"
@@ -81,8 +83,8 @@ async def test_stream_response_sends_the_events_of_one_turn() -> None:
 
 async def test_what_refuses_a_stream_response_is_its_status() -> None:
     async with serve() as served, served.channel() as channel:
-        request = line_pb2.StreamResponseRequest(response_create=body(model="nobody"))
-        call = responses(channel).StreamResponse(request)
+        request = service_pb2.StreamRequest(response_create=body(model="nobody"))
+        call = responses(channel).Stream(request)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
@@ -93,8 +95,8 @@ async def test_what_refuses_a_stream_response_is_its_status() -> None:
 
 async def test_a_failure_after_created_is_the_last_event_of_stream_response() -> None:
     async with serve(breaks) as served, served.channel() as channel:
-        request = line_pb2.StreamResponseRequest(response_create=body())
-        call = responses(channel).StreamResponse(request)
+        request = service_pb2.StreamRequest(response_create=body())
+        call = responses(channel).Stream(request)
         events = [event async for message in call for event in message.events]
         assert kind(events[-1]) == "response_failed"
         assert await call.code() is grpc.StatusCode.OK
@@ -103,13 +105,13 @@ async def test_a_failure_after_created_is_the_last_event_of_stream_response() ->
 async def test_a_silent_stream_response_says_that_it_lives() -> None:
     gate = asyncio.Event()
     async with serve(gated(gate), heartbeat=0.05) as served, served.channel() as channel:
-        request = line_pb2.StreamResponseRequest(response_create=body())
+        request = service_pb2.StreamRequest(response_create=body())
         seen = []
-        async for message in responses(channel).StreamResponse(request):
+        async for message in responses(channel).Stream(request):
             for event in message.events:
                 seen.append(kind(event))
                 if kind(event) == "heartbeat":
-                    assert event.heartbeat.phase == "prefill"
+                    assert event.heartbeat.phase == HEARTBEAT_PHASE_PREFILL
                     gate.set()
         assert "heartbeat" in seen
         assert seen[-1] == "response_completed"
@@ -117,9 +119,9 @@ async def test_a_silent_stream_response_says_that_it_lives() -> None:
 
 async def test_append_shape_is_refused_where_nothing_can_be_appended() -> None:
     async with serve() as served, served.channel() as channel:
-        request = line_pb2.CreateResponseRequest(response_create=body(append=True))
+        request = service_pb2.CreateRequest(response_create=body(append=True))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(request)
+            await responses(channel).Create(request)
         error = status_error(caught.value.trailing_metadata())
         assert error is not None
         assert (error.code, error.param) == ("unsupported_parameter", "append")
@@ -128,13 +130,9 @@ async def test_append_shape_is_refused_where_nothing_can_be_appended() -> None:
 async def test_a_call_continues_what_was_stored() -> None:
     async with serve() as served, served.channel() as channel:
         stub = responses(channel)
-        first = await stub.CreateResponse(
-            line_pb2.CreateResponseRequest(response_create=body(store=True))
-        )
-        second = await stub.CreateResponse(
-            line_pb2.CreateResponseRequest(
-                response_create=body(previous_response_id=first.response.id)
-            )
+        first = await stub.Create(service_pb2.CreateRequest(response_create=body(store=True)))
+        second = await stub.Create(
+            service_pb2.CreateRequest(response_create=body(previous_response_id=first.response.id))
         )
         assert second.response.previous_response_id == first.response.id
 
@@ -143,9 +141,9 @@ async def test_a_call_belongs_to_the_trace_of_its_metadata() -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     async with serve() as served, served.channel() as channel:
-        request = line_pb2.CreateResponseRequest(response_create=body())
+        request = service_pb2.CreateRequest(response_create=body())
         metadata = (("traceparent", parent), ("tracestate", "a=b"))
-        await responses(channel).CreateResponse(request, metadata=metadata)
+        await responses(channel).Create(request, metadata=metadata)
         trace = {"traceparent": parent, "tracestate": "a=b"}
         assert served.records[0].trace_context == trace
 
@@ -153,9 +151,9 @@ async def test_a_call_belongs_to_the_trace_of_its_metadata() -> None:
 async def test_a_request_past_the_message_limit_is_refused() -> None:
     limits = Limits(message_bytes=1024)
     async with serve(limits=limits) as served, served.channel() as channel:
-        request = line_pb2.CreateResponseRequest(response_create=body(input_text="x" * 2048))
+        request = service_pb2.CreateRequest(response_create=body(input_text="x" * 2048))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(request)
+            await responses(channel).Create(request)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         error = status_error(caught.value.trailing_metadata())
         assert error is not None
@@ -207,13 +205,13 @@ async def test_cn_17_an_answer_past_a_stubs_limit_arrives_without_the_echo_of_it
     async with serve(max_message_bytes=8 * MIB) as served, served.channel() as channel:
         stub = responses(channel)
         large = body(instructions="i" * (4 * MIB), store=True)
-        request = line_pb2.CreateResponseRequest(response_create=large)
-        made = await stub.CreateResponse(request)
+        request = service_pb2.CreateRequest(response_create=large)
+        made = await stub.Create(request)
         name = made.response.id
         answers = (
             made,
-            await stub.GetResponse(line_pb2.GetResponseRequest(response_id=name)),
-            await stub.CancelResponse(line_pb2.CancelResponseRequest(response_id=name)),
+            await stub.Get(service_pb2.GetRequest(response_id=name)),
+            await stub.Cancel(service_pb2.CancelRequest(response_id=name)),
         )
         for answer in answers:
             assert (answer.settings_omitted, answer.output_omitted) == (True, False)
@@ -222,8 +220,8 @@ async def test_cn_17_an_answer_past_a_stubs_limit_arrives_without_the_echo_of_it
             assert len(answer.response.output) == 1
             assert not answer.response.HasField("instructions")
         async with roomy(served) as wide:
-            got = line_pb2.GetResponseRequest(response_id=name, max_receive_bytes=64 * MIB)
-            answer = await responses(wide).GetResponse(got)
+            got = service_pb2.GetRequest(response_id=name, max_receive_bytes=64 * MIB)
+            answer = await responses(wide).Get(got)
             assert not answer.settings_omitted
             assert len(answer.response.instructions) == 4 * MIB
 
@@ -233,14 +231,14 @@ async def test_cn_17_an_output_past_the_limit_is_left_out_and_got_again_under_th
 ):
     async with serve(text(["x" * MIB] * 5)) as served, served.channel() as channel:
         asked = body(store=False, idempotency_key="k")
-        request = line_pb2.CreateResponseRequest(response_create=asked)
-        answer = await responses(channel).CreateResponse(request)
+        request = service_pb2.CreateRequest(response_create=asked)
+        answer = await responses(channel).Create(request)
         assert (answer.settings_omitted, answer.output_omitted) == (True, True)
-        assert answer.response.status == "completed"
+        assert answer.response.status == RESPONSE_STATUS_COMPLETED
         assert answer.response.usage.output_tokens == 5
         async with roomy(served) as wide:
             request.max_receive_bytes = 64 * MIB
-            again = await responses(wide).CreateResponse(request)
+            again = await responses(wide).Create(request)
         assert again.response.id == answer.response.id
         assert not again.output_omitted
         assert len(again.response.output[0].message.parts.parts[0].text.text) == 5 * MIB
@@ -249,10 +247,10 @@ async def test_cn_17_an_output_past_the_limit_is_left_out_and_got_again_under_th
 
 async def test_cn_17_a_stream_of_one_turn_states_its_limit_with_its_request() -> None:
     async with serve(text(["x" * MIB] * 5)) as served, roomy(served) as channel:
-        request = line_pb2.StreamResponseRequest(response_create=body(store=False))
+        request = service_pb2.StreamRequest(response_create=body(store=False))
         for limit in (0, 64 * MIB):
             request.max_receive_bytes = limit
-            call = responses(channel).StreamResponse(request)
+            call = responses(channel).Stream(request)
             events = [event async for message in call for event in message.events]
             assert events[-1].response_completed.output_omitted is not bool(limit)
             too_large = [event for event in events if kind(event) == "error"]
@@ -265,7 +263,7 @@ def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits
         output=[Raw(dumps({"type": "message", "role": "assistant", "content": "x" * 30_000}))],
         instructions=Raw(dumps("i" * 1000)),
     )
-    answer = line_pb2.CreateResponseResponse
+    answer = service_pb2.CreateResponse
     size = answer(response=to_response(response)).ByteSize()
     assert len(whole(answer, response, size)) == size
     bare = answer.FromString(whole(answer, response, size - 1))
@@ -274,16 +272,16 @@ def test_cn_17_an_answer_that_just_fits_is_whole_and_the_least_limit_always_fits
     least = whole(answer, response, LEAST_BYTES)
     assert len(least) < LEAST_BYTES
     assert answer.FromString(least).output_omitted
-    assert receives(line_pb2.GetResponseRequest(max_receive_bytes=1)) == LEAST_BYTES
+    assert receives(service_pb2.GetRequest(max_receive_bytes=1)) == LEAST_BYTES
 
 
 async def test_in_07_what_is_ignored_is_typed_in_the_answer_and_in_the_event() -> None:
     async with serve() as served, served.channel() as channel, served.line() as line:
         hosted = items_pb2.Tool(opaque=items_pb2.OpaqueTool(type="mcp", json='{"type":"mcp"}'))
-        odd = body(tools=[hosted], extra_json='{"tempratur":1}')
+        odd = body(tools=[hosted], unknown=items_pb2.Unknown(extra_json='{"tempratur":1}'))
         stub = responses(channel)
-        answer = await stub.CreateResponse(line_pb2.CreateResponseRequest(response_create=odd))
-        await line.send(line_pb2.ConnectRequest(response_create=odd, event_id="e"))
+        answer = await stub.Create(service_pb2.CreateRequest(response_create=odd))
+        await line.send(service_pb2.ConverseRequest(response_create=odd, event_id="e"))
         created = (await line.until("response_created"))[-1].response_created
         assert created.event_id == "e"
         for warnings in (answer.warnings, created.warnings):
@@ -291,17 +289,15 @@ async def test_in_07_what_is_ignored_is_typed_in_the_answer_and_in_the_event() -
                 ("unknown_parameter", "tempratur"),
                 ("unsupported_tool", "tools[0].type"),
             ]
-        plain = await stub.CreateResponse(line_pb2.CreateResponseRequest(response_create=body()))
+        plain = await stub.Create(service_pb2.CreateRequest(response_create=body()))
         assert not plain.warnings
 
 
 async def test_in_07_where_nothing_may_be_ignored_it_is_the_status() -> None:
     async with serve(limits=Limits(ignores=False)) as served, served.channel() as channel:
-        odd = body(extra_json='{"tempratur":1}')
+        odd = body(unknown=items_pb2.Unknown(extra_json='{"tempratur":1}'))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(
-                line_pb2.CreateResponseRequest(response_create=odd)
-            )
+            await responses(channel).Create(service_pb2.CreateRequest(response_create=odd))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         error = status_error(caught.value.trailing_metadata())
         assert error is not None

@@ -273,7 +273,7 @@ async def test_cn_18_buf_lists_every_method_by_either_protocol(protocol: str) ->
         )  # fmt: skip
         said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 0
-        assert {f"{RESPONSES}/Connect", f"{REFLECTION}/ServerReflectionInfo"} <= {
+        assert {f"{RESPONSES}/Converse", f"{REFLECTION}/ServerReflectionInfo"} <= {
             *said.decode().split()
         }
 
@@ -287,7 +287,7 @@ async def test_reflection_is_unknown_where_it_is_off() -> None:
 
 
 class Buf:
-    """``buf curl`` on one Connect stream: JSON in by its stdin, JSON out as it comes."""
+    """``buf curl`` on one Converse stream: JSON in by its stdin, JSON out as it comes."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -298,7 +298,7 @@ class Buf:
         command = Path(sys.executable).with_name("buf")
         process = await asyncio.create_subprocess_exec(
             command, "curl", "--http2-prior-knowledge", "--protocol", "grpc", "--data", "@-",
-            f"http://127.0.0.1:{port}/{RESPONSES}/Connect",
+            f"http://127.0.0.1:{port}/{RESPONSES}/Converse",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"},
         )  # fmt: skip
         return cls(process)
@@ -309,13 +309,13 @@ class Buf:
         await self._process.stdin.drain()
 
     async def until(self, arm: str) -> dict[str, Any]:
-        """The first event with this arm."""
+        """The first event with this arm, whole."""
         assert self._process.stdout is not None
         while True:
             while (message := self._whole()) is not None:
                 for event in message["events"]:
                     if arm in event:
-                        found: dict[str, Any] = event[arm]
+                        found: dict[str, Any] = event
                         return found
             data = await asyncio.wait_for(self._process.stdout.read(65536), PATIENCE)
             assert data, f"buf curl ended before {arm}"

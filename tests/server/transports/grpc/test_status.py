@@ -15,7 +15,8 @@ from tests.support.grpc_client import create, status_error
 from tests.support.grpc_engine import MODEL, Step
 from tests.support.grpc_harness import responses, run, serve
 from tieline.errors import ApiError, NotFound, RequestTooLarge
-from tieline.v1 import line_pb2, requests_pb2
+from tieline.v1 import requests_pb2, service_pb2
+from tieline.v1.events_pb2 import ENDING_REFUSED
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, TextDelta
 from tieline_server.core.effects import Prompt
@@ -48,9 +49,9 @@ def refuses(error: Exception) -> Any:
     return answer
 
 
-def asking(text: str = "hi") -> line_pb2.CreateResponseRequest:
+def asking(text: str = "hi") -> service_pb2.CreateRequest:
     body = requests_pb2.ResponseCreate(input_text=text, model=MODEL, store=False)
-    return line_pb2.CreateResponseRequest(response_create=body)
+    return service_pb2.CreateRequest(response_create=body)
 
 
 def details(error: grpc.aio.AioRpcError) -> dict[str, Any]:
@@ -78,13 +79,13 @@ async def test_gr_07_an_error_is_an_event_on_a_line_and_a_status_of_a_call(
             (event,) = await line.until("error")
             assert event.error.error.code == code
             assert event.error.status == status
-            assert event.error.grpc_status.code == wanted.value[0]
+            assert event.ending == ENDING_REFUSED
             # The stream lives.
             await line.half_close()
             assert await line.rest() == []
         async with served.channel() as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await responses(channel).CreateResponse(asking())
+                await responses(channel).Create(asking())
         assert caught.value.code() is wanted
         info = details(caught.value)["ErrorInfo"]
         assert (info.domain, info.reason) == ("tieline", code.upper())
@@ -98,7 +99,7 @@ async def test_a_wait_that_helps_travels_as_retry_info() -> None:
     busy = EngineError("rate_limit_exceeded", "later", retry_after=1.5)
     async with serve(refuses(busy)) as served, served.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(asking())
+            await responses(channel).Create(asking())
         assert details(caught.value)["RetryInfo"].retry_delay.ToMilliseconds() == 1500
 
 
@@ -107,14 +108,14 @@ async def test_a_member_that_is_to_blame_travels_as_bad_request() -> None:
         request = asking()
         request.response_create.top_p = 7.0
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(request)
+            await responses(channel).Create(request)
         (violation,) = details(caught.value)["BadRequest"].field_violations
         assert violation.field == "top_p"
 
 
 async def test_every_status_carries_the_request_id() -> None:
     async with serve() as served, served.channel() as channel:
-        call = responses(channel).GetResponse(line_pb2.GetResponseRequest(response_id="r"))
+        call = responses(channel).Get(service_pb2.GetRequest(response_id="r"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
         request_id = dict(await call.trailing_metadata())["x-request-id"]
@@ -127,7 +128,7 @@ async def test_a_long_message_is_cut_so_that_the_status_arrives(text: str) -> No
     failure = EngineError("invalid_prompt", text, param="p" * 50_000)
     async with serve(refuses(failure)) as served, served.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(asking())
+            await responses(channel).Create(asking())
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         message = caught.value.details() or ""
         assert len(message.encode()) <= MESSAGE_BYTES + len("...")
@@ -144,7 +145,7 @@ async def test_a_fault_of_ours_is_logged_and_the_caller_sees_a_fixed_text(
                 raise RuntimeError("/etc/secret")
 
             served.services.store.get = broken  # type: ignore[method-assign]
-            call = responses(channel).GetResponse(line_pb2.GetResponseRequest(response_id="r"))
+            call = responses(channel).Get(service_pb2.GetRequest(response_id="r"))
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.INTERNAL
@@ -159,7 +160,7 @@ async def test_a_fault_of_ours_is_logged_and_the_caller_sees_a_fixed_text(
 
 async def test_a_malformed_request_of_a_call_is_invalid_argument() -> None:
     async with serve() as served, served.channel() as channel:
-        method: Any = channel.unary_unary("/tieline.v1.ResponsesService/CreateResponse")
+        method: Any = channel.unary_unary("/tieline.v1.ResponsesService/Create")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await method(b"\xff\xff")
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -175,7 +176,7 @@ async def test_a_call_whose_deadline_passes_stops_its_engine() -> None:
 
     async with serve(never) as served, served.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await responses(channel).CreateResponse(asking(), timeout=0.2)
+            await responses(channel).Create(asking(), timeout=0.2)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await served.until(lambda: served.engine.ended == 1, seconds=1.0)
 
@@ -192,21 +193,19 @@ async def test_a_deadline_of_the_callers_is_no_fault_of_ours(
             await asyncio.sleep(0)
 
     async def whole(stub: Any) -> grpc.StatusCode:
-        call = stub.CreateResponse(asking(), timeout=0.2)
+        call = stub.Create(asking(), timeout=0.2)
         return await call.code()  # type: ignore[no-any-return]
 
     async def stream(stub: Any, *, reads: bool) -> grpc.StatusCode:
         body = asking().response_create
-        call = stub.StreamResponse(
-            line_pb2.StreamResponseRequest(response_create=body), timeout=0.2
-        )
+        call = stub.Stream(service_pb2.StreamRequest(response_create=body), timeout=0.2)
         with suppress(grpc.aio.AioRpcError):
             while reads and await call.read() is not grpc.aio.EOF:
                 pass
         return await call.code()  # type: ignore[no-any-return]
 
     async def line(stub: Any, *, reads: bool) -> grpc.StatusCode:
-        call = stub.Connect(timeout=0.2)
+        call = stub.Converse(timeout=0.2)
         await call.write(create("x"))
         with suppress(grpc.aio.AioRpcError):
             while reads and await call.read() is not grpc.aio.EOF:
@@ -232,9 +231,7 @@ def test_a_call_that_is_refused_does_not_keep_its_request(refused: dict[str, Any
         async with serve(limits=limits) as served, served.channel() as channel:
             create = requests_pb2.ResponseCreate(**{"input_text": "x", "store": False, **refused})
             with pytest.raises(grpc.aio.AioRpcError):
-                await responses(channel).CreateResponse(
-                    line_pb2.CreateResponseRequest(response_create=create)
-                )
+                await responses(channel).Create(service_pb2.CreateRequest(response_create=create))
 
     with none_left(ConnectionDriver, NotFound, RequestTooLarge):
         run(main())

@@ -1,4 +1,4 @@
-"""The Connect stream over real sockets: framing, bad input, silence, slow and vanished peers."""
+"""The Converse stream over real sockets: framing, bad input, silence, slow and vanished peers."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -24,7 +24,8 @@ from tests.support.grpc_harness import Served, serve
 from tests.support.grpc_proxy import DATA, FrameProxy
 from tieline.codecs.proto import RequestDecoder
 from tieline.requests import Request
-from tieline.v1 import events_pb2, items_pb2, line_pb2, requests_pb2
+from tieline.v1 import events_pb2, items_pb2, requests_pb2, service_pb2
+from tieline.v1.events_pb2 import HEARTBEAT_PHASE_IDLE, HEARTBEAT_PHASE_PREFILL
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
@@ -57,18 +58,18 @@ async def test_a_turn_arrives_as_numbered_events() -> None:
             "response_completed",
         ]
         assert events[0].response_created.event_id == "e1"
-        usage = events[-1].response_completed.response.usage
+        usage = events[-1].response.usage
         assert (usage.input_tokens, usage.output_tokens) == (INPUT_TOKENS, 2)
 
 
 async def test_er_09_bad_messages_are_answered_and_the_line_keeps_its_state() -> None:
-    bad: list[tuple[line_pb2.ConnectRequest | bytes, str]] = [
+    bad: list[tuple[service_pb2.ConverseRequest | bytes, str]] = [
         (b"\xff\xff\xff not a proto", "invalid_proto"),
         (b"\x82\x01\x02\xff\xfe", "invalid_proto"),  # event_id that is no UTF-8
         (b"", "invalid_event"),
         (b"\xa2\x06\x02hi", "invalid_event"),  # field 100: an arm of a newer schema
         (
-            line_pb2.ConnectRequest(
+            service_pb2.ConverseRequest(
                 opaque=requests_pb2.OpaqueRequest(
                     type="response.frobnicate", json='{"type":"response.frobnicate"}'
                 )
@@ -81,16 +82,15 @@ async def test_er_09_bad_messages_are_answered_and_the_line_keeps_its_state() ->
     ]
 
     async with serve() as served, served.line() as line:
-        first = (await line.turn(create("one")))[-1].response_completed.response
+        first = (await line.turn(create("one")))[-1].response
         for message, code in bad:
             await line.send(message)
             (event,) = await line.until("error")
             assert event.error.error.code == code
             assert event.error.status == 400
-            assert event.error.grpc_status.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
             assert event.sequence_number == 0
         events = await line.turn(create("two", previous_response_id=first.id))
-        assert events[-1].response_completed.response.previous_response_id == first.id
+        assert events[-1].response.previous_response_id == first.id
 
 
 async def test_the_event_id_of_a_refused_message_comes_back() -> None:
@@ -169,7 +169,7 @@ async def test_session_end_lets_the_running_turn_end_and_then_closes() -> None:
     async with serve(gated(gate)) as served, served.line() as line:
         await line.send(create("x"))
         await line.until("response_in_progress")
-        await line.send(line_pb2.ConnectRequest(session_end=requests_pb2.SessionEnd()))
+        await line.send(service_pb2.ConverseRequest(session_end=requests_pb2.SessionEnd()))
         gate.set()
         assert kind((await line.rest())[-1]) == "response_completed"
         assert await line.status() == (grpc.StatusCode.OK, None)
@@ -276,15 +276,15 @@ async def test_what_a_client_sends_while_it_takes_nothing_is_read_up_to_a_bound(
 async def test_a_silent_line_says_that_it_lives_and_what_it_does() -> None:
     gate = asyncio.Event()
     async with serve(gated(gate), heartbeat=0.05) as served, served.line() as line:
-        assert (await line.until("heartbeat"))[-1].heartbeat.phase == "idle"
+        assert (await line.until("heartbeat"))[-1].heartbeat.phase == HEARTBEAT_PHASE_IDLE
         await line.send(create("x"))
         await line.until("response_in_progress")
         beat = (await line.until("heartbeat"))[-1]
-        assert beat.heartbeat.phase == "prefill"
+        assert beat.heartbeat.phase == HEARTBEAT_PHASE_PREFILL
         assert not beat.HasField("sequence_number")
         gate.set()
         await line.until("response_completed")
-        assert (await line.until("heartbeat"))[-1].heartbeat.phase == "idle"
+        assert (await line.until("heartbeat"))[-1].heartbeat.phase == HEARTBEAT_PHASE_IDLE
 
 
 async def test_gr_05_heartbeats_keep_a_quiet_stream_open_through_a_proxy_that_wants_data() -> None:
@@ -389,8 +389,8 @@ async def four_large_items(prompt: Prompt) -> AsyncGenerator[Step, None]:
 
 async def test_a_terminal_event_past_3_mib_goes_without_its_output() -> None:
     async with serve(four_large_items) as served, served.line() as line:
-        last = (await line.turn(create("x")))[-1].response_completed
-        assert last.output_omitted
+        last = (await line.turn(create("x")))[-1]
+        assert last.response_completed.output_omitted
         assert len(last.response.output) == 0
         assert last.response.usage.output_tokens == 4
         assert line.largest < EVENT_BYTES
@@ -402,9 +402,9 @@ async def test_a_client_that_says_it_can_receive_more_gets_the_whole_terminal_ev
     options = [("grpc.max_receive_message_length", limit)]
     async with serve(four_large_items) as served, served.line(options=options) as line:
         start = requests_pb2.SessionStart(max_receive_bytes=limit)
-        await line.send(line_pb2.ConnectRequest(session_start=start))
-        last = (await line.turn(create("x")))[-1].response_completed
-        assert not last.output_omitted
+        await line.send(service_pb2.ConverseRequest(session_start=start))
+        last = (await line.turn(create("x")))[-1]
+        assert not last.response_completed.output_omitted
         assert len(last.response.output) == 4
 
 
@@ -416,7 +416,7 @@ async def test_a_client_that_says_it_can_receive_less_gets_smaller_messages() ->
 
     async with serve(burst, merge=False) as served, served.line() as line:
         start = requests_pb2.SessionStart(max_receive_bytes=20_000)
-        await line.send(line_pb2.ConnectRequest(session_start=start))
+        await line.send(service_pb2.ConverseRequest(session_start=start))
         events = await line.turn(create("x"))
         assert line.largest <= 20_000
         # The text as a whole is past what the client takes: those events say so.
@@ -432,11 +432,11 @@ async def test_settings_past_what_the_client_receives_are_left_out_of_the_echo()
         events = await line.turn(large)
         assert error_codes(events) == []
         assert line.largest < EVENT_BYTES
-        for event in (events[0].response_created, events[-1].response_completed):
+        for event in (events[0], events[-1]):
             assert event.response.id.startswith("resp_")
             assert not event.response.HasField("instructions")
             assert not event.response.store
-        assert events[-1].response_completed.response.usage.output_tokens == 2
+        assert events[-1].response.usage.output_tokens == 2
         assert kind((await line.turn(create("y")))[-1]) == "response_completed"
 
 
@@ -451,7 +451,7 @@ async def test_another_event_past_3_mib_becomes_an_error_with_its_number() -> No
 
 async def test_session_start_is_answered_with_what_the_server_allows() -> None:
     async with serve() as served, served.line() as line:
-        start = line_pb2.ConnectRequest(session_start=requests_pb2.SessionStart())
+        start = service_pb2.ConverseRequest(session_start=requests_pb2.SessionStart())
         await line.send(start)
         started = (await line.until("session_started"))[-1].session_started
         assert started.session_id
@@ -471,7 +471,7 @@ async def test_in_08_a_text_part_without_a_type_is_what_the_user_said() -> None:
         said = items_pb2.Message(role="user", parts=items_pb2.ContentList(parts=[part]))
         items = items_pb2.ItemList(items=[items_pb2.Item(message=said)])
         body = requests_pb2.ResponseCreate(input_items=items)
-        await line.turn(line_pb2.ConnectRequest(response_create=body))
+        await line.turn(service_pb2.ConverseRequest(response_create=body))
     assert heard == ["aloud"]
 
 
@@ -479,7 +479,7 @@ async def test_cn_16_a_session_start_that_is_not_first_changes_nothing() -> None
     async with serve(text(["x" * 40_000])) as served, served.line() as line:
         await line.turn(create("x"))
         late = requests_pb2.SessionStart(max_receive_bytes=20_000)
-        await line.send(line_pb2.ConnectRequest(session_start=late, event_id="e"))
+        await line.send(service_pb2.ConverseRequest(session_start=late, event_id="e"))
         (refused,) = await line.until("error")
         assert (refused.error.status, refused.error.error.code) == (400, "invalid_event")
         assert refused.error.error.event_id == "e"
@@ -532,11 +532,11 @@ async def test_work_counts_bytes_read_and_built_and_not_what_comes_again() -> No
 async def test_append_shape_holds_the_turn_until_its_tool_output_comes() -> None:
     async with serve(tool_call) as served, served.line() as line:
         await line.send(create("x", append=True))
-        held = (await line.until("response_done"))[-1].response_done.response
+        held = (await line.until("response_done"))[-1].response
         call_id = held.output[-1].function_call.call_id
         answer = requests_pb2.ResponseAppend(input_items=output(call_id, "a cat"))
-        await line.send(line_pb2.ConnectRequest(response_append=answer))
-        last = (await line.until("response_completed"))[-1].response_completed.response
+        await line.send(service_pb2.ConverseRequest(response_append=answer))
+        last = (await line.until("response_completed"))[-1].response
         assert last.id == held.id
         assert last.output[-1].message.parts.parts[0].text.text == "seen"
 
@@ -561,10 +561,7 @@ async def test_mx_03_one_lane_is_first_in_first_out_and_lanes_run_side_by_side()
         done: list[events_pb2.ServerEvent] = []
         while len(done) < 4:
             done.append((await line.until("response_completed"))[-1])
-        texts = [
-            each.response_completed.response.output[0].message.parts.parts[0].text.text
-            for each in done
-        ]
+        texts = [each.response.output[0].message.parts.parts[0].text.text for each in done]
         assert [text for text in texts if text in ("one", "two")] == ["one", "two"]
         assert {each.stream_id for each in done} == {"", "a", "b"}
 
@@ -593,7 +590,7 @@ async def test_what_an_engine_raises_by_mistake_never_reaches_the_client() -> No
         await line.send(create("x"))
         events = await line.until("response_failed")
         assert all(b"secret" not in event.SerializeToString() for event in events)
-        assert events[-1].response_failed.response.error.code == "server_error"
+        assert events[-1].response.error.code == "server_error"
         served.engine.answer = hello
         assert kind((await line.turn(create("y")))[-1]) == "response_completed"
 
@@ -601,7 +598,7 @@ async def test_what_an_engine_raises_by_mistake_never_reaches_the_client() -> No
 async def test_a_fault_while_a_message_is_read_is_a_fixed_error_and_the_line_lives(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(self: RequestDecoder, message: line_pb2.ConnectRequest) -> Request:
+    def broken(self: RequestDecoder, message: service_pb2.ConverseRequest) -> Request:
         raise RuntimeError("/etc/secret")
 
     async with serve() as served, served.line() as line:
@@ -617,7 +614,7 @@ async def test_a_fault_while_a_message_is_read_is_a_fixed_error_and_the_line_liv
 
 async def test_a_clients_heartbeat_is_taken_in_silence() -> None:
     async with serve() as served, served.line() as line:
-        beat = line_pb2.ConnectRequest(heartbeat=events_pb2.Heartbeat())
+        beat = service_pb2.ConverseRequest(heartbeat=events_pb2.Heartbeat())
         await line.send(beat)
         assert kind((await line.turn(create("x")))[0]) == "response_created"
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tieline.v1 import line_pb2 as tieline_dot_v1_dot_line__pb2
+from tieline.v1 import service_pb2 as tieline_dot_v1_dot_service__pb2
 
 GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in tieline/v1/line_pb2_grpc.py depends on'
+        + ' but the generated code in tieline/v1/service_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ResponsesServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Responses: on a connection that remembers, and one by one.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -34,62 +35,63 @@ class ResponsesServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Connect = channel.stream_stream(
-                '/tieline.v1.ResponsesService/Connect',
-                request_serializer=tieline_dot_v1_dot_line__pb2.ConnectRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.ConnectResponse.FromString,
+        self.Converse = channel.stream_stream(
+                '/tieline.v1.ResponsesService/Converse',
+                request_serializer=tieline_dot_v1_dot_service__pb2.ConverseRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.ConverseResponse.FromString,
                 _registered_method=True)
-        self.CreateResponse = channel.unary_unary(
-                '/tieline.v1.ResponsesService/CreateResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.CreateResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.CreateResponseResponse.FromString,
+        self.Create = channel.unary_unary(
+                '/tieline.v1.ResponsesService/Create',
+                request_serializer=tieline_dot_v1_dot_service__pb2.CreateRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.CreateResponse.FromString,
                 _registered_method=True)
-        self.StreamResponse = channel.unary_stream(
-                '/tieline.v1.ResponsesService/StreamResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.StreamResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.StreamResponseResponse.FromString,
+        self.Stream = channel.unary_stream(
+                '/tieline.v1.ResponsesService/Stream',
+                request_serializer=tieline_dot_v1_dot_service__pb2.StreamRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.StreamResponse.FromString,
                 _registered_method=True)
-        self.ResumeResponse = channel.unary_stream(
-                '/tieline.v1.ResponsesService/ResumeResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.ResumeResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.ResumeResponseResponse.FromString,
+        self.Resume = channel.unary_stream(
+                '/tieline.v1.ResponsesService/Resume',
+                request_serializer=tieline_dot_v1_dot_service__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.ResumeResponse.FromString,
                 _registered_method=True)
-        self.GetResponse = channel.unary_unary(
-                '/tieline.v1.ResponsesService/GetResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.GetResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.GetResponseResponse.FromString,
+        self.Get = channel.unary_unary(
+                '/tieline.v1.ResponsesService/Get',
+                request_serializer=tieline_dot_v1_dot_service__pb2.GetRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.GetResponse.FromString,
                 _registered_method=True)
-        self.DeleteResponse = channel.unary_unary(
-                '/tieline.v1.ResponsesService/DeleteResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.DeleteResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.DeleteResponseResponse.FromString,
+        self.Delete = channel.unary_unary(
+                '/tieline.v1.ResponsesService/Delete',
+                request_serializer=tieline_dot_v1_dot_service__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.DeleteResponse.FromString,
                 _registered_method=True)
-        self.CancelResponse = channel.unary_unary(
-                '/tieline.v1.ResponsesService/CancelResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.CancelResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.CancelResponseResponse.FromString,
+        self.Cancel = channel.unary_unary(
+                '/tieline.v1.ResponsesService/Cancel',
+                request_serializer=tieline_dot_v1_dot_service__pb2.CancelRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.CancelResponse.FromString,
                 _registered_method=True)
         self.ListInputItems = channel.unary_unary(
                 '/tieline.v1.ResponsesService/ListInputItems',
-                request_serializer=tieline_dot_v1_dot_line__pb2.ListInputItemsRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.ListInputItemsResponse.FromString,
+                request_serializer=tieline_dot_v1_dot_service__pb2.ListInputItemsRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.ListInputItemsResponse.FromString,
                 _registered_method=True)
         self.CountInputTokens = channel.unary_unary(
                 '/tieline.v1.ResponsesService/CountInputTokens',
-                request_serializer=tieline_dot_v1_dot_line__pb2.CountInputTokensRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.CountInputTokensResponse.FromString,
+                request_serializer=tieline_dot_v1_dot_service__pb2.CountInputTokensRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.CountInputTokensResponse.FromString,
                 _registered_method=True)
-        self.CompactResponse = channel.unary_unary(
-                '/tieline.v1.ResponsesService/CompactResponse',
-                request_serializer=tieline_dot_v1_dot_line__pb2.CompactResponseRequest.SerializeToString,
-                response_deserializer=tieline_dot_v1_dot_line__pb2.CompactResponseResponse.FromString,
+        self.Compact = channel.unary_unary(
+                '/tieline.v1.ResponsesService/Compact',
+                request_serializer=tieline_dot_v1_dot_service__pb2.CompactRequest.SerializeToString,
+                response_deserializer=tieline_dot_v1_dot_service__pb2.CompactResponse.FromString,
                 _registered_method=True)
 
 
 class ResponsesServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Responses: on a connection that remembers, and one by one.
+    """
 
-    def Connect(self, request_iterator, context):
+    def Converse(self, request_iterator, context):
         """One connection: many turns, side by side on named lanes, each after what the connection
         remembers.
         Errors that concern one request come as events; the stream lives on.
@@ -98,21 +100,21 @@ class ResponsesServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CreateResponse(self, request, context):
+    def Create(self, request, context):
         """One turn, answered whole. Safe to retry with an idempotency_key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def StreamResponse(self, request, context):
+    def Stream(self, request, context):
         """One turn as events. A refused request is a status, not an event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ResumeResponse(self, request, context):
+    def Resume(self, request, context):
         """The events of a background or resumable response after one of them, to its end. A further
         reader: nothing moves, and leaving ends nothing.
         """
@@ -120,19 +122,21 @@ class ResponsesServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetResponse(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def Get(self, request, context):
+        """A stored response, or one that runs and has an id that can be read.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def DeleteResponse(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def Delete(self, request, context):
+        """Deletes a stored response; one that runs is cancelled first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CancelResponse(self, request, context):
+    def Cancel(self, request, context):
         """Ends a turn of the caller, on whichever connection it runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -140,19 +144,22 @@ class ResponsesServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListInputItems(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The input items of a stored response, page by page.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountInputTokens(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """How many tokens the prompt of a create has. Nothing is sampled.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CompactResponse(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def Compact(self, request, context):
+        """A shorter input that stands for a longer history.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -160,55 +167,55 @@ class ResponsesServiceServicer:
 
 def add_ResponsesServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Connect': grpc.stream_stream_rpc_method_handler(
-                    servicer.Connect,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.ConnectRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.ConnectResponse.SerializeToString,
+            'Converse': grpc.stream_stream_rpc_method_handler(
+                    servicer.Converse,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.ConverseRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.ConverseResponse.SerializeToString,
             ),
-            'CreateResponse': grpc.unary_unary_rpc_method_handler(
-                    servicer.CreateResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.CreateResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.CreateResponseResponse.SerializeToString,
+            'Create': grpc.unary_unary_rpc_method_handler(
+                    servicer.Create,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.CreateRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.CreateResponse.SerializeToString,
             ),
-            'StreamResponse': grpc.unary_stream_rpc_method_handler(
-                    servicer.StreamResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.StreamResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.StreamResponseResponse.SerializeToString,
+            'Stream': grpc.unary_stream_rpc_method_handler(
+                    servicer.Stream,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.StreamRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.StreamResponse.SerializeToString,
             ),
-            'ResumeResponse': grpc.unary_stream_rpc_method_handler(
-                    servicer.ResumeResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.ResumeResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.ResumeResponseResponse.SerializeToString,
+            'Resume': grpc.unary_stream_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.ResumeRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.ResumeResponse.SerializeToString,
             ),
-            'GetResponse': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.GetResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.GetResponseResponse.SerializeToString,
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.GetRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.GetResponse.SerializeToString,
             ),
-            'DeleteResponse': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.DeleteResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.DeleteResponseResponse.SerializeToString,
+            'Delete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Delete,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.DeleteRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.DeleteResponse.SerializeToString,
             ),
-            'CancelResponse': grpc.unary_unary_rpc_method_handler(
-                    servicer.CancelResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.CancelResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.CancelResponseResponse.SerializeToString,
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.CancelRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.CancelResponse.SerializeToString,
             ),
             'ListInputItems': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInputItems,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.ListInputItemsRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.ListInputItemsResponse.SerializeToString,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.ListInputItemsRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.ListInputItemsResponse.SerializeToString,
             ),
             'CountInputTokens': grpc.unary_unary_rpc_method_handler(
                     servicer.CountInputTokens,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.CountInputTokensRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.CountInputTokensResponse.SerializeToString,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.CountInputTokensRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.CountInputTokensResponse.SerializeToString,
             ),
-            'CompactResponse': grpc.unary_unary_rpc_method_handler(
-                    servicer.CompactResponse,
-                    request_deserializer=tieline_dot_v1_dot_line__pb2.CompactResponseRequest.FromString,
-                    response_serializer=tieline_dot_v1_dot_line__pb2.CompactResponseResponse.SerializeToString,
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=tieline_dot_v1_dot_service__pb2.CompactRequest.FromString,
+                    response_serializer=tieline_dot_v1_dot_service__pb2.CompactResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,10 +226,11 @@ def add_ResponsesServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ResponsesService:
-    """Missing associated documentation comment in .proto file."""
+    """Responses: on a connection that remembers, and one by one.
+    """
 
     @staticmethod
-    def Connect(request_iterator,
+    def Converse(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -235,9 +243,9 @@ class ResponsesService:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/tieline.v1.ResponsesService/Connect',
-            tieline_dot_v1_dot_line__pb2.ConnectRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.ConnectResponse.FromString,
+            '/tieline.v1.ResponsesService/Converse',
+            tieline_dot_v1_dot_service__pb2.ConverseRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.ConverseResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -249,7 +257,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def CreateResponse(request,
+    def Create(request,
             target,
             options=(),
             channel_credentials=None,
@@ -262,9 +270,9 @@ class ResponsesService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tieline.v1.ResponsesService/CreateResponse',
-            tieline_dot_v1_dot_line__pb2.CreateResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.CreateResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Create',
+            tieline_dot_v1_dot_service__pb2.CreateRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.CreateResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -276,7 +284,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def StreamResponse(request,
+    def Stream(request,
             target,
             options=(),
             channel_credentials=None,
@@ -289,9 +297,9 @@ class ResponsesService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/tieline.v1.ResponsesService/StreamResponse',
-            tieline_dot_v1_dot_line__pb2.StreamResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.StreamResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Stream',
+            tieline_dot_v1_dot_service__pb2.StreamRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.StreamResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -303,7 +311,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def ResumeResponse(request,
+    def Resume(request,
             target,
             options=(),
             channel_credentials=None,
@@ -316,9 +324,9 @@ class ResponsesService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/tieline.v1.ResponsesService/ResumeResponse',
-            tieline_dot_v1_dot_line__pb2.ResumeResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.ResumeResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Resume',
+            tieline_dot_v1_dot_service__pb2.ResumeRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.ResumeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -330,7 +338,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def GetResponse(request,
+    def Get(request,
             target,
             options=(),
             channel_credentials=None,
@@ -343,9 +351,9 @@ class ResponsesService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tieline.v1.ResponsesService/GetResponse',
-            tieline_dot_v1_dot_line__pb2.GetResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.GetResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Get',
+            tieline_dot_v1_dot_service__pb2.GetRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.GetResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -357,7 +365,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def DeleteResponse(request,
+    def Delete(request,
             target,
             options=(),
             channel_credentials=None,
@@ -370,9 +378,9 @@ class ResponsesService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tieline.v1.ResponsesService/DeleteResponse',
-            tieline_dot_v1_dot_line__pb2.DeleteResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.DeleteResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Delete',
+            tieline_dot_v1_dot_service__pb2.DeleteRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.DeleteResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -384,7 +392,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def CancelResponse(request,
+    def Cancel(request,
             target,
             options=(),
             channel_credentials=None,
@@ -397,9 +405,9 @@ class ResponsesService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tieline.v1.ResponsesService/CancelResponse',
-            tieline_dot_v1_dot_line__pb2.CancelResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.CancelResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Cancel',
+            tieline_dot_v1_dot_service__pb2.CancelRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.CancelResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -425,8 +433,8 @@ class ResponsesService:
             request,
             target,
             '/tieline.v1.ResponsesService/ListInputItems',
-            tieline_dot_v1_dot_line__pb2.ListInputItemsRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.ListInputItemsResponse.FromString,
+            tieline_dot_v1_dot_service__pb2.ListInputItemsRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.ListInputItemsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -452,8 +460,8 @@ class ResponsesService:
             request,
             target,
             '/tieline.v1.ResponsesService/CountInputTokens',
-            tieline_dot_v1_dot_line__pb2.CountInputTokensRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.CountInputTokensResponse.FromString,
+            tieline_dot_v1_dot_service__pb2.CountInputTokensRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.CountInputTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -465,7 +473,7 @@ class ResponsesService:
             _registered_method=True)
 
     @staticmethod
-    def CompactResponse(request,
+    def Compact(request,
             target,
             options=(),
             channel_credentials=None,
@@ -478,9 +486,9 @@ class ResponsesService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tieline.v1.ResponsesService/CompactResponse',
-            tieline_dot_v1_dot_line__pb2.CompactResponseRequest.SerializeToString,
-            tieline_dot_v1_dot_line__pb2.CompactResponseResponse.FromString,
+            '/tieline.v1.ResponsesService/Compact',
+            tieline_dot_v1_dot_service__pb2.CompactRequest.SerializeToString,
+            tieline_dot_v1_dot_service__pb2.CompactResponse.FromString,
             options,
             channel_credentials,
             insecure,
