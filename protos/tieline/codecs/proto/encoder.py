@@ -353,17 +353,14 @@ class EventEncoder:
         said = self._response(event)
         if event.response.output:
             said = b"".join((said, *self._output(event, output_omitted)))
-        kind = type(event)
-        inner = _OMITTED if output_omitted else b""
-        if type(event) is events.ResponseCreated:
-            inner = _beside(event)
+        arm = (_OMITTED_ARMS if output_omitted else _BARE_ARMS)[type(event)]
+        if type(event) is events.ResponseCreated and (beside := _beside(event)):
+            arm = field(_ARM_TAGS[type(event)], beside)
         number = _NUMBERS.get(event.sequence_number) or _number_of(event)
-        head = b"".join(
-            (number, _lane(event.stream_id), field(_ARM_TAGS[kind], inner), _ENDINGS[kind])
-        )
+        lane = b"" if event.stream_id is UNSET else _lane(event.stream_id)
         length = VARINT[len(said)]
-        size = len(head) + len(_RESPONSE) + len(length) + len(said)
-        pieces += (_EVENTS, VARINT[size], head, _RESPONSE, length, said)
+        size = len(number) + len(lane) + len(arm) + len(_RESPONSE) + len(length) + len(said)
+        pieces += (_EVENTS, VARINT[size], number, lane, arm, _RESPONSE, length, said)
 
     def _output(self, event: LifecycleEvent, omitted: bool) -> _Pieces:
         """The output of the event's response; after one that is terminal it comes no more."""
@@ -429,11 +426,21 @@ _INDEX: Final = tag(OutputItemDone.OUTPUT_INDEX_FIELD_NUMBER, NUMBER)
 _ITEM: Final = tag(OutputItemDone.ITEM_FIELD_NUMBER)
 _RESPONSE: Final = tag(ServerEvent.RESPONSE_FIELD_NUMBER)
 _ENDING: Final = tag(ServerEvent.ENDING_FIELD_NUMBER, NUMBER)
-_ENDINGS: Final = {
-    kind: _ENDING + VARINT[ENDINGS[kind]] if kind in ENDINGS else b"" for kind in _ARMS
-}
 # The same in all events that end a response.
 _OMITTED: Final = tag(ResponseCompleted.OUTPUT_OMITTED_FIELD_NUMBER, NUMBER) + VARINT[True]
+
+
+def _arms(inner: bytes) -> dict[type[Event], bytes]:
+    """Lifecycle event -> its arm with these fields, and its ending."""
+    return {
+        kind: field(_ARM_TAGS[kind], inner)
+        + (_ENDING + VARINT[ENDINGS[kind]] if kind in ENDINGS else b"")
+        for kind in _ARMS
+    }
+
+
+_BARE_ARMS: Final = _arms(b"")
+_OMITTED_ARMS: Final = _arms(_OMITTED)
 _OUTPUT: Final = tag(ResponseMessage.OUTPUT_FIELD_NUMBER)
 _MAX_ITEMS: Final = 1024
 
@@ -453,9 +460,16 @@ _OWN: Final = RESPONSE.only(_OWN_NAMES)
 def _own(response: Response) -> ResponseMessage:
     """The members of a response that are no echo of its create, but its output."""
     message = ResponseMessage()
-    number, made, ended = _STATUSES.get(response.status or ""), *_seconds(response)
-    odd = response.error is not None or response.incomplete_details is not None
-    if odd or number is None or made is None or not _count(message, response.usage):
+    number, made = _STATUSES.get(response.status or ""), response.created_at
+    ended = response.completed_at
+    if (
+        number is None
+        or not isinstance(made, int)
+        or isinstance(ended, float)
+        or response.error is not None
+        or response.incomplete_details is not None
+        or not _count(message, response.usage)
+    ):
         message.Clear()
         _OWN.write(message, response)
         return message
@@ -467,14 +481,6 @@ def _own(response: Response) -> ResponseMessage:
     if response.previous_response_id is not None:
         message.previous_response_id = response.previous_response_id
     return message
-
-
-def _seconds(response: Response) -> tuple[int | None, int | None]:
-    """When it was made and when it ended; None for the first where either is no whole second."""
-    made, ended = response.created_at, response.completed_at
-    if isinstance(made, int) and (ended is None or isinstance(ended, int)):
-        return made, ended
-    return None, None
 
 
 _STATUSES: Final = {
