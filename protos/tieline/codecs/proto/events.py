@@ -11,7 +11,17 @@ from tieline.codecs.proto.field_reader import FieldReader
 from tieline.codecs.proto.schema import EVENT, EVENTS, RESPONSE, Arm
 from tieline.events import ErrorEvent, Event, LifecycleEvent, RequestWarning
 from tieline.responses import Response
-from tieline.v1.events_pb2 import Ending, ServerEvent
+from tieline.v1.events_pb2 import (
+    ENDING_COMPLETED,
+    ENDING_FAILED,
+    ENDING_HELD,
+    ENDING_INCOMPLETE,
+    ENDING_READER_MOVED,
+    ENDING_REFUSED,
+    ENDING_UNSPECIFIED,
+    Ending,
+    ServerEvent,
+)
 from tieline.v1.events_pb2 import RequestWarning as WarningMessage
 from tieline.v1.responses_pb2 import Response as ResponseMessage
 from tieline.v1.service_pb2 import ConverseResponse
@@ -24,11 +34,11 @@ _BY_CLASS: Final[dict[type, Arm]] = {
 
 
 ENDINGS: Final[dict[type[Event], Ending.ValueType]] = {
-    events.ResponseDone: Ending.ENDING_HELD,
-    events.ResponseCompleted: Ending.ENDING_COMPLETED,
-    events.ResponseIncomplete: Ending.ENDING_INCOMPLETE,
-    events.ResponseFailed: Ending.ENDING_FAILED,
-    events.RequestRefused: Ending.ENDING_REFUSED,
+    events.ResponseDone: ENDING_HELD,
+    events.ResponseCompleted: ENDING_COMPLETED,
+    events.ResponseIncomplete: ENDING_INCOMPLETE,
+    events.ResponseFailed: ENDING_FAILED,
+    events.RequestRefused: ENDING_REFUSED,
 }
 """Event after which its turn says nothing more for now -> its ``ending``."""
 
@@ -52,8 +62,8 @@ def json_to_proto(raw: bytes) -> ServerEvent:
 
 def _ending(kind: type[Event], code: str | None) -> Ending.ValueType:
     if code == MOVED:
-        return Ending.ENDING_READER_MOVED
-    return ENDINGS.get(kind, Ending.ENDING_UNSPECIFIED)
+        return ENDING_READER_MOVED
+    return ENDINGS.get(kind, ENDING_UNSPECIFIED)
 
 
 def proto_to_json(message: ServerEvent) -> bytes:
@@ -140,8 +150,10 @@ def _event(arm: Arm, message: ServerEvent, values: dict[str, Any]) -> Event:
         values["sequence_number"] = message.sequence_number
     if message.HasField("stream_id"):
         values["stream_id"] = message.stream_id
-    refused = message.ending == Ending.ENDING_REFUSED and arm.kind is ErrorEvent
-    return cast(Event, (events.RequestRefused if refused else arm.kind)(**values))
+    kind = arm.kind
+    if kind is ErrorEvent and message.ending == ENDING_REFUSED:
+        kind = events.RequestRefused
+    return cast(Event, kind(**values))
 
 
 class EventDecoder:
