@@ -71,6 +71,10 @@ clients: $(SYNCED) ## Run clients from npm against a server: Codex, AI SDK, Clin
 	@$(MAKE) --silent $(NPM_SYNCED)
 	@$(BIN)/python -m pytest $(NPM)/npm_clients.py $(ARGS)
 
+.PHONY: interop
+interop: $(SYNCED) ## Run the clients of all languages whose toolchains are here against real servers
+	@$(BIN)/python -m tests.interop.runners $(ARGS)
+
 .PHONY: soak
 soak: $(SYNCED) ## Run the repeated tests whole (`make test` runs a tenth, with fixed seeds)
 	@$(BIN)/python -m pytest --soak -o faulthandler_timeout=1800 $(ARGS)
