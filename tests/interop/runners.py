@@ -39,8 +39,6 @@ class Language(Struct, frozen=True):
 
 LANGUAGES: Final = {
     "python": Language("Python", (sys.executable, "-m", "tests.interop.python_runner")),
-    "go": Language("Go", ("client/go/interop.sh",), ("go",)),
-    "typescript": Language("TypeScript", ("client/typescript/interop.sh",), ("node", "npm")),
 }
 
 

@@ -5,15 +5,11 @@ A language whose toolchain is not here is skipped by name. What a runner builds 
 
 import asyncio
 import json
-from typing import Final
 
 import pytest
 
 from tests.interop import runners
 from tests.interop.runners import LANGUAGES, Outcome
-
-LONG: Final = 900
-"""Seconds for a first build, the quiet connection, and the rest."""
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -34,13 +30,11 @@ def test_a_scenario_of_which_a_runner_says_nothing_has_failed() -> None:
 
 
 def test_the_table_has_a_row_a_scenario_and_a_column_a_language() -> None:
-    went = [
-        Outcome(name, ok) for name, ok in zip(runners.names(), (True, False, None), strict=False)
-    ]
-    went += [Outcome(name, True) for name in runners.names()[3:]]
-    rows = runners.table({"python": went, "go": went}).splitlines()
-    assert rows[0] == "| scenario | Python | Go |"
-    assert [row.split("|")[3].strip() for row in rows[2:5]] == ["yes", "NO", "-"]
+    first = {0: True, 1: False, 2: None}
+    went = [Outcome(name, first.get(at, True)) for at, name in enumerate(runners.names())]
+    rows = runners.table({"python": went}).splitlines()
+    assert rows[0] == "| scenario | Python |"
+    assert [row.split("|")[2].strip() for row in rows[2:5]] == ["yes", "NO", "-"]
     assert len(rows) == len(runners.names()) + 2
 
 
