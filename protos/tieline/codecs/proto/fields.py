@@ -134,7 +134,8 @@ class Real(Scalar):
 class Instant(Scalar):
     """A point in time: Unix seconds in JSON, a ``Timestamp`` as a message."""
 
-    zero: Any = 0
+    _last = 253_402_300_799
+    """The end of the year 9999, where a ``Timestamp`` ends."""
 
     def __init__(self) -> None:
         super().__init__(int | float, 0)
@@ -146,72 +147,56 @@ class Instant(Scalar):
             return False
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
-        parts = split(value, first=0, last=_LAST_SECOND)
-        if parts is None:
+        # NaN is not between them either.
+        if not 0 <= value <= self._last:
             return False
-        inner = getattr(message, slot)
-        inner.SetInParent()
-        inner.seconds, inner.nanos = parts
+        seconds = int(value)
+        nanos = round((value - seconds) * _NANOS)
+        if seconds + nanos / _NANOS != value:
+            return False
+        set_time(message, slot, seconds, nanos)
         return True
 
     def load(self, field: Any, param: str) -> Any:
-        return joined(field)
+        return field.seconds + field.nanos / _NANOS if field.nanos else field.seconds
 
 
-class Span(Instant):
-    """A length of time: a number in JSON, of which ``scale`` are a second; a ``Duration``."""
+class Seconds(Instant):
+    """A length of time in seconds, a ``Duration`` as a message."""
 
-    def __init__(self, scale: int) -> None:
-        super().__init__()
-        self._scale = scale
+    _last = 315_576_000_000
+    """Seconds of 10,000 years, where a ``Duration`` ends."""
+
+    def load(self, field: Any, param: str) -> Any:
+        return float(super().load(field, param))
+
+
+class Milliseconds(Instant):
+    """A length of time in milliseconds, a ``Duration`` as a message, which is rounded up."""
+
+    _last = Seconds._last * 1000
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
-        parts = split(value, first=-_LAST_SPAN, last=_LAST_SPAN, scale=self._scale)
-        if parts is None:
+        if type(value) is not int or not 0 <= value <= self._last:
             return False
-        inner = getattr(message, slot)
-        inner.SetInParent()
-        inner.seconds, inner.nanos = parts
+        seconds, rest = divmod(value, 1000)
+        set_time(message, slot, seconds, rest * _MILLI)
         return True
 
     def load(self, field: Any, param: str) -> Any:
-        return joined(field, scale=self._scale)
+        return field.seconds * 1000 - (-field.nanos // _MILLI)
 
-
-_LAST_SECOND: Final = 253_402_300_799
-"""The end of the year 9999, where a ``Timestamp`` ends."""
-
-_LAST_SPAN: Final = 315_576_000_000
-"""Seconds of 10,000 years, where a ``Duration`` ends."""
 
 _NANOS: Final = 1_000_000_000
+_MILLI: Final = 1_000_000
+"""Nanoseconds of a second, and of a millisecond."""
 
 
-def split(value: float, *, first: int, last: int, scale: int = 1) -> tuple[int, int] | None:
-    """A number of which ``scale`` are a second as seconds and nanoseconds; None if it is not that.
-
-    >>> split(1500, first=0, last=9, scale=1000)
-    (1, 500000000)
-    """
-    if not isfinite(value) or not first * scale <= value <= last * scale:
-        return None
-    if type(value) is int:
-        seconds, rest = divmod(value, scale)
-        return seconds, rest * (_NANOS // scale)
-    seconds = int(value // scale)
-    nanos = round((value - seconds * scale) * (_NANOS // scale))
-    return (seconds, nanos) if _number(seconds, nanos, scale) == value else None
-
-
-def joined(field: Any, scale: int = 1) -> int | float:
-    """A ``Timestamp`` or a ``Duration`` as a number: a whole one where it is whole."""
-    return _number(field.seconds, field.nanos, scale)
-
-
-def _number(seconds: int, nanos: int, scale: int) -> int | float:
-    unit = _NANOS // scale
-    whole, rest = divmod(nanos, unit)
-    return seconds * scale + whole + (rest / unit if rest else 0)
+def set_time(message: Any, slot: str, seconds: int, nanos: int) -> None:
+    """Sets a ``Timestamp`` or a ``Duration``, zero too."""
+    inner = getattr(message, slot)
+    inner.SetInParent()
+    inner.seconds, inner.nanos = seconds, nanos
 
 
 class Choice(Scalar):

@@ -28,11 +28,12 @@ from tieline.codecs.proto.fields import (
     Instant,
     Kind,
     Mapped,
+    Milliseconds,
     Mode,
     Nested,
     NestedList,
+    Seconds,
     Slot,
-    Span,
     Spec,
     Whole,
     Word,
@@ -230,7 +231,9 @@ _SCALARS: Final[dict[int, Kind]] = {
 }
 _TIMES: Final[dict[str, Callable[[FieldDescriptor], Kind]]] = {
     "google.protobuf.Timestamp": lambda _: Instant(),
-    "google.protobuf.Duration": lambda field: Span(1000 if _name(field).endswith("_ms") else 1),
+    "google.protobuf.Duration": lambda field: (
+        Milliseconds() if _name(field).endswith("_ms") else Seconds()
+    ),
 }
 
 

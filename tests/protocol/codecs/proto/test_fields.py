@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from msgspec import Raw
 
 from tieline.codecs.proto.fields import (
@@ -17,7 +18,8 @@ from tieline.codecs.proto.fields import (
     Instant,
     Kind,
     Mapped,
-    Span,
+    Milliseconds,
+    Seconds,
     Whole,
     dumps,
 )
@@ -41,8 +43,8 @@ FIELDS: dict[str, tuple[Kind, Any, str]] = {
     "whole 31": (Whole(31), OutputTextDelta, "output_index"),
     "whole 64": (Whole(64), SessionStart, "max_receive_bytes"),
     "instant": (Instant(), Response, "created_at"),
-    "seconds": (Span(1), Error, "retry_after"),
-    "milliseconds": (Span(1000), ResponseCreate, "timeout"),
+    "seconds": (Seconds(), Error, "retry_after"),
+    "milliseconds": (Milliseconds(), ResponseCreate, "timeout"),
     "choice": (Choice(HeartbeatPhase.DESCRIPTOR), Heartbeat, "phase"),
     "json": (JSON_TEXT, TextPart, "annotations_json"),
     "jsons": (JSON_TEXTS, OutputTextDelta, "logprobs_json"),
@@ -56,8 +58,8 @@ SAID = {
     "real": ["0.7", "1", "-0.0", "1e3", "1.7976931348623157e308", "0.1234567890123456", "5E-1"],
     "whole 31": ["0", "2147483647"],
     "instant": ["0", "1700000000", "1700000000.25", "1.5", "253402300799"],
-    "seconds": ["0", "1.5", "-2", "0.1", "86400"],
-    "milliseconds": ["1", "1500", "2.5", "31536000000"],
+    "seconds": ["0", "1.5", "0.1", "86400"],
+    "milliseconds": ["0", "1", "1500", "31536000000"],
     "choice": ['"held"', '"prefill"', '""'],
     "whole 64": ["18446744073709551615"],
     "json": ["null", "[1, 2.50]", '"x"'],
@@ -78,8 +80,8 @@ NOT_SAID = {
         "9007199254740993",
     ],
     "instant": ["-1", "253402300800", "1e-10", '"now"', "null", "true"],
-    "seconds": ["1e-12", "315576000001", '"1s"', "null"],
-    "milliseconds": ["1e-9", "1e300", "null"],
+    "seconds": ["-2", "1e-12", "315576000001", '"1s"', "null"],
+    "milliseconds": ["1e-9", "2.5", "-1", "1e300", "null"],
     "choice": ['"dreaming"', '"HELD"', '"unspecified"', "3", "null"],
     "whole 31": ["-1", "2147483648", "1.5", "1.0", "true", '"1"', "null"],
     "whole 64": ["18446744073709551616", "-1"],
@@ -136,3 +138,16 @@ def test_what_is_no_number_in_json_is_refused(number: float) -> None:
     with pytest.raises(ApiError) as caught:
         REAL.load(number, "temperature")
     assert (caught.value.code, caught.value.param) == ("invalid_value", "temperature")
+
+
+def test_a_length_of_time_is_a_float_of_seconds_or_whole_milliseconds_rounded_up() -> None:
+    for seconds, nanos, as_seconds, as_milliseconds in (
+        (5, 0, 5.0, 5000),
+        (0, 1, 1e-9, 1),
+        (1, 500_000_001, 1.500000001, 1501),
+        (0, -5, -5e-9, 0),
+    ):
+        field = Duration(seconds=seconds, nanos=nanos)
+        read = Seconds().load(field, "p")
+        assert (read, type(read)) == (as_seconds, float)
+        assert Milliseconds().load(field, "p") == as_milliseconds
