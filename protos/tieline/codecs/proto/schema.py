@@ -229,12 +229,8 @@ _SCALARS: Final[dict[int, Kind]] = {
     FieldDescriptor.TYPE_INT32: Whole(31),
     FieldDescriptor.TYPE_UINT64: Whole(64),
 }
-_TIMES: Final[dict[str, Callable[[FieldDescriptor], Kind]]] = {
-    "google.protobuf.Timestamp": lambda _: Instant(),
-    "google.protobuf.Duration": lambda field: (
-        Milliseconds() if _name(field).endswith("_ms") else Seconds()
-    ),
-}
+_INSTANT: Final = "google.protobuf.Timestamp"
+_DURATION: Final = "google.protobuf.Duration"
 
 
 def _kind(field: FieldDescriptor) -> Kind:
@@ -248,8 +244,10 @@ def _kind(field: FieldDescriptor) -> Kind:
     if field.type != FieldDescriptor.TYPE_MESSAGE:
         return _SCALARS[field.type]
     inner = message_of(field)
-    if inner.full_name in _TIMES:
-        return _TIMES[inner.full_name](field)
+    if inner.full_name == _INSTANT:
+        return Instant()
+    if inner.full_name == _DURATION:
+        return Milliseconds() if _name(field).endswith("_ms") else Seconds()
     if inner.GetOptions().map_entry:
         counted = inner.fields_by_name["value"].type == FieldDescriptor.TYPE_UINT64
         return Mapped(int if counted else str)
