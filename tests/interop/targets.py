@@ -172,12 +172,24 @@ def _later_turn() -> service_pb2.ConverseResponse:
     return service_pb2.ConverseResponse(events=events)
 
 
+def _later_start() -> service_pb2.ConverseResponse:
+    """What that revision answers to the start of a session."""
+    started = events_pb2.SessionStarted(session_id="later", revision="2099-01-01")
+    started.extensions.append("foresight")
+    started.limits["thoughts"] = 1
+    event = events_pb2.ServerEvent(session_started=started)
+    event.MergeFromString(_NEW_FIELD)
+    return service_pb2.ConverseResponse(events=[event])
+
+
 async def _later(
     requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
 ) -> AsyncIterator[bytes]:
     await context.send_initial_metadata(())
     async for data in requests:
         request = service_pb2.ConverseRequest.FromString(data)
+        if request.HasField("session_start"):
+            yield _later_start().SerializeToString()
         if not request.HasField("response_create"):
             continue
         answer = _later_turn()
