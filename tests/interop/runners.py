@@ -33,8 +33,9 @@ class Language(Struct, frozen=True):
 
     @property
     def lacks(self) -> list[str]:
-        """The programs that are not here."""
-        return [program for program in self.needs if shutil.which(program) is None]
+        """What is not here: programs, or the client itself, which the sdist leaves out."""
+        wanted = (str(ROOT / self.command[0]), *self.needs)
+        return [Path(name).name for name in wanted if shutil.which(name) is None]
 
 
 LANGUAGES: Final = {

@@ -94,6 +94,8 @@ def test_the_sdist_has_all_that_building_and_checking_need(artifacts: Artifacts)
     needed = {"pyproject.toml", "Makefile", "LICENSE", "README.md", "CONTRIBUTING.md", "buf.yaml"}
     assert needed | {"protos", "client", "server", "tests"} <= tops
     assert not [path for path in names if "__pycache__" in path.parts]
+    clients = {path.parts[1] for path in names if path.parts[0] == "client" and len(path.parts) > 1}
+    assert clients == {"tieline_client", "tieline_bench"}
 
 
 @pytest.mark.skipif(
