@@ -143,8 +143,8 @@ class Connection:
 
     def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],
@@ -223,8 +223,8 @@ class Lane:
 
     def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],
@@ -269,8 +269,8 @@ class Session:
 
     def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],
@@ -310,8 +310,8 @@ class Conversation:
 
     def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],

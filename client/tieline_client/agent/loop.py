@@ -65,6 +65,11 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.turns[-1].text
 
     @property
+    def output_text(self) -> str:
+        """The answer, by the name that it has in OpenAI's client."""
+        return self.text
+
+    @property
     def response(self) -> Response:
         """The last response; its id continues the conversation."""
         return self.turns[-1].response

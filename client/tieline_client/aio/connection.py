@@ -102,8 +102,8 @@ class Connection:
 
     async def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],
@@ -452,8 +452,8 @@ class Lane:
 
     async def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],

@@ -89,8 +89,8 @@ class Session:
 
     async def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],
@@ -157,8 +157,8 @@ class Conversation:
 
     async def create(
         self,
-        *,
         input: Input | None = None,
+        *,
         model: str | None = None,
         previous_response_id: str | None = None,
         **settings: Unpack[Settings],

@@ -66,6 +66,11 @@ class Result(Struct, frozen=True, kw_only=True):
     """Microseconds by phase, where the server tells."""
 
     @property
+    def output_text(self) -> str:
+        """The text of its messages, by the name that it has in OpenAI's client."""
+        return self.text
+
+    @property
     def usage(self) -> Usage | None:
         """Tokens really used, where they are known already."""
         return self.response.usage

@@ -14,6 +14,7 @@ from tests.client.relay import Relay
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline import events
 from tieline.errors import Conflict, NotFound
+from tieline_client import sync
 from tieline_client._replay import Backoff, Policy
 from tieline_client.agent import Agent, Tool
 from tieline_client.aio import Session, connect, connect_session
@@ -258,3 +259,19 @@ def test_rc_01_four_turns_over_lines_that_live_a_second(
 
         assert asyncio.run(main()) == [f"{number} {WORDS}" for number in range(4)]
         assert [line["outcome"] for line in server.lines("turn")].count("completed") == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_input_may_stand_alone_and_the_text_has_the_name_of_openai_s_client(
+    server: ServerProcess, kind: str
+) -> None:
+    url = f"{kind}://{address_of(server, kind)}"
+    with sync.connect(url) as connection, sync.connect_session(url) as session:
+        streams = [
+            connection.create("a"),
+            connection.lane("b").create("b"),
+            session.create("c"),
+            session.conversation().create("d"),
+        ]
+        said = [stream.result().output_text for stream in streams]
+    assert said == [f"{word} {WORDS}" for word in "abcd"]
