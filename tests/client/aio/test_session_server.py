@@ -267,7 +267,7 @@ def test_the_input_may_stand_alone_and_the_text_has_the_name_of_openai_s_client(
 ) -> None:
     url = f"{kind}://{address_of(server, kind)}"
     with sync.connect(url) as connection, sync.connect_session(url) as session:
-        streams = [
+        streams: list[Any] = [
             connection.create("a"),
             connection.lane("b").create("b"),
             session.create("c"),
