@@ -62,7 +62,7 @@ async def wrong(line: Connection) -> None:
     await line.create(input=3)  # type: ignore[arg-type]
     await line.create(input="a", temprature=0.5)  # type: ignore[call-arg]
     await line.create(input="a", max_output_tokens="many")  # type: ignore[arg-type]
-    await line.create("a", "m")  # type: ignore[misc]
+    await line.create("a", "m")  # type: ignore[call-arg]
 
 
 def blocking() -> None:
