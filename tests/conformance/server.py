@@ -159,6 +159,11 @@ async def serve(
     records: list[TurnRecord] = []
     ledger = MemoryLedger()
     journal = MemoryJournal(now=time.time)
+
+    def observe(record: TurnRecord, _transport: str) -> None:
+        records.append(record)
+        signal.notify()
+
     stack = AsyncExitStack()
     if model is None and (shared := MODEL.get()) is not None:
         if isinstance(shared, Remote):
@@ -175,7 +180,7 @@ async def serve(
         MemoryStore(add_usage=ledger.add, journal=journal),
         journal,
         limits=limits or Limits(),
-        observe=lambda record, transport: records.append(record),
+        observe=observe,
         **settings,
     )
     grpc = GrpcServer(services, GrpcConfig(addresses=("127.0.0.1:0",), stop_grace=0.05))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.server import serve
-from tests.conformance.wire import Json, Peer, Wire, ask, collect, output, response, text
+from tests.conformance.wire import Json, Peer, Refused, Wire, ask, collect, output, response, text
 from tieline_server.core.create.limits import Limits
 
 TWO_CALLS: Json = {
@@ -118,6 +118,21 @@ async def test_a_turn_held_for_too_long_ends_as_incomplete(wire: Wire) -> None:
         end = await collect(peer)
 
         assert response(end)["incomplete_details"] == {"reason": "held_timeout"}
+
+
+@pytest.mark.needs("append")
+async def test_a_held_turn_whose_connection_is_lost_makes_no_response(wire: Wire) -> None:
+    """Over each transport, however it notices that its peer is gone."""
+    async with serve(TWO_CALLS) as served:
+        async with wire(served) as peer:
+            first, _ = await _held(peer, store=True)
+            await peer.abort()
+        await served.signal.until(lambda: len(served.records) == 1)
+        with pytest.raises(Refused) as refused:
+            async with wire(served) as peer:
+                await peer.cancel(response(first)["id"])
+        assert refused.value.code == "response_not_found"
+        assert [row.outcome for row in served.rows] == ["disconnected"]
 
 
 @pytest.mark.needs("append")

@@ -143,7 +143,10 @@ class GrpcPeer:
     async def cancel(self, response_id: str) -> Json:
         """``Cancel`` on the same channel."""
         ask = service_pb2.CancelRequest(response_id=response_id)
-        cut = await responses(self._line.channel).Cancel(ask)
+        try:
+            cut = await responses(self._line.channel).Cancel(ask)
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
         members: Json = msgspec.json.decode(encode_response(from_response(cut.response)))
         return members
 

@@ -114,6 +114,10 @@ class WriterTimer:
         self._arm(self._loop.time() + self._heartbeat)
         return self._task.uncancel() == 0
 
+    def cancelled(self) -> bool:
+        """Whether the writer was cancelled by another than this timer, or is done."""
+        return self._task is None or self._task.cancelling() > self._fired
+
     def interruption(self) -> BaseException:
         """What a cancellation that arrived in a write means: :class:`Stuck` where it is ours."""
         return Stuck() if self.fired() else asyncio.CancelledError()

@@ -24,7 +24,9 @@ def test_the_timer_leaves_a_cancellation_of_the_call_alone() -> None:
         timer = await made
         if also_cancelled:
             timer.interrupt()
+            assert not timer.cancelled()
             task.cancel()
+            assert timer.cancelled()
         assert await task is not also_cancelled
 
     run(main(False))
@@ -57,5 +59,6 @@ async def test_a_write_is_stuck_when_the_peer_takes_less_of_it_than_of_a_usual_o
 async def test_a_stopped_timer_interrupts_nobody() -> None:
     timer = WriterTimer(heartbeat=60.0, write_timeout=60.0)
     timer.stop()
+    assert timer.cancelled()
     timer.interrupt()
     await asyncio.sleep(0)

@@ -3,8 +3,8 @@
 Rules of grpc.aio that shape this file. Two writes at once lose a message, so the coroutine of
 the RPC is the only writer. A read that is cancelled takes a message, or the whole call, with it,
 so the reader is a task of its own, never under a timeout: it ends by itself when the call does.
-End of stream is ambiguous until then: a half-close lets running turns end, a lost peer shows as
-a cancellation of the writer right after it.
+A read tells the end of the stream alike for a client that has said all and for a lost peer, whose
+call the library cancels right after it: a further read returns behind that.
 """
 
 import asyncio
@@ -181,7 +181,11 @@ class RequestReader(MessageReader[service_pb2.ConverseRequest]):
         """Reads until the client has said all or the call has ended. Raises nothing."""
         with suppress(grpc.aio.BaseError):  # The call has ended: status sent, or a lost peer.
             await self._read_all()
-        self._connection.half_close()
+            await self._context.read()
+            if not self._timer.cancelled():
+                self._connection.half_close()
+                return
+        self._connection.drop()
 
     async def _read(self) -> bool:
         data = await self._context.read()

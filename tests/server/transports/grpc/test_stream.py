@@ -222,6 +222,33 @@ async def test_cn_01_a_reset_connection_stops_its_engine_once_and_within_a_secon
         await leaves_early(served, leave)
 
 
+@pytest.mark.parametrize("how", ["half-closed", "cancelled", "reset"])
+async def test_a_held_turn_is_cancelled_by_a_goodbye_and_abandoned_with_a_lost_peer(
+    how: str,
+) -> None:
+    # A heartbeat interrupts the writer too, and must not be taken for a lost peer.
+    async with (
+        serve(tool_call, heartbeat=0.001) as served,
+        FrameProxy(served.port) as proxy,
+        RawConnection(proxy.port) as line,
+    ):
+        await line.send(create("look", append=True, store=True))
+        held = (await line.until("response_done"))[-1].response
+        if how == "half-closed":
+            await line.half_close()
+            await line.until("response_incomplete")
+        elif how == "cancelled":
+            line.call.cancel()
+        else:
+            proxy.abort()
+        await served.until(lambda: len(served.records) == 1)
+        said_goodbye = how == "half-closed"
+        assert served.records[0].outcome == ("cancelled" if said_goodbye else "disconnected")
+        await served.server.live.empty()
+        saved = await served.services.store.get("local", held.id)
+        assert (saved is not None) is said_goodbye
+
+
 async def test_the_lines_of_vanished_peers_are_forgotten() -> None:
     async with serve(gated(asyncio.Event())) as served:
         for _ in range(20):
