@@ -92,8 +92,8 @@ async def drains(stage: Stage, store: bool) -> None:
 async def cancels(stage: Stage, store: bool) -> None:
     stage.create(store=store)
     await stage.until(events.OutputTextDelta)
-    stage.driver.receive(Cancel(), size=1)
-    stage.driver.receive(Cancel(), size=1)
+    stage.driver.receive(Cancel())
+    stage.driver.receive(Cancel())
     await stage.until(events.ResponseIncomplete)
 
 
@@ -203,8 +203,8 @@ async def test_what_is_held_is_booked_once_for_the_whole_rollout() -> None:
     await loop_turns()
     assert booked(stage) == [], "it has not ended"
     call = msgspec.json.decode(done.response.output[0])
-    stage.driver.receive(append_of(output("unknown")), size=1)
-    stage.driver.receive(append_of(output(call["call_id"])), size=1)
+    stage.driver.receive(append_of(output("unknown")))
+    stage.driver.receive(append_of(output(call["call_id"])))
     completed = await stage.until(events.ResponseCompleted)
     await stage.driver.close()
     (row,) = booked(stage)
@@ -242,7 +242,7 @@ async def test_a_steered_response_and_its_successor_have_a_row_each() -> None:
     await stage.until(events.OutputTextDelta)
     text = create_of(input="shorter").input
     steer = Steer(previous_response_id=created.response.id, input=text)
-    stage.driver.receive(steer, size=1)
+    stage.driver.receive(steer)
     steered.set()
     await stage.until(events.ResponseCompleted)
     await stage.driver.close()
@@ -256,8 +256,8 @@ class TestWaiting:
         stage.create()
         await stage.until(events.ResponseInProgress)
         stage.create(event_id="second", model="any word of the client's")
-        stage.driver.receive(Cancel(event_id="second"), size=1)
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel(event_id="second"))
+        stage.driver.receive(Cancel())
         await stage.until(events.ResponseIncomplete)
         await stage.until(events.ResponseIncomplete)
         await stage.driver.close()
@@ -275,7 +275,7 @@ class TestWaiting:
         await stage.until(events.ResponseInProgress)
         stage.create(event_id="second")
         if doomed:
-            stage.driver.receive(Cancel(event_id="second"), size=1)
+            stage.driver.receive(Cancel(event_id="second"))
         stage.driver.drop()
         await stage.driver.close()
         assert len(stage.records) == 2, "it is observed"
@@ -388,7 +388,7 @@ async def test_a_row_has_the_wall_clocks_end_and_the_real_duration(store: bool) 
     clock[0] += 7.0
     # The wall clock is set back by an hour meanwhile.
     wall[0] -= 3_600.0
-    stage.driver.receive(Cancel(), size=1)
+    stage.driver.receive(Cancel())
     await stage.until(events.ResponseIncomplete)
     await stage.driver.close()
     (row,) = booked(stage)

@@ -63,7 +63,7 @@ class PlainServer:
         )
         with self._calls.place("local"):
             async with self._calls.opened(connection) as live:
-                connection.receive(RequestDecoder().create(body), size=len(body))
+                connection.receive(RequestDecoder().create(body))
                 connection.half_close()
                 answer = await final_answer(live)
         writer.write(responses.encode(answer.response) + b"\n")

@@ -127,7 +127,7 @@ class Client:
     def create(self, input: object = "hi", **members: Any) -> None:
         """A create on the connection, ``store`` false unless said."""
         body = {"model": "m", "store": False, "input": input, **members}
-        self.driver.receive(create_of(**body), size=1)
+        self.driver.receive(create_of(**body))
 
     async def until(self, kind: type[events.Event] | None = None) -> Any:
         """Reads until an event of this class, or until the connection has closed for None."""
@@ -151,7 +151,7 @@ class Client:
 
     def resume(self, response_id: str, after: int | None = None, **members: Any) -> None:
         """A resume on the connection."""
-        self.driver.receive(Resume(response_id=response_id, after=after, **members), size=1)
+        self.driver.receive(Resume(response_id=response_id, after=after, **members))
 
     @property
     def numbers(self) -> list[int | UnsetType]:

@@ -111,8 +111,8 @@ class ConnectionDriver:
 
     # What a transport calls.
 
-    def receive(self, request: Request, *, size: int) -> None:
-        """Takes a client event of ``size`` bytes. Never waits, never raises on bad input."""
+    def receive(self, request: Request) -> None:
+        """Takes a client event. Never waits, never raises on bad input."""
         self._set_time()
         started = self.connection.now
         if type(request) in _AUTHENTICATED:

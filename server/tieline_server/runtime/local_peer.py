@@ -34,7 +34,7 @@ class ServedLane:
     def send(self, request: Request, principal: Principal) -> None:
         """Takes a client event of the lane; the other process has authenticated the client."""
         self._principal = principal
-        self._connection.receive(request, size=0)
+        self._connection.receive(request)
 
     async def events(self) -> AsyncGenerator[Sequence[Event], None]:
         """Yields what the connection sends, until it is closed."""

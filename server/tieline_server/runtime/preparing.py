@@ -36,7 +36,7 @@ async def prepare(
         services, transport=INTERNAL, authenticate=lambda: principal, profile=profile
     )
     try:
-        runtime.receive(warm_up, size=0)
+        runtime.receive(warm_up)
         runtime.half_close()
         while True:
             await runtime.wait()

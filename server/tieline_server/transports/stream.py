@@ -330,11 +330,11 @@ class MessageReader(ABC, Generic[M]):
     def _about(self, message: M) -> "About":
         """What a message that is refused says of itself."""
 
-    def _take(self, message: M, size: int) -> None:
-        """Passes a message of so many bytes on; one that is refused is answered by its error."""
+    def _take(self, message: M) -> None:
+        """Passes a message on; one that is refused is answered by its error."""
         connection = self._connection
         try:
-            connection.receive(self._request(message), size=size)
+            connection.receive(self._request(message))
         except ApiError as error:
             self._reject(message, error)
         except Exception:

@@ -72,7 +72,7 @@ class TestTurns:
         done = await stage.until(events.ResponseDone)
         await until(lambda: stage.engine.finished == 1)
         call = msgspec.json.decode(done.response.output[0])
-        stage.driver.receive(append_of(output(call["call_id"])), size=1)
+        stage.driver.receive(append_of(output(call["call_id"])))
         completed = await stage.until(events.ResponseCompleted)
         assert completed.response.id == done.response.id
         assert len(completed.response.output) == 2
@@ -154,7 +154,7 @@ class TestStops:
             await stage.until(events.ResponseInProgress)
         response_id = stage.engine.prompts[0].response_id
         if how == "cancel":
-            stage.driver.receive(Cancel(), size=1)
+            stage.driver.receive(Cancel())
         elif how == "by id":
             cut = stage.services.running.cancel("local", response_id)
             assert cut is not None
@@ -223,7 +223,7 @@ class TestStops:
         stage.create(append=True)
         done = await stage.until(events.ResponseDone)
         call = msgspec.json.decode(done.response.output[0])
-        stage.driver.receive(append_of(output(call["call_id"])), size=1)
+        stage.driver.receive(append_of(output(call["call_id"])))
         release.set()
         await stage.until(events.ResponseCompleted)
         await stage.driver.close()
@@ -443,7 +443,7 @@ class TestBackPressure:
             event = await stage.until(events.OutputTextDelta)
         assert stage.engine.steps > paused_at
         assert event.delta == "99 "
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel())
         await stage.driver.close()
         assert stage.engine.stopped == 1
 
@@ -467,7 +467,7 @@ class TestBackPressure:
         stage.create()
         await until(lambda: stage.driver.connection.outgoing.unsent(None) >= 4)
         await loop_turns()
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel())
         await until(lambda: stage.engine.stopped == 1)
         last = await stage.until(events.ResponseIncomplete)
         assert last.response.status == "cancelled"
@@ -483,8 +483,8 @@ class TestKeys:
             return Principal(models=frozenset({"m"}))
 
         stage = Stage(hello, authenticate=authenticate)
-        stage.driver.receive(SessionStart(), size=1)
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(SessionStart())
+        stage.driver.receive(Cancel())
         assert len(asked) == 0
         stage.create(model="stubborn")
         assert (await stage.until(events.ErrorEvent)).error.code == "response_not_found"
@@ -492,7 +492,7 @@ class TestKeys:
         assert (refused.status, refused.error.code) == (403, "model_not_allowed")
         stage.create()
         await stage.until(events.ResponseCompleted)
-        stage.driver.receive(append_of(user("more")), size=1)
+        stage.driver.receive(append_of(user("more")))
         await stage.until(events.ResponseCompleted)
         assert len(asked) == 3
         await stage.driver.close()
@@ -578,7 +578,7 @@ class TestTime:
         await stage.until(wanted)
         now[0] += 7.0
         ends: dict[str, Callable[[], object]] = {
-            "cancel": lambda: stage.driver.receive(Cancel(), size=1),
+            "cancel": lambda: stage.driver.receive(Cancel()),
             "by id": lambda: stage.services.running.cancel(
                 "local", stage.engine.prompts[0].response_id
             ),

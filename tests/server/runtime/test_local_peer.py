@@ -61,7 +61,7 @@ class TestRemoteLanes:
         await far.driver.close()
         call = msgspec.json.decode(done.response.output[0])
         near.resume(done.response.id, done.sequence_number, stream_id="a")
-        near.driver.receive(append_of(output(call["call_id"]), stream_id="a"), size=1)
+        near.driver.receive(append_of(output(call["call_id"]), stream_id="a"))
         last = await near.until(events.ResponseCompleted)
         assert (last.response.id, last.stream_id) == (done.response.id, "a")
         first = done.sequence_number + 1
@@ -79,7 +79,7 @@ class TestRemoteLanes:
         assert (await near.until(events.ResponseCompleted)).response.id == response_id
         second = (await near.until(events.ResponseCompleted)).response
         assert second.previous_response_id == response_id
-        near.driver.receive(append_of(user("and more"), stream_id="a"), size=1)
+        near.driver.receive(append_of(user("and more"), stream_id="a"))
         third = (await near.until(events.ResponseCompleted)).response
         assert third.previous_response_id == second.id
         assert (len(far.engine.prompts), len(near.engine.prompts)) == (3, 0)
@@ -94,7 +94,7 @@ class TestRemoteLanes:
         response_id = (await far.until(events.ResponseInProgress)).response.id
         near.resume(response_id, 1)
         await far.until(events.ErrorEvent)
-        near.driver.receive(Cancel(), size=1)
+        near.driver.receive(Cancel())
         last = await near.until(events.ResponseIncomplete)
         assert last.response.status == "cancelled"
         await close(near, far)
@@ -125,7 +125,7 @@ class TestRemoteLanes:
     @pytest.mark.parametrize(
         ("goodbye", "code"),
         [
-            (lambda driver: driver.receive(SessionEnd(), size=1), "invalid_event"),
+            (lambda driver: driver.receive(SessionEnd()), "invalid_event"),
             (lambda driver: driver.drain(PATIENCE * 2), "server_draining"),
             (lambda driver: driver.age(), "websocket_connection_limit_reached"),
         ],

@@ -139,11 +139,11 @@ class TestResumes:
         told = await stage.until(events.ErrorEvent)
         assert (told.status, told.error.code) == (409, "resumed_elsewhere")
         assert told.sequence_number == done.sequence_number + 1
-        stage.driver.receive(append_of(user("more")), size=1)
+        stage.driver.receive(append_of(user("more")))
         refused = await stage.until(events.ErrorEvent)
         assert refused.error.code == "nothing_to_append"
         call = msgspec.json.decode(done.response.output[0])
-        client.driver.receive(append_of(output(call["call_id"]), stream_id="x"), size=1)
+        client.driver.receive(append_of(output(call["call_id"]), stream_id="x"))
         last = await client.until(events.ResponseCompleted)
         assert last.response.id == done.response.id
         assert client.numbers == list(range(len(client.seen)))
@@ -160,7 +160,7 @@ class TestResumes:
         stage.resume(done.response.id, done.sequence_number, stream_id="b")
         assert (await stage.until(events.ErrorEvent)).stream_id == "a"
         call = msgspec.json.decode(done.response.output[0])
-        stage.driver.receive(append_of(output(call["call_id"]), stream_id="b"), size=1)
+        stage.driver.receive(append_of(output(call["call_id"]), stream_id="b"))
         last = await stage.until(events.ResponseCompleted)
         assert (last.response.id, last.stream_id) == (done.response.id, "b")
         await stage.driver.close()
@@ -229,7 +229,7 @@ class TestResumes:
         client = stage.client()
         client.resume(created.response.id)
         assert (await client.until(events.ErrorEvent)).error.code == "not_resumable"
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel())
         await stage.until(events.ResponseIncomplete)
         await client.driver.close()
         await stage.driver.close()

@@ -127,7 +127,7 @@ class TestJournals:
         assert begun.response.usage is not None
         assert begun.response.usage.output_tokens > 0
         assert (begun.response.status, begun.transport) == ("in_progress", "test")
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel())
         last = await stage.until(events.ResponseIncomplete)
         assert diary.entries[-1].standing.response.status == "in_progress", "until it is stored"
         assert written(diary.entries) == [encode(each) for each in stage.seen[:-1]]
@@ -171,7 +171,7 @@ class TestJournals:
         store.gate.clear()
         stage.create(store=True, idempotency_key="k", previous_response_id="resp_x")
         await until(lambda: diary.told == ["begin"])
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel())
         await stage.until(events.ResponseIncomplete)
         await until(lambda: "end" in diary.told)
         (at,) = diary.expired
@@ -224,7 +224,7 @@ class TestJournals:
                 await client.until(events.ResponseCompleted)
             else:
                 await client.until(events.OutputTextDelta)
-                client.driver.receive(Cancel(), size=1)
+                client.driver.receive(Cancel())
                 await client.until(events.ResponseIncomplete)
             await client.driver.close()
             del client

@@ -41,11 +41,11 @@ class TestCancels:
 
         stage = Stage(mute)
         body = {"model": "m", "store": False, "input": "hi", "idempotency_key": "k"}
-        stage.driver.receive(create_of(**body), size=1)
+        stage.driver.receive(create_of(**body))
         created = await stage.until(events.ResponseCreated)
         readers = [stage.client() for _ in range(8)]
         for reader in readers:
-            reader.driver.receive(create_of(**body), size=1)
+            reader.driver.receive(create_of(**body))
             again = await reader.until(events.ResponseCreated)
             assert again.response.id == created.response.id
             assert reader.driver.cancel("local", created.response.id) is None
@@ -66,7 +66,7 @@ class TestCancels:
         reader = stage.client()
         reader.create(idempotency_key="k")
         await reader.until(events.ResponseInProgress)
-        reader.driver.receive(Cancel(), size=1)
+        reader.driver.receive(Cancel())
         assert (await reader.until(events.ResponseIncomplete)).response.status == "cancelled"
         assert (await stage.until(events.ResponseIncomplete)).response.status == "cancelled"
         await reader.driver.close()

@@ -28,7 +28,7 @@ def test_an_error_without_members_is_the_servers() -> None:
 
 async def test_an_answer_is_the_response_with_its_phases_where_they_were_asked_for() -> None:
     stage = Stage(hello)
-    stage.driver.receive(SessionStart(extensions=["timing"]), size=0)
+    stage.driver.receive(SessionStart(extensions=["timing"]))
     stage.create()
     answer = await final_answer(LiveConnection(stage.driver))
     assert answer.response.status == "completed"

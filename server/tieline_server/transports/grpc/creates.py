@@ -203,7 +203,7 @@ class CreateCalls:
 
     def _ask(self, connection: ConnectionDriver, create: Create, size: int, call: Call) -> None:
         connection.work.decode += size
-        connection.receive(traced(create, call.trace_context), size=size)
+        connection.receive(traced(create, call.trace_context))
         connection.half_close()
 
 

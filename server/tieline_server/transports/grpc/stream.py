@@ -208,7 +208,7 @@ class RequestReader(MessageReader[service_pb2.ConverseRequest]):
                 ApiError.of("invalid_proto", "The message is not a tieline.v1.ConverseRequest.")
             )
         else:
-            self._take(message, len(data))
+            self._take(message)
         return True
 
     def _request(self, message: service_pb2.ConverseRequest) -> Request:

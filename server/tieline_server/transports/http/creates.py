@@ -102,10 +102,10 @@ class CreateCalls:
             async with self._calls.opened(connection) as live:
                 extensions = self._extensions(call, create)
                 if extensions:
-                    connection.receive(SessionStart(extensions=list(extensions)), size=0)
+                    connection.receive(SessionStart(extensions=list(extensions)))
                 connection.work.decode += size
                 request = traced(create, call.trace_context)
-                connection.receive(request, size=size)
+                connection.receive(request)
                 connection.half_close()
                 if create.stream:
                     return await self._stream(call, live, principal, create, extensions)

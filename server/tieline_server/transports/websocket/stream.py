@@ -291,7 +291,7 @@ class RequestReader(MessageReader[bytes]):
                 self.refused = WSCloseCode.MESSAGE_TOO_BIG
                 return False
             if not self.ignores:
-                self._take(data, len(data))
+                self._take(data)
             return True
         if message.type is WSMsgType.BINARY:
             self._incoming.taken()

@@ -350,7 +350,7 @@ class TestReplayLogs:
         assert standing.usage is not None
         assert standing.usage.input_tokens == 3
         call = msgspec.json.decode(done.response.output[0])
-        stage.driver.receive(append_of(output(call["call_id"])), size=1)
+        stage.driver.receive(append_of(output(call["call_id"])))
         last = await stage.until(events.ResponseCompleted)
         assert kept.look() == last.response
         await close(stage)
@@ -396,7 +396,7 @@ class TestReplayLogs:
         running.forget("local", done.response.id)
         assert running.logs.find("local", done.response.id) is not None
         assert running.logs.find("other", done.response.id) is None
-        stage.driver.receive(Cancel(), size=1)
+        stage.driver.receive(Cancel())
         await stage.until(events.ResponseIncomplete)
         running.forget("other", done.response.id)
         assert running.logs.find("local", done.response.id) is not None
