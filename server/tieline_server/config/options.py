@@ -27,6 +27,7 @@ from tieline.errors import TielineError
 from tieline_server.config.toml_tables import (
     OF_UPSTREAMS,
     OFF,
+    STORES,
     Address,
     AddressOrOff,
     GuardSettings,
@@ -166,8 +167,8 @@ class Config(BaseSettings):
     )
     store: Store = Field(
         MEMORY,
-        description="Where responses and the ledger are kept: memory, sqlite:///PATH, "
-        "postgresql://USER:PASSWORD@HOST/DATABASE.",
+        description="Where responses and the ledger are kept: "
+        f"{', '.join(kind.example for kind in STORES.values())}.",
     )
     store_ttl: Seconds = Field(
         30 * DAY, description="Seconds since its last use after which a stored response goes."

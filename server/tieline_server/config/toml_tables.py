@@ -100,7 +100,7 @@ class StoreKind(NamedTuple):
     example: str
     """How that is written, for people."""
     module: str
-    """Has ``open_storage`` and ``open_ledger``, see :mod:`tieline_server.storage`."""
+    """A :class:`tieline_server.storage.base.StorageModule`."""
     imports: tuple[str, ...] = ()
     """Modules that it imports only when it opens a store."""
     shared: bool = True

@@ -1,16 +1,16 @@
 """Where responses, the journal and the ledger are kept: a module or folder for each kind of store.
 
-A new kind is a module or folder here with ``open_storage`` and ``open_ledger``, and a line in
+A new kind is a module or folder here that is a :class:`StorageModule`, and a line in
 :data:`tieline_server.config.toml_tables.STORES`.
 """
 
 from contextlib import AsyncExitStack
 from importlib import import_module
-from typing import Any
+from typing import cast
 
 from tieline_server.config import Config
 from tieline_server.config.toml_tables import store_kind
-from tieline_server.storage.base import Ledger, Outages, Storage
+from tieline_server.storage.base import Ledger, Outages, Storage, StorageModule
 
 
 async def open_storage(config: Config, stack: AsyncExitStack, *, outages: Outages) -> Storage:
@@ -18,7 +18,7 @@ async def open_storage(config: Config, stack: AsyncExitStack, *, outages: Outage
 
     Nothing of a kind is imported before. Raises :class:`ConfigError`.
     """
-    storage: Storage = await _module(config).open_storage(config, stack, outages=outages)
+    storage = await _module(config).open_storage(config, stack, outages=outages)
     for part in (storage.ledger, storage.store, storage.journal):
         stack.push_async_callback(part.close)
     return storage
@@ -26,10 +26,10 @@ async def open_storage(config: Config, stack: AsyncExitStack, *, outages: Outage
 
 async def open_ledger(config: Config, stack: AsyncExitStack) -> Ledger:
     """The ledger of the settings' storage by itself, as it was left; ``stack`` closes it."""
-    ledger: Ledger = await _module(config).open_ledger(config, stack)
+    ledger = await _module(config).open_ledger(config, stack)
     stack.push_async_callback(ledger.close)
     return ledger
 
 
-def _module(config: Config) -> Any:
-    return import_module(store_kind(config.store).module)
+def _module(config: Config) -> StorageModule:
+    return cast("StorageModule", import_module(store_kind(config.store).module))

@@ -5,12 +5,14 @@ of every question: what belongs to another owner is exactly like what does not e
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from tieline.items import Item
 from tieline.responses import Response
+from tieline_server.config import Config
 from tieline_server.core.effects import Discard, Keep
 from tieline_server.core.history.chain import ChainNode, Saved
 from tieline_server.core.values import UsageRecord
@@ -110,10 +112,10 @@ class Cancellation(Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """What outlives a connection or a process of responses that have not ended.
+    """Keeps what must survive a connection or a process for responses that still run.
 
-    That a background turn runs at all, the events of resumable turns, the idempotency keys that
-    name them, and cancels for turns of other processes.
+    It knows that they run, their events, their idempotency keys, and cancels that were asked for
+    in other processes.
 
     What is here of a ``store:true`` response goes when the response does (its TTL, its bounds,
     DELETE). Of a ``store:false`` response nothing but hashes of its key is ever here.
@@ -272,6 +274,28 @@ class Outages(Protocol):
 
     def full(self) -> None:
         """There is no room for what is written; said again after a while."""
+        ...
+
+
+class StorageModule(Protocol):
+    """A module of :data:`tieline_server.config.toml_tables.STORES`, which opens storages."""
+
+    async def open_storage(
+        self, config: Config, stack: AsyncExitStack, *, outages: Outages
+    ) -> Storage:
+        """Opens the storage of the settings, as it was left. Raises :class:`ConfigError`.
+
+        The caller closes ledger, store and journal; ``stack`` closes what else is open, such as a
+        connection that the three share, after them.
+        """
+        ...
+
+    async def open_ledger(self, config: Config, stack: AsyncExitStack) -> Ledger:
+        """Opens the ledger by itself, to be read while a server may write it.
+
+        The caller closes the ledger, and ``stack`` what else is open. Raises
+        :class:`ConfigError` where there is no such storage yet.
+        """
         ...
 
 
