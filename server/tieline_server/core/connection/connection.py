@@ -8,7 +8,7 @@ mistake becomes an error event and the connection lives on.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -180,7 +180,7 @@ class Connection:
         self._follow(turn)
 
     def unclaimed(self, turn: Turn, error: ApiError) -> None:
-        """Whose key it is cannot be said: nothing may run."""
+        """The journal failed, so the owner of the idempotency key is unknown: refuses the turn."""
         turn.handle("refuse", error)
         self._follow(turn)
 
@@ -280,7 +280,8 @@ class Connection:
     def tick(self) -> None:
         """Time has passed: looks at what is due."""
         for turn in list(self._lanes.turns()):
-            self._check_time(turn)
+            turn.check_time(self.now)
+            self._follow(turn)
         if self._cut_at is not None and self._cut_at <= self.now:
             self._cut_at = None
             self._cut_all(self._cut_reason)
@@ -385,8 +386,7 @@ class Connection:
         """New user messages for the running response (wire.md 2.3)."""
         if not self.profile.steer:
             # Its events do not exist there either.
-            error = unsupported("response.steer")
-            self._refuse(steer, error)
+            self._refuse(steer, unsupported("response.steer"))
             return
         turn = self._lanes.turn(steer.previous_response_id or "")
         try:
@@ -399,16 +399,17 @@ class Connection:
             # A name that no lane has yet may be a bad one: it is not echoed.
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named
-            failed = steering.failed(
-                steering.ref(steer), refusal.code, refusal.message, stream_id=lane
-            )
+            failed = steering.failed(steer, refusal.code, refusal.message, stream_id=lane)
             self.outgoing.put(lane, failed)
             return
         turn.handle("steer", steer, items)
         self._follow(turn)
 
     def resume(self, resume: Resume, principal: Principal, *, moves: bool = True) -> None:
-        """The lane gets the events of a response of elsewhere, and where it ``moves`` itself."""
+        """Sends this lane the events of a response that runs on another connection.
+
+        With ``moves`` the response itself moves to this lane.
+        """
         try:
             lane = self._lanes.admit_resume(resume)
         except ApiError as error:
@@ -517,20 +518,9 @@ class Connection:
     def _unpark(self, lane: Lane) -> None:
         """The response that was to come is here, or will not come."""
         for request, principal in lane.unpark():
-            _PARKED[type(request)](self, request, principal)
-
-    def _check_time(self, turn: Turn) -> None:
-        if turn.expires_at is not None and turn.expires_at <= self.now:
-            # Once: the end may have to wait for the store.
-            turn.expires_at = None
-            turn.handle("cut", "deadline")
-        elif turn.wake_at is not None and turn.wake_at <= self.now:
-            turn.wake_at = None
-            if turn.state == "held":
-                turn.handle("cut", "held_timeout")
-            else:
-                turn.handle("announce")
-        self._follow(turn)
+            # It came while the connection took it.
+            action, _ = CONNECTIONS["open", INPUTS[type(request)]]
+            getattr(self, action)(request, principal)
 
     def _cut_all(self, reason: str) -> None:
         for lane in self._lanes:
@@ -594,11 +584,3 @@ class Connection:
         """Nothing runs, waits or is held: a connection that was told goodbye can close."""
         if self.state != "open" and self._lanes.idle:
             self.handle("idle")
-
-
-# They came while the connection took them.
-_PARKED: Final[dict[type[Request], Callable[[Connection, Any, Principal], None]]] = {
-    Append: Connection.append,
-    Cancel: Connection.cancel,
-    Create: Connection.create,
-}

@@ -59,6 +59,19 @@ class TurnMachine(Turn):
         self.handle("append", items)
         return True
 
+    def check_time(self, now: float) -> None:
+        """Time has passed: ends the turn where it took too long, or announces it."""
+        if self.expires_at is not None and self.expires_at <= now:
+            # Once: the end may have to wait for the store.
+            self.expires_at = None
+            self.handle("cut", "deadline")
+        elif self.wake_at is not None and self.wake_at <= now:
+            self.wake_at = None
+            if self.state == "held":
+                self.handle("cut", "held_timeout")
+            else:
+                self.handle("announce")
+
     def sampled(self, step: Sequence[Delta]) -> None:
         """The engine said these things, in order."""
         if self.state == "sampling" and len(step) == 1 and self.output.grow(step[0]):
@@ -296,7 +309,7 @@ class TurnMachine(Turn):
         over = self.state in ("saving", "ended")
         code = "response_already_completed" if over else "response_not_active"
         words = f"Response '{self.id}' {'has already ended' if over else 'is not active yet'}."
-        refusal = steering.failed(steering.ref(steer), code, words, stream_id=self.lane)
+        refusal = steering.failed(steer, code, words, stream_id=self.lane)
         self.host.outgoing.put(self.lane, refusal)
 
     def doom(self, reason: str) -> None:
@@ -353,7 +366,7 @@ class TurnMachine(Turn):
     # Steps that actions share.
 
     def _go(self) -> None:
-        """Ready to sample: with a place at once, else in connection for one."""
+        """Starts sampling if an active place is free; otherwise waits for one."""
         # The client does not wait for events: it may ask for the response before it samples.
         if self.background:
             self.say_queued()

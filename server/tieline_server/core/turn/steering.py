@@ -51,20 +51,14 @@ def _is_user(item: Item) -> bool:
     return isinstance(item.view, Message) and item.view.role == "user"
 
 
-def ref(steer: Steer) -> events.SteerRef:
-    """A refused steer as its failure echoes it."""
-    return events.SteerRef(previous_response_id=steer.previous_response_id or "", input=steer.input)
-
-
-def failed(
-    steer: events.SteerRef, code: str, message: str, *, stream_id: str | None
-) -> events.SteerFailed:
-    """The event of a refused steer; it takes no number of the response's."""
+def failed(steer: Steer, code: str, message: str, *, stream_id: str | None) -> events.SteerFailed:
+    """The event of a refused steer, which it echoes; it takes no number of the response's."""
+    named = steer.previous_response_id or ""
     return events.SteerFailed(
         sequence_number=0,
         stream_id=UNSET if stream_id is None else stream_id,
         error=events.ErrorDetail(code=code, message=message),
-        steer=steer,
+        steer=events.SteerRef(previous_response_id=named, input=steer.input),
     )
 
 

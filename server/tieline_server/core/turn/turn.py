@@ -250,6 +250,10 @@ class Turn(ABC):
         """A held turn gets an append; False when it was refused and the turn stays held."""
 
     @abstractmethod
+    def check_time(self, now: float) -> None:
+        """Time has passed: ends the turn where it took too long, or announces it."""
+
+    @abstractmethod
     def sampled(self, step: Sequence[Delta]) -> None:
         """The engine said these things, in order."""
 
