@@ -7,7 +7,8 @@ The file holds hashes only. It is TOML::
     owner = "search-team"
     models = ["scripted"]        # optional; without it the key may use every model
 
-and is read again within a second of a change, so that a key can be revoked under open lines.
+and is read again within a second of a change, so that a key can be revoked while
+its owner has connections open.
 """
 
 import asyncio

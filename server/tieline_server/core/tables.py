@@ -4,8 +4,8 @@ All that a state can become stands in this file, and the file knows nothing else
 events. An action is a name; what it does stands in ``turn.machine``, ``connection.lanes`` and
 ``connection.connection``.
 A row is ``(state, input): (action, next state)``. There is no default row and no wildcard: a pair
-without a row is named under what its state ignores, and a test proves that each pair is in one
-of the two.
+that has no row stands in the list of what its state ignores, and a test proves that each pair is
+either a row or in that list.
 
 Theory of operation.
 

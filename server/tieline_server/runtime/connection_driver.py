@@ -318,12 +318,12 @@ class ConnectionDriver:
         self._set_timer()
 
     def _validated(self, own_id: TurnId, seconds: float) -> None:
-        """What came in since is one turn's: this was the time that it took to check."""
+        """Adds the time spent validating this request to the turn's timing."""
         turn = self.connection.turns.get(own_id)
         if turn is not None:
             turn.timestamps.add("validate", round(seconds * 1e6))
 
-    # A turn that has ended since it asked is on no lane any more, and needs no job.
+    # A turn that has ended since it asked for a job is on no lane any more, and needs none.
 
     def _on_claim(self, effect: Claim) -> None:
         turn = self.connection.turns.get(effect.turn)

@@ -49,7 +49,10 @@ class Running:
         return next((response for response in cut if response is not None), None)
 
     async def end(self, owner: str, response_id: str) -> Response | None:
-        """Cancels as ``cancel`` does; one whose end can be read by its id has ended on return."""
+        """Cancels like ``cancel``.
+
+        If the response's events are kept, waits until it has ended, at most ``PATIENCE``.
+        """
         log = self.logs.find(owner, response_id)
         response = self.cancel(owner, response_id)
         if response is None or log is None:

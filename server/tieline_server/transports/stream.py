@@ -240,7 +240,7 @@ class Batches:
         return not self._frames and self._outgoing.empty
 
     def close(self) -> None:
-        """Nothing more is written: who encodes is not kept alive from here."""
+        """Drops unsent frames and the reference to the encoder, so that the writer can be freed."""
         self._frames.clear()
         self._encode = _nothing
 

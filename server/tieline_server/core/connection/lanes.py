@@ -138,7 +138,7 @@ class Lane:
         turn.holdings.let_go()
 
     def join(self, turn: Turn) -> None:
-        """A turn of another connection runs on here; it never knows."""
+        """Moves a running turn of another connection to this lane, with its state and its jobs."""
         host = turn.host = self._host
         turn.lane = self.name
         turn.recall = self.recall

@@ -31,12 +31,12 @@ def error_event(
 
 
 def unknown(request: Opaque) -> ApiError:
-    """An event type that this server does not know."""
+    """The error for a client event of a type that this server does not know."""
     return ApiError.of("invalid_event", f"Unknown event type '{request.name[:64]}'.")
 
 
 def not_first() -> ApiError:
-    """What a session starts with came after something else."""
+    """The error for a session start that came after something else."""
     return ApiError.of(
         "invalid_event",
         "A session start has to be the first message of its connection. Nothing has changed; "
@@ -45,24 +45,27 @@ def not_first() -> ApiError:
 
 
 def late(request: Request) -> ApiError:
-    """The client has said goodbye."""
+    """The error for what came after the client's goodbye."""
     return ApiError.of("invalid_event", f"'{request.type}' came after the session's end.")
 
 
 def draining() -> ApiError:
-    """The server has said goodbye."""
+    """The error for what came after the server's goodbye."""
     return ApiError.of(
         "server_draining", "This server is about to stop; connect again.", retry_after=1.0
     )
 
 
 def too_old() -> ApiError:
-    """The connection's time is up (wire.md 1.1.6)."""
+    """The error that ends a connection whose time is up (wire.md 1.1.6)."""
     return ApiError.of("websocket_connection_limit_reached", AGED)
 
 
 def other_body() -> ApiError:
-    """A key that another request has used (docs/protocol.md#when-a-connection-drops)."""
+    """The error for a key that another request has used.
+
+    See docs/protocol.md#when-a-connection-drops.
+    """
     return ApiError.of(
         "idempotency_conflict",
         "This idempotency key was used with another request.",
@@ -71,7 +74,7 @@ def other_body() -> ApiError:
 
 
 def no_target(cancel: Cancel) -> ApiError:
-    """A cancel of what the connection never had."""
+    """The error for a cancel of what the connection never had."""
     named = cancel.response_id or cancel.event_id
     return ApiError.of(
         "response_not_found",

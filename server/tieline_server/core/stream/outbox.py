@@ -71,7 +71,7 @@ class Outgoing:
         if unsent:
             if not alone and self.merge_from is not None and self._joins(unsent, event):
                 return False
-            # Who sends was woken by the first of them.
+            # The first of them has woken the sender.
             unsent.append(event)
             return True
         idle = self.empty
@@ -212,14 +212,14 @@ class Outbox:
             self._outgoing.put(self._lane, event, alone=True)
             self.count += 1
 
-    # What makes the deltas of one part or call. The lane may change between two calls of it. One
-    # closure for each shape: to pass the place as a dictionary costs three times as much. What a
-    # closure says of its types is looked up each time that it is made, and so has names.
+    # A maker is a closure that makes the deltas of one part or call, whose lane may change between
+    # two calls of it. Each shape has one: to pass the place as a dictionary costs three times as
+    # much. A closure's annotations are looked up each time that it is made, and so have names.
 
     def content_maker(
         self, kind: Callable[..., Event], *, item_id: str, output_index: int, content_index: int
     ) -> Make:
-        """Of a part of the content of a message or of reasoning."""
+        """Makes the deltas of one content part, of a message or of reasoning."""
 
         def make(first: int, texts: Texts) -> Deltas:
             lane = self.stream_id
@@ -240,7 +240,7 @@ class Outbox:
     def summary_maker(
         self, kind: Callable[..., Event], *, item_id: str, output_index: int, summary_index: int
     ) -> Make:
-        """Of a part of a summary of reasoning."""
+        """Makes the deltas of one part of a summary of reasoning."""
 
         def make(first: int, texts: Texts) -> Deltas:
             lane = self.stream_id
@@ -259,7 +259,7 @@ class Outbox:
         return make
 
     def call_maker(self, kind: Callable[..., Event], *, item_id: str, output_index: int) -> Make:
-        """Of a call."""
+        """Makes the deltas of one call."""
 
         def make(first: int, texts: Texts) -> Deltas:
             lane = self.stream_id

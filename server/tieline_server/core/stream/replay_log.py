@@ -287,7 +287,7 @@ class Recording(Protocol):
 
 
 class ReplayLog(EventLog):
-    """The log of a turn: while that runs ``turn``, then what is left of it."""
+    """The replay log of one turn. ``turn`` is set while the turn runs, and None afterwards."""
 
     __slots__ = ("chain", "goes_at", "key", "owner", "recorder", "response_id", "turn")
 

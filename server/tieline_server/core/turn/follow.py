@@ -83,7 +83,7 @@ def gone(turn: Turn, error: ApiError) -> bool:
 
 
 def again(turn: Turn) -> None:
-    """It is no reader any more."""
+    """The turn reads no other response any more, and has its own id again."""
     if turn.reading is not None:
         turn.id, turn.reading = turn.own_id, None
         if turn.request.timeout_ms is not None:
@@ -91,7 +91,7 @@ def again(turn: Turn) -> None:
 
 
 def cut(turn: Turn, reason: str) -> None:
-    """Who cancels what he reads means the response; for another reason only the reading ends."""
+    """Passes a cancel on to the response that is read; any other reason ends only this reader."""
     if reason == CANCELLED:
         turn.host.effects.append(CancelSource(turn.id, turn.principal.owner))
     else:

@@ -109,7 +109,8 @@ class CreateCalls:
     async def create(self, data: bytes, context: Context, call: Call) -> bytes:
         """One turn, answered whole; a failed one is the status. A caller that leaves ends it.
 
-        One in the background is answered once it lasts; its client need not stay.
+        A response in the background is answered as soon as it is durable that it runs; its client
+        need not stay.
         """
         principal, authenticate = self._caller(call)
         create, request = self._create(service_pb2.CreateRequest, data)
