@@ -91,7 +91,7 @@ def test_gr_04_a_call_that_is_cancelled_in_a_read_leaves_no_memory_behind(
     with counting(script=write_script(tmp_path, rules=[RULE]), arenas=2) as server:
         for number in range(PARTS):
             asyncio.run(_calls(server, part, (_cancel, _time_out)[number % 2]))
-            until(lambda: server.open_lines() == 0)
+            until(lambda: server.open_connections() == 0)
             server.state.rest()
             sizes.append(server.state.memory)
             own.append(ProcessState(os.getpid()).memory)

@@ -81,7 +81,7 @@ class Held(NamedTuple):
 
 def held(server: CountedServer) -> Held:
     """Counted beside one request for metrics, which is the same each time."""
-    return Held(server.open_lines(), server.tasks(), server.state.descriptors)
+    return Held(server.open_connections(), server.tasks(), server.state.descriptors)
 
 
 def let_go(server: CountedServer, before: Held) -> None:

@@ -301,12 +301,12 @@ def test_a_line_that_stays_stuck_ends_after_the_write_timeout(name: str, tmp_pat
     with serving_long(tmp_path, merge="never", write_timeout=0.5) as server:
         for each in WIRES.values():
             drop(one_more_line(server, each))
-        until(lambda: server.open_lines() == 0)
+        until(lambda: server.open_connections() == 0)
         server.state.rest()
         before = server.tasks(), server.state.descriptors
         opened = [stall(server, wire, LONGER) for _ in range(4)]
         until(lambda: server.count("tieline_server_responses_total") == 3 + len(opened))
-        until(lambda: server.open_lines() == 0)
+        until(lambda: server.open_connections() == 0)
         others_are_undisturbed(server)
         for line in opened:
             line.close()

@@ -263,7 +263,7 @@ def test_many_turns_leave_nothing_behind(pair: Pair) -> None:
     assert pair.client._asks == {}
     assert set(pair.client._lanes) == set(LANES)
     assert not any(lane.current or lane.waiting for lane in pair.client._lanes.values())
-    assert pair.server.line.next_deadline() is None
+    assert pair.server.connection.next_deadline() is None
 
 
 ERROR = ApiError.of("server_error", "It broke.")

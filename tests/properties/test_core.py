@@ -189,11 +189,11 @@ def _feed(line: Lockstep, turn: Turn, what: TurnInput) -> None:
     turn.handle(what, *ARGUMENTS[what])
     after = before if row is None else row[1]
     if row is None:
-        assert (turn.state, turn.outbox.count, line.line.effects) == (before, sent, [])
+        assert (turn.state, turn.outbox.count, line.connection.effects) == (before, sent, [])
     assert turn.state in _reachable(after)
-    line.line._follow(turn)
+    line.connection._follow(turn)
     line.settle()
-    assert line.line.admission._active == len(line.sampling)
+    assert line.connection.admission._active == len(line.sampling)
     assert turn.placed is (turn.state in ("starting", "sampling", "steered"))
     own = [each for each in line.records if each.response_id == turn.id]
     # What only reads another's events is no response, and leaves no record.
@@ -237,8 +237,10 @@ LANE_STATES: dict[LaneState, Callable[[Lockstep], object]] = {
 
 
 def _lane_input(line: Lockstep, what: LaneInput) -> None:
-    lane = line.line._lanes.get(None)
-    create = TurnMachine(line.line, create_of(input="hi"), principal=LOCAL, recall=lane.recall)
+    lane = line.connection._lanes.get(None)
+    create = TurnMachine(
+        line.connection, create_of(input="hi"), principal=LOCAL, recall=lane.recall
+    )
     if what == "next" and not lane.queue:
         lane.queue.append(create)  # By its meaning: something is queued.
     if what == "hold" and lane.current is not None and lane.current.node is None:
@@ -252,14 +254,14 @@ def _lane_input(line: Lockstep, what: LaneInput) -> None:
     lane.handle(what, *arguments.get(what, ()))
     row = LANES.get((before, what))
     assert lane.state is (before if row is None else row[1])
-    assert line.line.admission._active >= 0
+    assert line.connection.admission._active >= 0
 
 
 @pytest.mark.parametrize(("state", "what"), list(product(get_args(LaneState), get_args(LaneInput))))
 def test_a_lane_takes_every_input_in_every_state(state: LaneState, what: LaneInput) -> None:
     line = bench()
     LANE_STATES[state](line)
-    assert line.line._lanes.get(None).state is state
+    assert line.connection._lanes.get(None).state is state
     _lane_input(line, what)
 
 
@@ -281,7 +283,7 @@ def _after(before: ConnectionState, what: ConnectionInput) -> ConnectionState:
 
 def _line_input(line: Lockstep, what: ConnectionInput) -> None:
     """One input as a driver gives it, and what must hold whatever it was."""
-    before = line.line.state
+    before = line.connection.state
     inputs: dict[ConnectionInput, Callable[[], object]] = {
         "session_start": lambda: line.send("tieline.session.start", merge="never"),
         "create": lambda: line.create("hi", append=True),
@@ -302,9 +304,9 @@ def _line_input(line: Lockstep, what: ConnectionInput) -> None:
     inputs[what]()
     after = before if what == "idle" else _after(before, what)
     # Where nothing runs, a goodbye is followed by the close at once.
-    assert line.line.state in (after, _after(after, "idle"))
+    assert line.connection.state in (after, _after(after, "idle"))
     line.check()
-    assert (line.closed is not None) is (line.line.state == "closed")
+    assert (line.closed is not None) is (line.connection.state == "closed")
     assert line.closed is None or line.sampling == []
 
 
@@ -350,7 +352,7 @@ def test_a_line_takes_every_input_in_every_state(
 ) -> None:
     line = bench()
     LINE_STATES[state](line)
-    assert line.line.state is state
+    assert line.connection.state is state
     _line_input(line, what)
 
 
@@ -467,7 +469,7 @@ class AnyConnection(RuleBasedStateMachine):
         named = None
         if parent == "any" and (turns := self._turns()):
             named = turns[which % len(turns)]
-        elif parent == "latest" and (tip := self.line.line.memory.latest(lane)) is not None:
+        elif parent == "latest" and (tip := self.line.connection.memory.latest(lane)) is not None:
             named = self.line.turns[tip.response_id]
         members = {"store": store, "append": append, "event_id": self._fresh(), **extra}
         if named is not None:
@@ -484,7 +486,7 @@ class AnyConnection(RuleBasedStateMachine):
         turn = held[which % len(held)]
         items = [*(self._outputs(turn) if right else []), user(self._fresh())]
         self.line.append(*items, lane=turn.lane)
-        if right and self.line.line.state in APPENDABLE:
+        if right and self.line.connection.state in APPENDABLE:
             said = [word(decode(msgspec.json.encode(item))) for item in items]
             joined = [*said, *self.steers.pop(turn.id, [])]
             self.appended.setdefault(turn.id, []).append(joined)
@@ -604,7 +606,7 @@ class AnyConnection(RuleBasedStateMachine):
         """A history is folded away before the engine samples."""
         starting = self._starting()
         turn = self.line.turns[starting[which % len(starting)]]
-        self.line.line.folded(turn, Fold(items=ITEMS))
+        self.line.connection.folded(turn, Fold(items=ITEMS))
         self.line.settle()
         assert turn.node is not None
         assert turn.node.context() == ITEMS
@@ -618,8 +620,8 @@ class AnyConnection(RuleBasedStateMachine):
         for turn in self._turns():
             assert turn.placed is (turn.state in busy)
         for lane, turns in self.line.lanes().items():
-            bound = self.line.line.limits.queue
-            assert len(self.line.line._lanes.get(lane).queue) <= bound + 1
+            bound = self.line.connection.limits.queue
+            assert len(self.line.connection._lanes.get(lane).queue) <= bound + 1
             assert "resolving" not in {turn.state for turn in turns}
 
     @invariant()
@@ -632,8 +634,8 @@ class AnyConnection(RuleBasedStateMachine):
 
     @invariant()
     def a_place_is_never_left_empty(self) -> None:
-        if self.line.line.waiting:
-            assert not self.line.line.admission.has_place
+        if self.line.connection.waiting:
+            assert not self.line.connection.admission.has_place
 
     @invariant()
     def nothing_runs_on_a_closed_line(self) -> None:
@@ -643,7 +645,7 @@ class AnyConnection(RuleBasedStateMachine):
             saving = ("saving", "ended")
             assert all(turn.state in saving for turn in left), "only what was being saved"
         if self.dropped:
-            assert self.line.line.outgoing.empty
+            assert self.line.connection.outgoing.empty
 
     def teardown(self) -> None:
         self._bring_to_its_end()
@@ -656,13 +658,13 @@ class AnyConnection(RuleBasedStateMachine):
             assert all(self.line.audit.ended(each) for each in announced)
         for response_id in {sample.turn for sample in self.line.asked}:
             self._compare_chain(self.line.turns[response_id])
-        memory = self.line.line.memory
+        memory = self.line.connection.memory
         latest = filter(None, map(memory.latest, {None, *LANES_OF}))
         held = {link for tip in latest for link in tip.node.path()}
         assert memory.size == sum(link.size for link in held), "what has ended holds nothing"
-        self.line.line.let_go()
+        self.line.connection.let_go()
         assert memory.size == 0
-        assert self.line.line.queued.taken == 0, "nothing waits any more"
+        assert self.line.connection.queued.taken == 0, "nothing waits any more"
 
     def _bring_to_its_end(self) -> None:
         self.line.half_close()

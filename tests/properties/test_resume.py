@@ -153,8 +153,8 @@ class World:
         self.made += 1
         step = Member(limits=self.limits, seed=self.made, store_answers=False)
         step.now, step.unix_time = self.now, 1_700_000_000.0 + self.now
-        before = step.line
-        step.line = Connection(
+        before = step.connection
+        step.connection = Connection(
             limits=self.limits,
             catalog=before.catalog,
             new_id=before.new_id,
@@ -164,7 +164,7 @@ class World:
             queued=self.queued,
             logs=self.logs,
         )
-        self.steps[step.line.id] = step
+        self.steps[step.connection.id] = step
         step._at()
         step.audit = Loose()  # type: ignore[assignment]
         step.reading = False
@@ -182,9 +182,9 @@ class World:
 
     def settle(self) -> None:
         """Carries out what all lines ask for, until they are quiet."""
-        while any(step.line.effects for step in self.every()):
+        while any(step.connection.effects for step in self.every()):
             for step in self.every():
-                while taken := step.line.take_effects():
+                while taken := step.connection.take_effects():
                     for effect in taken:
                         self._carry_out(step, effect)
         self._copy_logs()
@@ -198,7 +198,7 @@ class World:
 
     def _carry_out(self, step: Lockstep, effect: effects.Effect) -> None:
         named = getattr(effect, "turn", None)
-        if named is not None and (asking := step.line.turns.get(named)) is not None:
+        if named is not None and (asking := step.connection.turns.get(named)) is not None:
             self.asking[named] = asking
         if isinstance(effect, effects.Claim | effects.Load | effects.Save):
             self.held.append((step, effect))
@@ -207,7 +207,7 @@ class World:
             where = (id(step), self.asking[effect.turn].lane)
             self.starts.add((*where, effect.response_id, effect.after))
         elif isinstance(effect, effects.Outlive):
-            turn = step.line.turns.pop(effect.turn)
+            turn = step.connection.turns.pop(effect.turn)
             self.left.add(turn.id)
             self._shelter(turn)
         elif isinstance(effect, effects.Record):
@@ -220,7 +220,7 @@ class World:
             self._cancel(effect.response_id, effect.owner)
         elif isinstance(effect, effects.Sample):
             if (asking := self.asking.get(effect.turn)) is not None:
-                assert asking.host is step.line, "who samples is on the line that asks for it"
+                assert asking.host is step.connection, "who samples is on the line that asks for it"
         elif isinstance(effect, effects.Close):
             assert step.closed is None, "a line closes once"
             step.closed = effect
@@ -228,12 +228,12 @@ class World:
     def _shelter(self, turn: Turn) -> None:
         shelter = self._line()
         self.shelters.append(shelter)
-        shelter.line.shelter(turn, WINDOW)
+        shelter.connection.shelter(turn, WINDOW)
 
     def _cancel(self, response_id: str, owner: str) -> None:
         for step in self.every():
             step._at()
-            if step.line.cut(response_id, "cancelled", owner=owner) is not None:
+            if step.connection.cut(response_id, "cancelled", owner=owner) is not None:
                 return
 
     def _copy_logs(self) -> None:
@@ -259,12 +259,12 @@ class World:
         if isinstance(effect, effects.Claim):
             own = (effect.turn, effect.body)
             holder, body = self.keys.setdefault(effect.key, own)
-            step.line.claimed(turn, holder, same=body == effect.body)
+            step.connection.claimed(turn, holder, same=body == effect.body)
         elif isinstance(effect, effects.Load):
-            step.line.loaded(turn, None, {})
+            step.connection.loaded(turn, None, {})
         else:
             error = ApiError.of("server_error", "No.") if self.dice.random() < 0.1 else None
-            step.line.saved(turn, error)
+            step.connection.saved(turn, error)
         self.settle()
 
     def follow(self) -> None:
@@ -282,34 +282,34 @@ class World:
         step._at()
         if log is None or not log.whole:
             del self.asked[at]
-            step.line.lost(reader, ApiError.of("response_not_found", "No."))
+            step.connection.lost(reader, ApiError.of("response_not_found", "No."))
         elif effect.moves and turn is not None and not turn.ended:
             del self.asked[at]
             self._take_over(step, effect, turn)
         elif log.ended:
             del self.asked[at]
             assert turn is not None
-            step.line.relayed(reader, log.after(effect.after))
+            step.connection.relayed(reader, log.after(effect.after))
             tip = None
             if effect.moves and turn.status in GOES_ON and turn.node is not None:
                 tip = ChainHead(
                     turn.id, turn.node, owner=turn.principal.owner, settings=turn.settings
                 )
-            step.line.followed(reader, tip)
+            step.connection.followed(reader, tip)
         self.settle()
 
     def _take_over(self, step: Lockstep, effect: effects.Follow, turn: Turn) -> None:
         source = self.steps[turn.host.id]
         source._at()
-        assert source.line.give(turn.id) is turn
-        step.line.take(turn, self.asking[effect.turn], effect.after)
+        assert source.connection.give(turn.id) is turn
+        step.connection.take(turn, self.asking[effect.turn], effect.after)
         self.moved += 1
 
     # What clients do.
 
     def pick(self) -> Lockstep | None:
         """A line that is open."""
-        open_ones = [each for each in self.lines if each.line.state == "open"]
+        open_ones = [each for each in self.lines if each.connection.state == "open"]
         return self.dice.choice(open_ones) if open_ones else None
 
     def send(self, step: Lockstep, kind: str, **members: Any) -> None:
@@ -333,7 +333,7 @@ class World:
             **dice.choice([{}, {}, {}, {"timeout_ms": 3000}, {"previous_response_id": "resp_x"}]),
         }
         lane = dice.choice(LANES)
-        tip = step.line.memory.latest(lane)
+        tip = step.connection.memory.latest(lane)
         if tip is not None and dice.random() < 0.5 and not tip.node.open_calls:
             members["previous_response_id"] = tip.response_id
         if lane is not None:
@@ -359,7 +359,7 @@ class World:
     def append(self) -> None:
         """Outputs for a held turn."""
         step = self.pick()
-        held = [] if step is None else [t for t in step.line._lanes.turns() if t.held]
+        held = [] if step is None else [t for t in step.connection._lanes.turns() if t.held]
         if step is None or not held:
             return
         turn = self.dice.choice(held)
@@ -382,7 +382,7 @@ class World:
     def steer(self) -> None:
         """A steer of what runs."""
         step = self.pick()
-        turns = [] if step is None else [t for t in step.line._lanes.turns() if t.placed]
+        turns = [] if step is None else [t for t in step.connection._lanes.turns() if t.placed]
         if step is not None and turns:
             named = self.dice.choice(turns).id
             self.send(step, "response.steer", previous_response_id=named, input="shorter")
@@ -395,11 +395,13 @@ class World:
         how = self.dice.choice(["drop", "drop", "drop", "half_close", "drain", "age", "expel"])
         step._at()
         if how == "drain":
-            step.line.drain(10.0)
+            step.connection.drain(10.0)
         elif how == "expel":
-            step.line.expel(ApiError.of("invalid_api_key", "No."), event_id=None, stream_id=None)
+            step.connection.expel(
+                ApiError.of("invalid_api_key", "No."), event_id=None, stream_id=None
+            )
         else:
-            getattr(step.line, how)()
+            getattr(step.connection, how)()
         self.settle()
         if how in ("drop", "expel"):
             self.lines.remove(step)
@@ -414,7 +416,7 @@ class World:
 
     def placed(self) -> list[Turn]:
         """What samples, wherever it is."""
-        return [t for step in self.every() for t in step.line._lanes.turns() if t.placed]
+        return [t for step in self.every() for t in step.connection._lanes.turns() if t.placed]
 
     def say(self, *, end: bool | None = None) -> None:
         """An engine says something, and maybe ends."""
@@ -429,7 +431,7 @@ class World:
             step.append(self.dice.choice(ENDS))
         line = self.steps[turn.host.id]
         line._at()
-        line.line.deltas(turn, step)
+        line.connection.deltas(turn, step)
         self.settle()
 
     def break_down(self) -> None:
@@ -438,7 +440,7 @@ class World:
             turn = self.dice.choice(placed)
             line = self.steps[turn.host.id]
             line._at()
-            line.line.engine_failed(turn, ApiError.of("server_error", "No."))
+            line.connection.engine_failed(turn, ApiError.of("server_error", "No."))
             self.settle()
 
     def wait(self, seconds: float) -> None:
@@ -447,14 +449,14 @@ class World:
         for step in self.every():
             step.now, step.unix_time = self.now, 1_700_000_000.0 + self.now
             step._at()
-            step.line.tick()
+            step.connection.tick()
         self.settle()
 
     # What is checked.
 
     def take(self, step: Lockstep) -> None:
         """A client reads all there is."""
-        while (event := step.line.outgoing.next()) is not None:
+        while (event := step.connection.outgoing.next()) is not None:
             where = (id(step), None if event.stream_id is UNSET else event.stream_id)
             if isinstance(event, events.ErrorEvent) and event.error.code == "resumed_elsewhere":
                 session = self.current.pop(where, None)
@@ -488,12 +490,12 @@ class World:
     def check(self) -> None:
         """What holds between any two steps."""
         for step in self.every():
-            turns = list(step.line._lanes.turns())
-            assert step.line.admission._active == sum(turn.placed for turn in turns)
-            assert all(turn.host is step.line for turn in turns)
-            assert all(turn in turns for turn in step.line.waiting)
-            assert not step.line.waiting or not step.line.admission.has_place
-        waiting = sum(waiting_bytes(step.line) for step in self.every())
+            turns = list(step.connection._lanes.turns())
+            assert step.connection.admission._active == sum(turn.placed for turn in turns)
+            assert all(turn.host is step.connection for turn in turns)
+            assert all(turn in turns for turn in step.connection.waiting)
+            assert not step.connection.waiting or not step.connection.admission.has_place
+        waiting = sum(waiting_bytes(step.connection) for step in self.every())
         assert self.queued.taken == waiting, "what waits is counted, wherever its turn has moved"
         ids = [record.response_id for record in self.records]
         assert len(ids) == len(set(ids)), "one record a response"
@@ -502,13 +504,15 @@ class World:
         busy = [turn for turn in self.kept.values() if not turn.ended]
         for turn in busy:
             assert self.steps[turn.host.id] in self.every()
-            assert turn in list(self.steps[turn.host.id].line._lanes.turns()), "it is on one line"
+            assert turn in list(self.steps[turn.host.id].connection._lanes.turns()), (
+                "it is on one line"
+            )
 
     def finish(self) -> None:
         """Brings everything to its end, and looks at what is left."""
         for step in self.lines:
             step._at()
-            step.line.half_close()
+            step.connection.half_close()
         self.settle()
         for _ in range(50):
             for _ in range(20):
@@ -517,7 +521,7 @@ class World:
                 self.say(end=True)
             for step in self.lines:
                 self.take(step)
-            if all(step.line.state == "closed" for step in self.every()):
+            if all(step.connection.state == "closed" for step in self.every()):
                 break
             self.wait(WINDOW)
         self.check()
@@ -525,11 +529,11 @@ class World:
 
     def _check_ends(self) -> None:
         for step in self.every():
-            assert step.line.state == "closed"
-            assert step.line.admission.idle
-            assert not step.line.waiting
-            step.line.let_go()
-            assert step.line.memory.size == 0
+            assert step.connection.state == "closed"
+            assert step.connection.admission.idle
+            assert not step.connection.waiting
+            step.connection.let_go()
+            assert step.connection.memory.size == 0
         assert self.budget.size == 0
         assert self.queued.taken == 0
         outcomes = {record.response_id: record.outcome for record in self.records}
@@ -545,7 +549,7 @@ class World:
         for session in self.sessions:
             if session.line in self.lines and not session.told:
                 over = outcomes[session.response_id] in ("refused", "disconnected")
-                moved = session.line.line.state == "closed" and not over
+                moved = session.line.connection.state == "closed" and not over
                 if moved and not session.events[-1].TERMINAL:
                     assert session.response_id in self.left, "a reader hears the end"
 

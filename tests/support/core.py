@@ -1,4 +1,4 @@
-"""A line under a test's hand: a clock that stands still, seeded ids, effects carried out at once.
+"""A connection under a test's hand: the clock stands still, ids are seeded, effects come at once.
 
 :class:`Lockstep` drives a real ``Connection``. What an engine says, the test says; a store is a
 dictionary. Every event goes through an :class:`Audit`, so that each test of the core also proves
@@ -83,7 +83,7 @@ def word(item: Item) -> str:
 
 
 class Audit:
-    """Checks what every reader of a line may rely on, event by event, and sorts the events."""
+    """Checks what each reader of a connection may rely on, event by event, and sorts the events."""
 
     def __init__(self, *, quiet_holds: bool = False) -> None:
         self._quiet_holds = quiet_holds
@@ -100,7 +100,7 @@ class Audit:
             self._begin(lane, event)
             return
         if not event.sequence_number:  # UNSET is false as well.
-            # Only created is number 0 of a response: this one is an error of the line or lane.
+            # Only created is number 0 of a response: this error is the connection's or the lane's.
             assert not isinstance(event, events.LifecycleEvent), event
             self.loose.append(event)
             return
@@ -168,7 +168,7 @@ def waiting_bytes(connection: Connection, *outlived: Turn) -> int:
 
 
 class Lockstep:
-    """Drives one line. ``store_answers`` False leaves loads and saves to the test."""
+    """Drives one connection. ``store_answers`` False leaves loads and saves to the test."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Lockstep:
         self.made: list[str] = []
         """Every id that was made, in order."""
         self._source = IdSource(random.Random(seed).randbytes)
-        self.line = Connection(
+        self.connection = Connection(
             limits=limits or Limits(),
             catalog=catalog(),
             new_id=self._new_id,
@@ -218,7 +218,7 @@ class Lockstep:
         self.follows: list[effects.Follow] = []
         self.cancelled_sources: list[str] = []
         self.outlived: list[Turn] = []
-        """Turns that have left the line and have no other one yet."""
+        """Turns that have left the connection and have no other one yet."""
         self.records: list[TurnRecord] = []
         self.closed: effects.Close | None = None
         self._store_answers = store_answers
@@ -229,7 +229,7 @@ class Lockstep:
     def receive(self, request: Request, principal: Principal = LOCAL) -> None:
         """One client event."""
         self._at()
-        self.line.receive(request, principal)
+        self.connection.receive(request, principal)
         self.settle()
 
     def send(self, kind: str, *, principal: Principal = LOCAL, **members: Any) -> str:
@@ -268,7 +268,7 @@ class Lockstep:
     def say(self, response_id: str, *step: Delta) -> None:
         """One step of the engine that samples this response."""
         self._at()
-        self.line.deltas(self.turns[response_id], step)
+        self.connection.deltas(self.turns[response_id], step)
         self.settle()
 
     def answer(self, response_id: str, text: str = "ok", **finish: Any) -> None:
@@ -287,7 +287,7 @@ class Lockstep:
     def fail(self, response_id: str, code: str = "server_error") -> None:
         """The engine breaks."""
         self._at()
-        self.line.engine_failed(self.turns[response_id], ApiError.of(code, "It broke."))
+        self.connection.engine_failed(self.turns[response_id], ApiError.of(code, "It broke."))
         self.settle()
 
     # Time and ends.
@@ -297,39 +297,39 @@ class Lockstep:
         self.now += seconds
         self.unix_time += seconds
         self._at()
-        self.line.tick()
+        self.connection.tick()
         self.settle()
 
     def half_close(self) -> None:
         """The client says no more."""
         self._at()
-        self.line.half_close()
+        self.connection.half_close()
         self.settle()
 
     def age(self) -> None:
-        """The line has lived as long as it may."""
+        """The connection has lived as long as it may."""
         self._at()
-        self.line.age()
+        self.connection.age()
         self.settle()
 
     def drain(self, seconds: float = 30.0) -> None:
         """The server is about to stop."""
         self._at()
-        self.line.drain(seconds)
+        self.connection.drain(seconds)
         self.settle()
 
     def drop(self) -> None:
         """The peer is gone."""
         self._at()
-        self.line.drop()
+        self.connection.drop()
         self.settle()
 
     # Effects and events.
 
     def settle(self) -> None:
-        """Carries out what the line asks for and reads what it sends, until it is quiet."""
+        """Carries out what the connection asks for and reads what it sends, until it is quiet."""
         self._note_turns()
-        while taken := self.line.take_effects():
+        while taken := self.connection.take_effects():
             for effect in taken:
                 self._carry_out(effect)
             self._note_turns()
@@ -339,7 +339,7 @@ class Lockstep:
     def read(self) -> list[events.Event]:
         """Takes all events that are unsent."""
         taken = []
-        while (event := self.line.outgoing.next()) is not None:
+        while (event := self.connection.outgoing.next()) is not None:
             self.audit.take(event)
             taken.append(event)
         return taken
@@ -355,7 +355,7 @@ class Lockstep:
             if item.id in load.item_ids and item.id is not None
         }
         self._at()
-        self.line.loaded(self.asking[load.turn], saved, found)
+        self.connection.loaded(self.asking[load.turn], saved, found)
 
     def saved(self, save: effects.Save, error: ApiError | None = None) -> None:
         """The store commits, or fails to."""
@@ -364,11 +364,11 @@ class Lockstep:
         if error is None:
             self.stored[save.record.owner, save.record.response.id] = save.record
         self._at()
-        self.line.saved(self.asking[save.turn], error)
+        self.connection.saved(self.asking[save.turn], error)
 
     def _carry_out(self, effect: effects.Effect) -> None:
         named = getattr(effect, "turn", None)
-        if named is not None and (turn := self.line.turns.get(named)) is not None:
+        if named is not None and (turn := self.connection.turns.get(named)) is not None:
             self.asking[named] = turn
         if isinstance(effect, effects.Sample):
             if effect.turn in self.asking:  # Otherwise it has ended since it asked.
@@ -379,7 +379,7 @@ class Lockstep:
         elif isinstance(effect, effects.Record):
             self.records.append(effect.record)
         elif isinstance(effect, effects.Close):
-            assert self.closed is None, "a line closes once"
+            assert self.closed is None, "a connection closes once"
             self.closed = effect
         elif isinstance(effect, effects.Load):
             self.loads.append(effect)
@@ -403,7 +403,7 @@ class Lockstep:
     def _carry_on(self, effect: effects.Effect) -> None:
         """What concerns turns that others can find."""
         if isinstance(effect, effects.Outlive):
-            turn = self.line.turns.pop(effect.turn)
+            turn = self.connection.turns.pop(effect.turn)
             self.outlived.append(turn)
             self.turns.pop(turn.id, None)
         elif isinstance(effect, effects.Follow):
@@ -420,7 +420,7 @@ class Lockstep:
         """The first create of a key has it."""
         holder, body = self.keys.setdefault(claim.key, (claim.turn, claim.body))
         self._at()
-        self.line.claimed(self.asking[claim.turn], holder, same=body == claim.body)
+        self.connection.claimed(self.asking[claim.turn], holder, same=body == claim.body)
 
     # What a test looks at.
 
@@ -447,7 +447,7 @@ class Lockstep:
 
     @property
     def error_events(self) -> list[events.ErrorEvent]:
-        """Every error event, those of the line first."""
+        """Every error event, those of the connection first."""
         own = [event for each in self.audit.by_response.values() for event in each]
         every = [*self.audit.loose, *own]
         return [event for event in every if isinstance(event, events.ErrorEvent)]
@@ -481,18 +481,18 @@ class Lockstep:
 
     def lanes(self) -> Mapping[str | None, Iterable[Turn]]:
         """The turns of each lane, the running one first."""
-        return {lane.name: list(lane.turns()) for lane in self.line._lanes}
+        return {lane.name: list(lane.turns()) for lane in self.connection._lanes}
 
     def check(self) -> None:
         """What holds between any two inputs."""
-        limits = self.line.limits
+        limits = self.connection.limits
         placed = self.sampling
-        assert self.line.admission._active == len(placed) <= limits.active
-        for lane in self.line._lanes:
+        assert self.connection.admission._active == len(placed) <= limits.active
+        for lane in self.connection._lanes:
             assert all(turn.state in ("queued", "doomed") for turn in lane.queue)
             assert len(lane.queue) <= limits.queue + 1, "one more than asked for: a successor"
-        waiting = waiting_bytes(self.line, *self.outlived)
-        assert self.line.queued.taken == waiting, "what waits is counted, and nothing else"
+        waiting = waiting_bytes(self.connection, *self.outlived)
+        assert self.connection.queued.taken == waiting, "what waits is counted, and nothing else"
         recorded = [each.response_id for each in self.records]
         assert len(recorded) == len(set(recorded)), "one record a response"
         for response_id in self.audit.by_response:
@@ -500,7 +500,7 @@ class Lockstep:
                 assert response_id in recorded
 
     def _at(self) -> None:
-        self.line.at(self.now, self.unix_time)
+        self.connection.at(self.now, self.unix_time)
 
     def _new_id(self, prefix: str) -> str:
         self.made.append(self._source.new(prefix))

@@ -49,8 +49,8 @@ class CountedServer(ServerProcess):
         rows = [row for row in asyncio.run(ask()).splitlines() if row.startswith(name)]
         return sum(int(row.rpartition(" ")[2]) for row in rows)
 
-    def open_lines(self) -> int:
-        """How many lines are open."""
+    def open_connections(self) -> int:
+        """How many connections are open."""
         return self.count("tieline_server_connections_active")
 
     def ended(self) -> int:

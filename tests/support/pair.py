@@ -1,6 +1,6 @@
-"""Both halves of a line back to back: what one core says is, byte for byte, what the other hears.
+"""Both halves of a connection back to back: what one core says, byte for byte, the other hears.
 
-:class:`Pair` joins the client's ``_line.Connection`` to a server's line under :class:`Lockstep`.
+:class:`Pair` joins the client's ``_connection.Connection`` to a server's under :class:`Lockstep`.
 Between them lie only the bytes of a :class:`Wire`, in two queues that a test moves on when it
 likes, so that requests and events can pass each other. For every event the pair knows whose it
 is by the server's own books, and holds what the client makes of it against that.
@@ -39,7 +39,7 @@ def plain(value: Event | Response) -> Any:
 
 
 class Wire(Protocol):
-    """One line's codecs, both ends."""
+    """One connection's codecs, both ends."""
 
     def say(self, request: Request) -> bytes:
         """The client writes."""
@@ -222,14 +222,14 @@ class Story:
             self.answered -= self._sent
 
     def lose(self) -> None:
-        """The line is over."""
+        """The connection is over."""
         assert self.end is None
         assert self.ask.ended
         self.end = "lost"
 
 
 class _Server(Lockstep):
-    """A lockstep line that hands on what it reads, and says when there will be no more."""
+    """A lockstep connection that hands on what it reads, and says when there will be no more."""
 
     def __init__(self, sent: Callable[[Event | None], None], **options: Any) -> None:
         super().__init__(**options)
@@ -239,11 +239,11 @@ class _Server(Lockstep):
     def read(self) -> list[Event]:
         taken = []
         # One by one: the audit knows whose an event is only until it takes the next.
-        while (event := self.line.outgoing.next()) is not None:
+        while (event := self.connection.outgoing.next()) is not None:
             self.audit.take(event)
             self._sent(event)
             taken.append(event)
-        if self.closed is not None and self.line.outgoing.empty and not self.over:
+        if self.closed is not None and self.connection.outgoing.empty and not self.over:
             self.over = True
             self._sent(None)
         return taken
@@ -270,11 +270,11 @@ class Pair:
         self.stories: dict[str, Story] = {}
         """By the create's event_id, in the order of the creates."""
         self.line_events: list[Event] = []
-        """What the client took for the line's own."""
+        """What the client took for the connection's own."""
         self.taken: set[str] = set()
         """The event_id of each create that the server has read."""
         self.over = False
-        """Whether the client has seen the end of the line."""
+        """Whether the client has seen the end of the connection."""
         self.dropped = False
         self.half_closed = False
         self._told: Counter[str | None] = Counter()
@@ -376,7 +376,7 @@ class Pair:
             request = self.wire.take(data)
         except ApiError as error:
             lane = lane if lane and is_stream_id(lane) else None
-            self.server.line.reject(error, event_id=event_id, stream_id=lane)
+            self.server.connection.reject(error, event_id=event_id, stream_id=lane)
             self.server.settle()
             return
         self.server.receive(request, LOCAL)
@@ -439,7 +439,7 @@ class Pair:
     # Whose event it is, by the server's books.
 
     def _response_of(self, event: Event) -> str | None:
-        """The response that an event belongs to; None for one of the line or of a refusal."""
+        """The response that an event belongs to; None for one of the connection or of a refusal."""
         lane = None if event.stream_id is UNSET else event.stream_id
         if isinstance(event, events.ResponseCreated):
             return event.response.id
@@ -485,7 +485,7 @@ class Pair:
     @property
     def quiet(self) -> bool:
         """Whether nothing is on its way."""
-        return not self.up and not self.down and self.server.line.outgoing.empty
+        return not self.up and not self.down and self.server.connection.outgoing.empty
 
     def turns_of(self, story: Story) -> list[Turn]:
         """The server's turns that an ask led to, in order."""

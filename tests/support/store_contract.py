@@ -51,7 +51,7 @@ LONG: Final = "x" * 50_000
 
 
 def unstored(after: Saved | None = None, *, text: str = "secret") -> Saved:
-    """A response that only its line knows: nothing puts it."""
+    """A response that only its connection knows: nothing puts it."""
     return saved("resp_line", after=after, text=text)
 
 

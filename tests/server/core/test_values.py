@@ -77,7 +77,7 @@ def test_what_was_refused_has_none(settled: bool) -> None:
     assert not is_response(turn(outcome="refused", settled=settled))
 
 
-def test_what_still_waited_when_its_line_went_has_none() -> None:
+def test_what_still_waited_when_its_connection_went_has_none() -> None:
     assert not is_response(turn(outcome="disconnected", settled=False))
 
 

@@ -213,7 +213,7 @@ class TestEviction:
         driver.create("three", previous_response_id=first)
         assert driver.errors == [NOT_FOUND]
 
-    def test_store_false_is_not_reachable_from_another_line(self) -> None:
+    def test_store_false_is_not_reachable_from_another_connection(self) -> None:
         one, two = Lockstep(seed=1), Lockstep(seed=2)
         first = one.create("one")
         one.answer(first)
@@ -294,7 +294,7 @@ class TestLoading:
         second = driver.create([{"type": "item_reference", "id": "msg_1"}, user("two")])
         assert driver.context(second) == ["user: one", "user: two"]
 
-    def test_what_the_line_knows_is_not_asked_of_the_store(self) -> None:
+    def test_what_the_connection_knows_is_not_asked_of_the_store(self) -> None:
         driver = Lockstep()
         first = driver.create("one", store=True)
         driver.answer(first)
@@ -339,7 +339,7 @@ class TestLoading:
 
 class TestModels:
     def test_a_key_may_be_kept_from_a_model(self) -> None:
-        """AU-02: per create; the line lives on."""
+        """AU-02: per create; the connection lives on."""
         driver = Lockstep()
         only = Principal(models=frozenset({"m"}))
         driver.send("response.create", model="stubborn", input="hi", principal=only)
@@ -365,11 +365,11 @@ class TestSession:
         driver = Lockstep(limits=Limits(active=3, lanes=5))
         driver.send("tieline.session.start", max_receive_bytes=1000)
         (started,) = driver.loose(events.SessionStarted)
-        assert (started.revision, started.session_id) == (REVISION, driver.line.id)
+        assert (started.revision, started.session_id) == (REVISION, driver.connection.id)
         assert started.extensions == list(EXTENSIONS)
         assert (started.limits["active_responses"], started.limits["lanes"]) == (3, 5)
         assert started.limits["held_timeout_ms"] == 900_000
-        assert driver.line.max_receive_bytes == 1000
+        assert driver.connection.max_receive_bytes == 1000
 
     def test_cn_16_only_the_first_message_starts_one(self) -> None:
         driver = Lockstep()
@@ -380,7 +380,7 @@ class TestSession:
         assert "first message" in refused.error.message
         assert refused.error.event_id == "late"
         assert driver.loose(events.SessionStarted) == []
-        assert driver.line.max_receive_bytes is None
+        assert driver.connection.max_receive_bytes is None
         assert driver.create("still there") in driver.sampling
 
     def test_it_may_turn_merging_off(self) -> None:
@@ -410,7 +410,7 @@ class TestSession:
         driver.receive(ClientHeartbeat(phase="idle"))
         assert driver.audit.loose == []
 
-    def test_an_unknown_event_is_a_typed_error_and_the_line_lives(self) -> None:
+    def test_an_unknown_event_is_a_typed_error_and_the_connection_lives(self) -> None:
         driver = Lockstep()
         driver.receive(Opaque(name="vendor.thing", raw=b"{}", event_id="e"))  # type: ignore[arg-type]
         (refused,) = driver.error_events
@@ -423,7 +423,7 @@ class TestSession:
         turn = driver.create("hi")
         driver.say(turn, TEN)
         error = ApiError.of("invalid_json", "The message is not valid JSON.")
-        driver.line.reject(error, event_id=None, stream_id=None)
+        driver.connection.reject(error, event_id=None, stream_id=None)
         driver.answer(turn)
         assert driver.error_events[0].sequence_number == 0
         assert driver.status(turn) == ("completed", None)
@@ -439,9 +439,9 @@ class TestSession:
         driver.answer(second)
         assert driver.closed is not None
         assert driver.closed.error is None
-        assert driver.line.state == "closed"
+        assert driver.connection.state == "closed"
 
-    def test_session_end_of_an_idle_line_closes_it_at_once(self) -> None:
+    def test_session_end_of_an_idle_connection_closes_it_at_once(self) -> None:
         driver = Lockstep()
         driver.answer(driver.create("hi"))
         driver.send("tieline.session.end")
@@ -491,7 +491,7 @@ class TestDrain:
         driver.answer(second)
         assert driver.closed is not None
 
-    def test_an_idle_line_closes_at_once(self) -> None:
+    def test_an_idle_connection_closes_at_once(self) -> None:
         driver = Lockstep()
         driver.drain()
         assert driver.closed is not None
@@ -514,14 +514,14 @@ class TestDrain:
         driver.say(running, TEN, TextDelta("half"))
         queued, waiting = driver.create("2", lane="a"), driver.create("3", lane="b")
         driver.drain(5)
-        assert driver.line.next_deadline() == driver.now + 5
+        assert driver.connection.next_deadline() == driver.now + 5
         driver.wait(5)
         for turn in (running, queued, waiting):
             assert driver.status(turn) == ("incomplete", "server_draining")
         assert driver.closed is not None
         assert driver.stopped == [running] or waiting in driver.stopped
 
-    def test_a_line_that_was_half_closed_is_told_and_held_to_the_deadline(self) -> None:
+    def test_a_connection_that_was_half_closed_is_told_and_held_to_the_deadline(self) -> None:
         driver = Lockstep()
         turn = driver.create("1")
         driver.half_close()
@@ -536,7 +536,7 @@ class TestDrain:
         driver.drain(5)
         driver.drain(50)
         assert len(driver.loose(events.SessionGoingAway)) == 1
-        assert driver.line.next_deadline() is not None
+        assert driver.connection.next_deadline() is not None
 
     def test_a_client_may_close_while_the_server_drains(self) -> None:
         driver = Lockstep()
@@ -550,7 +550,7 @@ class TestDrain:
 class TestAge:
     TOO_OLD = ("websocket_connection_limit_reached", None)
 
-    def test_an_idle_line_says_why_and_closes(self) -> None:
+    def test_an_idle_connection_says_why_and_closes(self) -> None:
         driver = Lockstep()
         driver.age()
         assert driver.errors == [self.TOO_OLD]
@@ -620,7 +620,7 @@ class TestDrop:
         assert [each.response_id for each in driver.records] == [running, loading]
         assert driver.audit.by_response == {}
 
-    def test_a_dropped_line_hears_nothing(self) -> None:
+    def test_a_dropped_connection_hears_nothing(self) -> None:
         driver = Lockstep()
         driver.drop()
         driver.create("hi")
@@ -631,7 +631,7 @@ class TestDrop:
         driver.half_close()
         driver.drain()
         driver.drop()
-        driver.line.reject(ApiError.of("invalid_json", "x"), event_id=None, stream_id=None)
+        driver.connection.reject(ApiError.of("invalid_json", "x"), event_id=None, stream_id=None)
         assert driver.read() == []
         assert driver.records == []
 
@@ -640,7 +640,7 @@ class TestDrop:
         turn = driver.create("hi")
         driver.say(turn, TEN, TextDelta("half"))
         error = ApiError.of("invalid_api_key", "Incorrect API key provided.")
-        driver.line.expel(error, event_id="e", stream_id="a")
+        driver.connection.expel(error, event_id="e", stream_id="a")
         driver.settle()
         (last,) = driver.loose(events.ErrorEvent)
         assert (last.status, last.error.event_id, last.stream_id) == (401, "e", "a")
@@ -652,22 +652,22 @@ class TestDrop:
 class TestPhase:
     def test_a_heartbeat_says_what_the_liveliest_lane_does(self) -> None:
         driver = Lockstep(limits=Limits(active=1))
-        assert driver.line.phase() == "idle"
+        assert driver.connection.phase() == "idle"
         held = driver.create("1", lane="a", append=True)
         driver.call(held)
-        assert driver.line.phase() == "held"
+        assert driver.connection.phase() == "held"
         running = driver.create("2", lane="b")
-        assert driver.line.phase() == "prefill"
+        assert driver.connection.phase() == "prefill"
         waiting = driver.create("3", lane="c")
         driver.say(running, TEN, TextDelta("x"))
-        assert driver.line.phase() == "thinking"
+        assert driver.connection.phase() == "thinking"
         driver.cancel(stream_id="b")
         driver.cancel(response_id=held)
         assert driver.sampling == [waiting]
         driver.answer(waiting)
-        assert driver.line.phase() == "idle"
+        assert driver.connection.phase() == "idle"
 
-    def test_engines_are_told_the_line_and_the_lane(self) -> None:
+    def test_engines_are_told_the_connection_and_the_lane(self) -> None:
         driver = Lockstep()
         sessions = [
             driver.prompt(driver.create("hi", lane=lane)).session for lane in ("a", "b", None)
@@ -684,11 +684,11 @@ class TestMemory:
         tools = [{"type": "function", "name": "f", "description": "x" * 20_000}]
         last, spent = None, []
         for _ in range(200):
-            before = driver.line.work.copy()
+            before = driver.connection.work.copy()
             settings: dict[str, Any] = {"tools": tools, "instructions": "z" * 500}
             last = driver.create("y" * 1000, previous_response_id=last, **settings)
             driver.answer(last, "w" * 1000)
-            spent.append(driver.line.work.since(before).total)
+            spent.append(driver.connection.work.since(before).total)
         assert spent[0] > 20_000
         assert spent[199] <= 1.05 * spent[4] < 2000
         assert driver.record(last or "").work.total == spent[199]
@@ -697,7 +697,7 @@ class TestMemory:
         driver = Lockstep()
         first = driver.create("one")
         driver.answer(first)
-        driver.line.memory.forget("local", first)
+        driver.connection.memory.forget("local", first)
         driver.create("two", previous_response_id=first)
         assert driver.errors == [NOT_FOUND]
 
@@ -707,7 +707,7 @@ class TestMemory:
         (call_id,) = driver.call(turn)
         driver.append(output(call_id, "42"), lane="a")
         driver.answer(turn, "it is 42")
-        tip = driver.line.memory.latest("a")
+        tip = driver.connection.memory.latest("a")
         assert tip is not None
         assert words(tip.node) == ["user: go", "call look", "output 42", "assistant: it is 42"]
 

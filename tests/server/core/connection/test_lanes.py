@@ -102,7 +102,7 @@ class TestQueue:
     def test_a_lane_is_idle_busy_or_held(self) -> None:
         driver = Lockstep()
         turn = driver.create("a", append=True)
-        lane = driver.line._lanes.get(None)
+        lane = driver.connection._lanes.get(None)
         states = [lane.state]
         (call_id,) = driver.call(turn)
         states.append(lane.state)
@@ -116,9 +116,9 @@ class TestQueue:
         driver = Lockstep()
         tools = [{"type": "function", "name": "f", "description": "x" * 10_000}]
         for lane, cost in (("a", True), ("a", False), ("b", True), ("a", False)):
-            before = driver.line.work.validate
+            before = driver.connection.work.validate
             driver.answer(driver.create("hi", lane=lane, tools=tools))
-            assert (driver.line.work.validate - before > 10_000) is cost
+            assert (driver.connection.work.validate - before > 10_000) is cost
 
 
 class TestNames:
@@ -280,7 +280,7 @@ class TestAppendToNothingHeld:
 
 
 def lanes_of(driver: Lockstep) -> Lanes:
-    return driver.line._lanes
+    return driver.connection._lanes
 
 
 def refusal(driver: Lockstep, resume: Resume) -> tuple[int, str, str | None]:
@@ -347,7 +347,7 @@ class TestTargets:
         assert follow.response_id == turn == driver.asking[follow.turn].id
         assert (
             lanes_of(driver).turn(turn)
-            is driver.line.find(turn)
+            is driver.connection.find(turn)
             is driver.asking[driver.asked[-1].turn]
         )
         driver.cancel(response_id=turn)
@@ -377,11 +377,11 @@ class TestTargets:
         driver = Lockstep()
         driver.send("response.resume", response_id="resp_x", stream_id="a")
         turn = driver.create("hi")
-        assert driver.line.cut("resp_x", "cancelled", owner="local") is None
-        assert driver.line.cut(turn, "cancelled", owner="other") is None
+        assert driver.connection.cut("resp_x", "cancelled", owner="local") is None
+        assert driver.connection.cut(turn, "cancelled", owner="other") is None
         driver.settle()
         assert driver.cancelled_sources == []
-        cut = driver.line.cut(turn, "cancelled", owner="local")
+        cut = driver.connection.cut(turn, "cancelled", owner="local")
         assert cut is not None
         assert cut.status == "cancelled"
 
@@ -412,9 +412,9 @@ def test_a_heartbeat_says_what_the_liveliest_lane_does(phase: str) -> None:
 
 
 class TestWhatWaitsOnAllConnections:
-    """Waiting requests count against their owner and the whole, whatever line they are on."""
+    """Waiting requests count against their owner and the whole, whatever connection they are on."""
 
-    def test_an_owner_has_a_bound_over_all_lines_and_another_owner_is_served(self) -> None:
+    def test_an_owner_has_a_bound_over_all_connections_and_another_owner_is_served(self) -> None:
         queued = Share(each=3 * WAITING, total=100 * WAITING)
         drivers = [Lockstep(queued=queued, seed=seed) for seed in range(3)]
         running = [driver.create("runs") for driver in drivers]

@@ -1,4 +1,4 @@
-"""Turns that change their line: those that outlive theirs, and those that are resumed."""
+"""Turns that change their connection: those that outlive theirs, and those that are resumed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ from tieline_server.core.turn.turn import Turn
 
 
 def line_of(**members: Any) -> Lockstep:
-    """A line with ids of its own."""
+    """A connection with ids of its own."""
     return Lockstep(seed=2, **members)
 
 
@@ -29,8 +29,8 @@ def move(source: Lockstep, target: Lockstep, response_id: str, after: int | None
     follow = target.follows.pop(0)
     source._at()
     target._at()
-    assert source.line.give(response_id) is turn
-    target.line.take(turn, target.asking[follow.turn], after)
+    assert source.connection.give(response_id) is turn
+    target.connection.take(turn, target.asking[follow.turn], after)
     # It was asked for by the id of the response, which is the turn's own now.
     target.turns[response_id] = turn
     source.settle()
@@ -42,7 +42,7 @@ def move(source: Lockstep, target: Lockstep, response_id: str, after: int | None
 def seen(driver: Lockstep) -> list[events.Event]:
     """What a client reads now."""
     taken = []
-    while (event := driver.line.outgoing.next()) is not None:
+    while (event := driver.connection.outgoing.next()) is not None:
         taken.append(event)
     return taken
 
@@ -81,42 +81,42 @@ states = pytest.mark.parametrize("state", STATES)
 def test_a_turn_takes_all_that_it_counts_for_with_it(state: TurnState) -> None:
     source, target = Lockstep(store_answers=False, limits=Limits(active=1)), line_of()
     response_id = STATES[state](source)
-    held, placed = source.line.memory.size, source.line.admission._active
+    held, placed = source.connection.memory.size, source.connection.admission._active
     resumed(target, response_id, stream_id="b")
     turn = move(source, target, response_id)
     # A place that becomes free is taken; one that was waited for is there at once.
     assert turn.state == ("starting" if state == "waiting" else state)
-    assert (turn.host, turn.lane) == (target.line, "b")
-    assert turn not in source.line.waiting
-    assert turn not in target.line.waiting
-    assert target.line.memory.size + source.line.memory.size == held
-    assert target.line.admission._active == (turn.state in PLACED)
-    assert source.line.admission._active == placed - (state in PLACED)
-    lane = target.line._lanes.get("b")
+    assert (turn.host, turn.lane) == (target.connection, "b")
+    assert turn not in source.connection.waiting
+    assert turn not in target.connection.waiting
+    assert target.connection.memory.size + source.connection.memory.size == held
+    assert target.connection.admission._active == (turn.state in PLACED)
+    assert source.connection.admission._active == placed - (state in PLACED)
+    lane = target.connection._lanes.get("b")
     assert lane.current is turn
     assert lane.state == ("held" if state == "held" else "busy")
-    assert source.line.find(response_id) is None
-    assert source.line.memory.latest(None) is None
+    assert source.connection.find(response_id) is None
+    assert source.connection.memory.latest(None) is None
 
 
 @states
-def test_a_line_that_is_dropped_leaves_its_turn_and_holds_nothing(state: TurnState) -> None:
+def test_a_connection_that_is_dropped_leaves_its_turn_and_holds_nothing(state: TurnState) -> None:
     driver = Lockstep(store_answers=False, limits=Limits(active=1))
     response_id = STATES[state](driver)
     driver.drop()
     (turn,) = driver.outlived
     assert turn.id == response_id
     assert turn.state is state
-    assert driver.line.admission.idle
-    assert driver.line.memory.size == 0
-    assert not driver.line.waiting
+    assert driver.connection.admission.idle
+    assert driver.connection.memory.size == 0
+    assert not driver.connection.waiting
     assert [each.response_id for each in driver.records].count(response_id) == 0
     shelter = line_of()
     shelter._at()
-    shelter.line.shelter(turn, 120.0)
-    assert shelter.line.state == "draining"
+    shelter.connection.shelter(turn, 120.0)
+    assert shelter.connection.state == "draining"
     assert turn.lane is None
-    assert shelter.line.next_deadline() is not None
+    assert shelter.connection.next_deadline() is not None
     assert seen(shelter) == []
 
 
@@ -126,14 +126,14 @@ def test_what_nobody_resumes_is_cancelled_and_its_shelter_closes(state: TurnStat
     response_id = STATES[state](driver)
     driver.drop()
     (turn,) = driver.outlived
-    shelter.line.shelter(turn, 120.0)
+    shelter.connection.shelter(turn, 120.0)
     shelter.turns[response_id] = turn
     shelter.settle()
     shelter.wait(119.0)
     assert shelter.closed is None
     shelter.wait(1.0)
     for _ in [*driver.saves, *shelter.saves]:
-        shelter.line.saved(turn, None)
+        shelter.connection.saved(turn, None)
         shelter.settle()
     assert shelter.closed is not None
     assert shelter.record(response_id).outcome == (
@@ -142,8 +142,8 @@ def test_what_nobody_resumes_is_cancelled_and_its_shelter_closes(state: TurnStat
     assert turn.log is not None
     assert turn.log.whole
     assert turn.log.after(None)[-1].TERMINAL
-    shelter.line.memory.clear()
-    assert shelter.line.memory.size == 0
+    shelter.connection.memory.clear()
+    assert shelter.connection.memory.size == 0
 
 
 class TestReaders:
@@ -214,7 +214,7 @@ class TestTimes:
         target.wait(40.0)
         resumed(target, response_id)
         turn = move(source, target, response_id)
-        assert target.line.next_deadline() == turn.wake_at
+        assert target.connection.next_deadline() == turn.wake_at
         target.wait(10.0)
         assert (turn.status, turn.reason) == ("incomplete", "held_timeout")
 
@@ -223,7 +223,7 @@ class TestTimes:
         response_id = _starting(driver)
         driver.drop()
         (turn,) = driver.outlived
-        shelter.line.shelter(turn, 120.0)
+        shelter.connection.shelter(turn, 120.0)
         shelter.turns[response_id] = turn
         resumed(target, response_id)
         move(shelter, target, response_id)
@@ -236,10 +236,10 @@ class TestTimes:
         _starting(driver)
         driver.drop()
         (turn,) = driver.outlived
-        shelter.line.shelter(turn, None)
-        assert shelter.line._cut_at is None
+        shelter.connection.shelter(turn, None)
+        assert shelter.connection._cut_at is None
         shelter._at()
-        shelter.line.hurry(5.0)
+        shelter.connection.hurry(5.0)
         shelter.reading = False
         shelter.wait(5.0)
         assert (turn.status, turn.reason) == ("incomplete", "server_draining")
@@ -259,7 +259,9 @@ class TestEnds:
         }
         assert driver.stopped == [plain]
 
-    def test_a_client_that_says_goodbye_leaves_its_held_turn_and_its_line_closes(self) -> None:
+    def test_a_client_that_says_goodbye_leaves_its_held_turn_and_its_connection_closes(
+        self,
+    ) -> None:
         driver = Lockstep()
         _held(driver)
         driver.half_close()
@@ -268,7 +270,9 @@ class TestEnds:
         assert driver.closed is not None
 
     @pytest.mark.parametrize("how", ["drain", "age"])
-    def test_a_held_turn_keeps_a_line_that_was_told_goodbye_until_its_time(self, how: str) -> None:
+    def test_a_held_turn_keeps_a_connection_that_was_told_goodbye_until_its_time(
+        self, how: str
+    ) -> None:
         driver = Lockstep()
         response_id = _held(driver)
         getattr(driver, how)()
@@ -277,7 +281,7 @@ class TestEnds:
         assert driver.closed is not None
         assert driver.record(response_id).outcome == "incomplete"
 
-    def test_a_turn_whose_log_was_dropped_ends_with_its_line(self) -> None:
+    def test_a_turn_whose_log_was_dropped_ends_with_its_connection(self) -> None:
         driver = Lockstep()
         response_id = _starting(driver)
         log = driver.turns[response_id].log
@@ -293,7 +297,7 @@ class TestEnds:
         resumed(target, response_id, stream_id="b")
         move(source, target, response_id)
         target.say(response_id, Finish())
-        (successor,) = target.line._lanes.turns()
+        (successor,) = target.connection._lanes.turns()
         assert (successor.succeeds, successor.lane) == (response_id, "b")
         assert successor.log is not None, "it can be resumed as well"
         assert words(successor.node) == ["user: hi", "assistant: x", "user: shorter"]
@@ -320,7 +324,7 @@ class TestParked:
         assert target.create("next") == ""
         turn = move(source, target, response_id)
         assert (turn.status, turn.reason) == ("incomplete", "superseded")
-        (current,) = target.line._lanes.turns()
+        (current,) = target.connection._lanes.turns()
         assert current.state == "starting"
 
     def test_requests_keep_their_order(self) -> None:
@@ -330,7 +334,7 @@ class TestParked:
         target.create("one", event_id="1")
         target.create("two", event_id="2")
         move(source, target, response_id)
-        waiting = list(target.line._lanes.turns())[1:]
+        waiting = list(target.connection._lanes.turns())[1:]
         assert [turn.request.event_id for turn in waiting] == ["1", "2"]
 
     def test_where_nothing_comes_they_are_taken_as_they_are(self) -> None:
@@ -340,7 +344,7 @@ class TestParked:
         target.append(user("two"))
         (follow,) = target.follows
         target._at()
-        target.line.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
+        target.connection.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
         target.settle()
         (first,) = target.sampling
         target.answer(first)
@@ -355,7 +359,7 @@ class TestParked:
         assert target.errors == []
         (follow,) = target.follows
         target._at()
-        target.line.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
+        target.connection.lost(target.asking[follow.turn], ApiError.of("response_not_found", "No."))
         target.settle()
         assert [each.outcome for each in target.records] == ["cancelled"]
         assert target.sampling == []
@@ -372,7 +376,7 @@ class TestParked:
         big.create("x" * 900)
         assert [code for code, _ in big.errors] == ["queue_full"]
 
-    def test_nothing_of_them_is_left_on_a_line_that_is_dropped(self) -> None:
+    def test_nothing_of_them_is_left_on_a_connection_that_is_dropped(self) -> None:
         target = Lockstep()
         resumed(target, "resp_x")
         target.create("hi")
@@ -400,24 +404,24 @@ def test_a_sheltered_turn_takes_every_input_in_every_state(
     driver.drop()
     (turn,) = driver.outlived
     shelter.kept = driver.kept
-    shelter.line.shelter(turn, 120.0)
+    shelter.connection.shelter(turn, 120.0)
     shelter.turns[response_id] = turn
     shelter.settle()
     turn.handle(what, *ARGUMENTS[what])
-    shelter.line._follow(turn)
+    shelter.connection._follow(turn)
     shelter.settle()
-    running = [each for each in shelter.line._lanes.turns() if each.placed]
-    assert shelter.line.admission._active == len(running)
+    running = [each for each in shelter.connection._lanes.turns() if each.placed]
+    assert shelter.connection.admission._active == len(running)
     shelter.wait(120.0)
     for _ in driver.saves:
-        shelter.line.saved(turn, None)
+        shelter.connection.saved(turn, None)
         shelter.settle()
     assert turn.ended
     assert shelter.closed is not None
-    assert shelter.line.admission.idle
+    assert shelter.connection.admission.idle
     over = shelter.record(response_id).outcome
     assert turn.log is not None
     assert turn.log.whole is turn.log.ended is (over not in ("refused", "disconnected"))
-    shelter.line.memory.clear()
-    assert shelter.line.memory.size == 0
+    shelter.connection.memory.clear()
+    assert shelter.connection.memory.size == 0
     assert seen(shelter) == []

@@ -28,7 +28,7 @@ def waiting(driver: Lockstep) -> str:
 def test_of_calls_that_are_never_answered_only_the_latest_are_kept() -> None:
     driver = Lockstep()
     turns = [waiting(driver) for _ in range(WAITING + 44)]
-    succession = driver.line._pending_steers
+    succession = driver.connection._pending_steers
     assert len(succession._waiting) == WAITING
     assert succession.take(turns[0]) == ()
     assert succession.take(turns[-1]) != ()
@@ -54,7 +54,7 @@ def refusal(driver: Lockstep) -> str:
 def _steered(driver: Lockstep, **members: Any) -> str:
     turn = running(driver, **members)
     driver.steer(turn)
-    assert driver.line.queued.taken > 0
+    assert driver.connection.queued.taken > 0
     return turn
 
 
@@ -74,21 +74,21 @@ def _cancelled(driver: Lockstep) -> None:
 def _dropped(driver: Lockstep) -> None:
     _steered(driver)
     driver.drop()
-    assert driver.line.queued.taken == 0
+    assert driver.connection.queued.taken == 0
 
 
 def _dropped_while_it_is_saved(driver: Lockstep) -> None:
     driver.say(_steered(driver, store=True), Finish())
     driver.drop()
-    assert driver.line.queued.taken > 0
+    assert driver.connection.queued.taken > 0
     driver.saved(driver.saves.pop())
-    assert driver.line.queued.taken == 0
+    assert driver.connection.queued.taken == 0
 
 
 def _not_saved(driver: Lockstep) -> None:
     driver.say(_steered(driver, store=True), Finish())
     driver.saved(driver.saves.pop(), ApiError.of("server_error", "No."))
-    assert driver.line.queued.taken == 0
+    assert driver.connection.queued.taken == 0
 
 
 def _drained(driver: Lockstep) -> None:
@@ -108,7 +108,7 @@ def _held_and_answered(driver: Lockstep) -> None:
     turn = driver.create("go", append=True)
     (call,) = driver.call(turn)
     driver.steer(turn)
-    assert driver.line.queued.taken > 0
+    assert driver.connection.queued.taken > 0
     driver.append(output(call))
     assert driver.context(turn)[-1] == "user: shorter"
 
@@ -151,7 +151,7 @@ def takes(driver: Lockstep, turn: str, size: int) -> bool:
     return driver.types(turn).count("steer.accepted") > before
 
 
-def test_the_bytes_of_all_steers_that_wait_on_a_line_are_bounded() -> None:
+def test_the_bytes_of_all_steers_that_wait_on_a_connection_are_bounded() -> None:
     """Whether their response runs, has ended, or a create has taken them and waits itself."""
     driver = Lockstep(limits=Limits(queue_bytes=2000))
     busy = driver.create("go", lane="b")
@@ -171,7 +171,7 @@ def test_the_bytes_of_all_steers_that_wait_on_a_line_are_bounded() -> None:
 class TestWhatWaitsOnAllConnections:
     """Steers count with the requests that wait, against their owner and the whole."""
 
-    def test_an_owner_has_a_bound_over_all_lines_and_another_owner_is_served(self) -> None:
+    def test_an_owner_has_a_bound_over_all_connections_and_another_owner_is_served(self) -> None:
         queued = Share(each=3000)
         drivers = [Lockstep(queued=queued, seed=seed) for seed in range(3)]
         turns = [running(driver) for driver in drivers]
@@ -205,16 +205,16 @@ class TestWhatWaitsOnAllConnections:
         driver = Lockstep(store_answers=False)
         ENDS[end](driver)
         driver.check()
-        driver.line.let_go()
-        assert driver.line.queued.taken == 0
+        driver.connection.let_go()
+        assert driver.connection.queued.taken == 0
 
     def test_of_those_that_are_kept_no_more_nothing_is_counted(self) -> None:
         driver = Lockstep()
         for _ in range(WAITING):
             waiting(driver)
-        before = driver.line.queued.taken
+        before = driver.connection.queued.taken
         waiting(driver)
-        assert driver.line.queued.taken == before > 0
+        assert driver.connection.queued.taken == before > 0
 
     def test_what_an_engine_refused_to_take_waits_again_whatever_the_bound(self) -> None:
         queued = Share(each=1000)
@@ -226,7 +226,7 @@ class TestWhatWaitsOnAllConnections:
         assert queued.take("local", 900)
         driver.fail(again)
         assert queued.taken > 1000
-        assert driver.line._pending_steers.take(turn) != ()
+        assert driver.connection._pending_steers.take(turn) != ()
         assert queued.taken == 900
 
 
@@ -246,7 +246,7 @@ def test_a_successor_has_the_settings_and_the_lane_of_the_one_before() -> None:
     assert after.settings.timeout_ms is None
 
 
-def test_on_a_line_that_is_gone_nothing_goes_on() -> None:
+def test_on_a_connection_that_is_gone_nothing_goes_on() -> None:
     driver = Lockstep()
     turn = driver.create("go")
     driver.say(turn, TEN, TextDelta("x"))

@@ -1,4 +1,4 @@
-"""What a line says of a request that it cannot take."""
+"""What a connection says of a request that it cannot take."""
 
 import pytest
 

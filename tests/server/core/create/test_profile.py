@@ -43,7 +43,7 @@ def test_what_it_has_runs_there(members: dict[str, Any]) -> None:
     assert driver.status(turn) == ("completed", None)
 
 
-def test_a_refused_create_leaves_its_line_as_it_was() -> None:
+def test_a_refused_create_leaves_its_connection_as_it_was() -> None:
     driver = Lockstep(profile=STRICT)
     first = driver.create("one")
     driver.answer(first)

@@ -330,7 +330,7 @@ def test_a_chain_takes_no_more_than_two_and_a_half_times_its_json() -> None:
         head: ChainNode | None = None
         for number, raws in enumerate(given, 1):
             for raw in raws:
-                # A copy, as a line makes of what it receives.
+                # A copy, as a connection makes of what it receives.
                 head = ChainNode(head, (decode(bytes(bytearray(raw))),), turn=number)
             assert head is not None
             head.derive("facts", 0, lambda total, link: total + link.size)

@@ -169,7 +169,7 @@ class TestTurn:
     FOLD = Fold(items=(says("remember"), asks("go on")))
 
     def folded(self, driver: Lockstep, turn: str, fold: Fold = FOLD) -> None:
-        driver.line.folded(driver.turns[turn], fold)
+        driver.connection.folded(driver.turns[turn], fold)
         driver.settle()
 
     def test_it_begins_with_the_item_and_goes_on_from_what_is_kept(self) -> None:
@@ -197,7 +197,7 @@ class TestTurn:
             self.folded(driver, turn)
             driver.answer(turn, "ok")
             named = {"previous_response_id": turn}
-        head = driver.line.memory.latest(None)
+        head = driver.connection.memory.latest(None)
         assert head is not None
         assert words(head.node) == ["compaction", "assistant: ok"]
         assert len(head.node.branch.ids) == 2

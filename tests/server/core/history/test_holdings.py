@@ -75,7 +75,7 @@ def test_a_chain_that_is_opened_while_it_is_held_leaves_nothing_behind() -> None
 
 
 class Connections:
-    """Stands for the lines: lets a lane's chain go when it is told to."""
+    """Stands for the connections: lets a lane's chain go when it is told to."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -169,7 +169,7 @@ def head(
 
 
 class Heir:
-    """Has chains whose lines are gone, each on a lane of its own."""
+    """Has chains whose connections are gone, each on a lane of its own."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -368,14 +368,14 @@ class TestOnAConnection:
         driver.answer(fourth)
         assert driver.status(fourth) == ("completed", None)
 
-    def test_input_beyond_the_bound_is_refused_and_the_line_lives_on(self) -> None:
+    def test_input_beyond_the_bound_is_refused_and_the_connection_lives_on(self) -> None:
         driver = Lockstep(limits=Limits(connection_bytes=3000))
         driver.create("x" * 4000)
         assert [code for code, _ in driver.errors] == ["memory_limit_exceeded"]
         turn = driver.create("hi")
         driver.answer(turn)
         assert driver.status(turn) == ("completed", None)
-        assert driver.line.memory.size < 1000
+        assert driver.connection.memory.size < 1000
 
     def test_outputs_beyond_the_bound_leave_the_turn_held(self) -> None:
         driver = Lockstep(limits=Limits(connection_bytes=3000))
@@ -387,10 +387,10 @@ class TestOnAConnection:
         driver.answer(turn)
         assert driver.status(turn) == ("completed", None)
 
-    def test_whatever_happened_a_line_that_is_gone_holds_nothing(self) -> None:
+    def test_whatever_happened_a_connection_that_is_gone_holds_nothing(self) -> None:
         driver = Lockstep()
         driver.answer(driver.create("one", lane="a"))
         driver.create("two", lane="b")
         driver.drop()
-        driver.line.memory.clear()
-        assert driver.line.memory.size == 0
+        driver.connection.memory.clear()
+        assert driver.connection.memory.size == 0

@@ -63,7 +63,7 @@ class TestNumbers:
 
 
 class TestTurns:
-    def test_why_a_line_ends_goes_out_after_all_others(self) -> None:
+    def test_why_a_connection_ends_goes_out_after_all_others(self) -> None:
         out = outgoing()
         text(Outbox(out, "a"), "x")
         out.put_last(events.SessionGoingAway(reason="old", seconds=0.0))
@@ -84,19 +84,19 @@ class TestTurns:
                 text(outbox, f"{lane}{number}")
         assert [event.delta for event in taken(out)] == ["a0", "b0", "c0", "a1", "c1", "a2"]
 
-    def test_what_belongs_to_the_line_goes_first(self) -> None:
+    def test_what_belongs_to_the_connection_goes_first(self) -> None:
         out = outgoing()
         text(Outbox(out, None), "x")
         out.put_connection(BEAT)
         assert [event.type for event in taken(out)] == [BEAT.type, "response.output_text.delta"]
 
-    @pytest.mark.parametrize("first", ["lane", "line", "last"])
+    @pytest.mark.parametrize("first", ["lane", "connection", "last"])
     def test_the_writer_is_woken_by_the_first_of_what_it_then_takes_whole(self, first: str) -> None:
         woken: list[int] = []
         out = Outgoing(merge_from=None, wake=lambda: woken.append(1))
         puts: dict[str, Callable[[], object]] = {
             "lane": lambda: text(Outbox(out, None), "x"),
-            "line": lambda: out.put_connection(BEAT),
+            "connection": lambda: out.put_connection(BEAT),
             "last": lambda: out.put_last(BEAT),
         }
         puts[first]()
@@ -107,7 +107,7 @@ class TestTurns:
         puts[first]()
         assert len(woken) == 2, "and again once it has taken all"
 
-    def test_what_says_why_a_line_ends_goes_out_after_all_others(self) -> None:
+    def test_what_says_why_a_connection_ends_goes_out_after_all_others(self) -> None:
         out = outgoing()
         out.put_last(BEAT)
         text(Outbox(out, None), "x")

@@ -301,7 +301,7 @@ class TestTurns:
         log = driver.turns[turn].log
         wanted = asked.get("resumable", False) or "idempotency_key" in asked
         assert (log is not None) is wanted
-        assert (driver.line.logs.find("local", turn) is not None) is wanted
+        assert (driver.connection.logs.find("local", turn) is not None) is wanted
         if log is not None:
             assert log.after(None) == driver.audit.by_response[turn]
             assert isinstance(log.after(None)[0], ResponseCreated)
@@ -315,23 +315,23 @@ class TestTurns:
     def test_what_the_client_said_once_is_counted_with_the_events_that_echo_it(self) -> None:
         driver = Lockstep()
         driver.create("hi", resumable=True, instructions="x" * 100_000)
-        assert driver.line.logs.size > 100_000
+        assert driver.connection.logs.size > 100_000
         driver.drop()
         (turn,) = driver.outlived
         assert turn.log is not None
         turn.log.drop()
-        assert driver.line.logs.size == 0
+        assert driver.connection.logs.size == 0
 
     def test_a_refused_response_leaves_no_events(self) -> None:
         driver = Lockstep()
         turn = driver.create("hi", resumable=True)
         driver.fail(turn)
         assert driver.turns[turn].log is not None
-        assert driver.line.logs.size == 0
+        assert driver.connection.logs.size == 0
 
 
 async def close(stage: Stage) -> None:
-    """Ends the line and the process."""
+    """Ends the connection and the process."""
     await stage.driver.close()
     await stage.services.running.close()
     assert len(stage.services.running.logs) == 0
@@ -459,7 +459,7 @@ class TestChains:
         await close(stage)
         assert stage.services.budget.size == 0
 
-    async def test_one_that_goes_from_line_to_line_counts_once_and_stays_until_its_window_ends(
+    async def test_one_that_moves_between_connections_counts_once_and_stays_until_its_window_ends(
         self,
     ) -> None:
         stage = Stage(hello)
@@ -485,7 +485,7 @@ class TestChains:
         assert budget.size == 0
         await close(stage)
 
-    @pytest.mark.parametrize("when", ["before its line goes", "after its line went"])
+    @pytest.mark.parametrize("when", ["before its connection goes", "after its connection went"])
     async def test_nothing_is_left_of_a_chain_whose_turn_cannot_be_resumed_any_more(
         self, when: str
     ) -> None:
@@ -494,7 +494,7 @@ class TestChains:
         peer.create("x" * 1000, resumable=True)
         last = (await peer.until(events.ResponseCompleted)).response
         kept = stage.kept(last.id)
-        if when == "after its line went":
+        if when == "after its connection went":
             await peer.driver.close()
             assert stage.services.budget.size > 1000
         kept.drop()

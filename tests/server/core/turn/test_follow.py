@@ -18,7 +18,7 @@ NOT_FOUND = ApiError.of("response_not_found", "No.")
 
 
 def source(text: str = "hi") -> tuple[Lockstep, str, list[Event]]:
-    """A line on which a response has ended that can be read again."""
+    """A connection on which a response has ended that can be read again."""
     driver = Lockstep(seed=5)
     response_id = driver.create(text, resumable=True, lane="theirs")
     driver.answer(response_id)
@@ -33,7 +33,7 @@ def reader_of(driver: Lockstep) -> Turn:
 
 def drain_of(driver: Lockstep) -> list[Event]:
     taken = []
-    while (event := driver.line.outgoing.next()) is not None:
+    while (event := driver.connection.outgoing.next()) is not None:
         taken.append(event)
     return taken
 
@@ -52,8 +52,8 @@ class TestResumes:
         driver = Lockstep()
         driver.reading = False
         driver.send("response.resume", response_id=response_id, stream_id="mine")
-        driver.line.relayed(reader_of(driver), told[:3])
-        driver.line.relayed(reader_of(driver), told[3:])
+        driver.connection.relayed(reader_of(driver), told[:3])
+        driver.connection.relayed(reader_of(driver), told[3:])
         seen = drain_of(driver)
         assert seen == relaned(told, "mine")
         assert {event.stream_id for event in seen} == {"mine"}
@@ -63,27 +63,27 @@ class TestResumes:
         theirs, response_id, told = source()
         driver = Lockstep()
         driver.send("response.resume", response_id=response_id)
-        driver.line.relayed(reader_of(driver), told)
-        driver.line.followed(reader_of(driver), theirs.line.memory.latest("theirs"))
+        driver.connection.relayed(reader_of(driver), told)
+        driver.connection.followed(reader_of(driver), theirs.connection.memory.latest("theirs"))
         driver.settle()
-        assert driver.line.find(response_id) is None
+        assert driver.connection.find(response_id) is None
         turn = driver.create("more", previous_response_id=response_id)
         assert driver.context(turn) == ["user: hi", "assistant: ok", "user: more"]
         driver.answer(turn)
-        driver.line.memory.clear()
-        assert driver.line.memory.size == 0
+        driver.connection.memory.clear()
+        assert driver.connection.memory.size == 0
 
     def test_a_cancel_of_what_could_not_be_read_is_not_late(self) -> None:
         driver = Lockstep()
         driver.send("response.resume", response_id="resp_x")
-        driver.line.lost(reader_of(driver), NOT_FOUND)
+        driver.connection.lost(reader_of(driver), NOT_FOUND)
         driver.send("response.cancel", response_id="resp_x")
         assert driver.cancelled_sources == ["resp_x"]
 
     def test_a_reader_leaves_no_record(self) -> None:
         driver = Lockstep()
         driver.send("response.resume", response_id="resp_x")
-        driver.line.lost(reader_of(driver), NOT_FOUND)
+        driver.connection.lost(reader_of(driver), NOT_FOUND)
         driver.settle()
         driver.drop()
         assert driver.records == []
@@ -93,7 +93,7 @@ class TestErrors:
     def test_what_cannot_be_read_is_an_error_of_the_request(self) -> None:
         driver = Lockstep()
         driver.send("response.resume", response_id="resp_x", event_id="e", stream_id="a")
-        driver.line.lost(reader_of(driver), NOT_FOUND)
+        driver.connection.lost(reader_of(driver), NOT_FOUND)
         driver.settle()
         (error,) = driver.error_events
         assert (error.status, error.error.code, error.error.event_id) == (
@@ -109,8 +109,8 @@ class TestErrors:
         driver = Lockstep()
         driver.reading = False
         driver.send("response.resume", response_id=response_id)
-        driver.line.relayed(reader_of(driver), told[:3])
-        driver.line.lost(reader_of(driver), ApiError.of("not_resumable", "No."))
+        driver.connection.relayed(reader_of(driver), told[:3])
+        driver.connection.lost(reader_of(driver), ApiError.of("not_resumable", "No."))
         driver.settle()
         *_, error = drain_of(driver)
         assert isinstance(error, events.ErrorEvent)
@@ -122,12 +122,12 @@ class TestErrors:
         driver.reading = False
         driver.send("response.resume", response_id="resp_before")
         reader = reader_of(driver)
-        driver.line.relayed(reader, [replace(told[-1], sequence_number=70)])
-        driver.line.relayed(reader, told[:2])
+        driver.connection.relayed(reader, [replace(told[-1], sequence_number=70)])
+        driver.connection.relayed(reader, told[:2])
         assert (reader.id, reader.outbox.count) == (response_id, 2)
 
     @pytest.mark.parametrize("how", ["drop", "drain"])
-    def test_one_whose_line_ends_stops_reading_and_cancels_nothing(self, how: str) -> None:
+    def test_one_whose_connection_ends_stops_reading_and_cancels_nothing(self, how: str) -> None:
         driver = Lockstep()
         driver.send("response.resume", response_id="resp_x")
         if how == "drop":
@@ -147,12 +147,12 @@ class TestErrors:
         driver.reading = False
         driver.send("response.resume", response_id=response_id)
         reader = reader_of(driver)
-        driver.line.lost(reader, NOT_FOUND)
+        driver.connection.lost(reader, NOT_FOUND)
         driver.settle()
         drain_of(driver)
-        driver.line.relayed(reader, told)
-        driver.line.followed(reader, None)
-        driver.line.lost(reader, NOT_FOUND)
+        driver.connection.relayed(reader, told)
+        driver.connection.followed(reader, None)
+        driver.connection.lost(reader, NOT_FOUND)
         assert drain_of(driver) == []
 
 
@@ -205,7 +205,7 @@ class TestKeys:
         driver.fail(first)
         assert driver.released == [(first, True)]
         driver.keys.clear()
-        driver.line.lost(reader, NOT_FOUND)
+        driver.connection.lost(reader, NOT_FOUND)
         driver.settle()
         assert (reader.id, reader.state, reader.reading) == (own, "starting", None)
         driver.turns[own] = reader
@@ -223,7 +223,7 @@ class TestKeys:
         reader = reader_of(driver)
         driver.wait(3.0)
         driver.keys.clear()
-        driver.line.lost(reader, NOT_FOUND)
+        driver.connection.lost(reader, NOT_FOUND)
         driver.settle()
         assert reader.expires_at == driver.now - 3.0 + 9.0
 
@@ -233,7 +233,7 @@ class TestKeys:
         driver.create("hi", lane="b", idempotency_key="k")
         reader = reader_of(driver)
         for _ in range(10):
-            driver.line.lost(reader, NOT_FOUND)
+            driver.connection.lost(reader, NOT_FOUND)
             driver.settle()
         assert reader.ended
         assert driver.errors == [("server_error", None)], (
@@ -250,8 +250,8 @@ class TestKeys:
         driver.say(first, TEN, TextDelta("x"))
         log = driver.turns[first].log
         assert log is not None
-        driver.line.relayed(reader, log.after(None))
-        driver.line.lost(reader, NOT_FOUND)
+        driver.connection.relayed(reader, log.after(None))
+        driver.connection.lost(reader, NOT_FOUND)
         driver.settle()
         assert reader.ended
         assert len(driver.asked) == 1
@@ -273,14 +273,14 @@ def test_a_chain_that_comes_with_a_response_is_bounded_like_any_other() -> None:
     driver.reading = False
     for number in range(6):
         theirs, response_id, told = source("x" * 1000)
-        tip = theirs.line.memory.latest("theirs")
+        tip = theirs.connection.memory.latest("theirs")
         assert tip is not None
         driver.send("response.resume", response_id=response_id, stream_id=f"lane-{number}")
-        driver.line.relayed(reader_of(driver), told[-1:])
-        driver.line.followed(reader_of(driver), replace_id(tip, f"resp_{number}"))
+        driver.connection.relayed(reader_of(driver), told[-1:])
+        driver.connection.followed(reader_of(driver), replace_id(tip, f"resp_{number}"))
         driver.settle()
-        assert driver.line.memory.size <= 3000
-    assert driver.line.memory.latest("lane-5") is not None, "the one that came last is kept"
+        assert driver.connection.memory.size <= 3000
+    assert driver.connection.memory.latest("lane-5") is not None, "the one that came last is kept"
 
 
 def replace_id(tip: ChainHead, response_id: str) -> ChainHead:

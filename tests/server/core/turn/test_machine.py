@@ -46,10 +46,10 @@ class TestStart:
         turn = driver.create("hi")
         driver.wait(0.4)
         assert driver.types(turn) == []
-        assert driver.line.next_deadline() == pytest.approx(driver.now + 0.1)
+        assert driver.connection.next_deadline() == pytest.approx(driver.now + 0.1)
         driver.wait(0.1)
         assert driver.types(turn) == ["created", "in_progress"]
-        assert driver.line.next_deadline() is None
+        assert driver.connection.next_deadline() is None
         driver.answer(turn)
         assert driver.types(turn).count("in_progress") == 1
 
@@ -271,7 +271,7 @@ class TestHeld:
     def test_an_append_that_names_it_again_while_it_samples_is_refused_and_ends_no_hold(
         self,
     ) -> None:
-        """A client that lost its line sends its append again, not knowing that it was taken."""
+        """A client whose connection was lost sends its append again, which was taken already."""
         driver = Lockstep()
         turn, (one,) = held(driver)
         driver.append(output(one), response_id=turn)
@@ -320,12 +320,12 @@ class TestHeld:
     def test_nothing_for_fifteen_minutes_ends_it(self) -> None:
         driver = Lockstep()
         turn, _ = held(driver)
-        assert driver.line.next_deadline() == driver.now + 900
+        assert driver.connection.next_deadline() == driver.now + 900
         driver.wait(899)
         assert driver.types(turn)[-1] == "done"
         driver.wait(1)
         assert driver.status(turn) == ("incomplete", "held_timeout")
-        assert driver.line.next_deadline() is None
+        assert driver.connection.next_deadline() is None
 
     def test_an_answer_stops_that_clock(self) -> None:
         driver = Lockstep(limits=Limits(held_timeout=10))
@@ -334,7 +334,7 @@ class TestHeld:
         driver.wait(20)
         assert driver.sampling == [turn]
 
-    def test_the_line_drops_and_it_ends_without_a_word(self) -> None:
+    def test_the_connection_drops_and_it_ends_without_a_word(self) -> None:
         driver = Lockstep()
         turn, _ = held(driver)
         driver.drop()
@@ -482,7 +482,7 @@ class TestCancel:
         assert driver.types(turn) == before
         assert driver.error_events == []
 
-    def test_a_response_that_the_line_does_not_have_is_cancelled_where_it_runs(self) -> None:
+    def test_a_response_that_the_connection_does_not_have_is_cancelled_where_it_runs(self) -> None:
         driver = Lockstep()
         driver.answer(driver.create("hi"))
         driver.cancel(response_id="resp_x")
@@ -516,11 +516,11 @@ class TestCancel:
         driver = Lockstep()
         turn = driver.create("hi")
         driver.say(turn, TEN)
-        assert not driver.line.cut(turn, "cancelled", owner="other")
-        assert not driver.line.cut("resp_x", "cancelled", owner="local")
+        assert not driver.connection.cut(turn, "cancelled", owner="other")
+        assert not driver.connection.cut("resp_x", "cancelled", owner="local")
         assert driver.sampling == [turn]
         queued = driver.create("next")
-        cut = driver.line.cut(turn, "cancelled", owner="local")
+        cut = driver.connection.cut(turn, "cancelled", owner="local")
         driver.settle()
         assert cut == driver.response(turn)
         assert driver.status(turn) == ("cancelled", None)
@@ -529,7 +529,7 @@ class TestCancel:
     def test_so_does_one_that_is_queued(self) -> None:
         driver = Lockstep()
         first, second = driver.create("1"), driver.create("2")
-        assert driver.line.cut(second, "cancelled", owner="local") is not None
+        assert driver.connection.cut(second, "cancelled", owner="local") is not None
         driver.settle()
         driver.answer(first)
         assert driver.status(second) == ("cancelled", None)
@@ -561,7 +561,7 @@ class TestDeadline:
         first, second = driver.create("1"), driver.create("2", timeout_ms=1000)
         driver.wait(5)
         assert driver.types(second) == []
-        assert driver.line.next_deadline() is None, "and is looked at no more"
+        assert driver.connection.next_deadline() is None, "and is looked at no more"
         driver.answer(first)
         assert driver.status(second) == ("incomplete", "deadline")
 
@@ -609,7 +609,7 @@ class TestSaving:
         assert response.completed_at is None
         assert response.error is not None
         assert driver.record(turn).outcome == "failed"
-        assert driver.line.memory.find(turn) is None
+        assert driver.connection.memory.find(turn) is None
 
     def test_what_is_saved_is_the_responses_own_links(self) -> None:
         driver = Lockstep()

@@ -288,7 +288,7 @@ class TestFailed:
         driver.steer(turn)
         assert failure(driver).error.code == "response_already_completed"
 
-    def test_cn_05_another_line_has_never_heard_of_it(self) -> None:
+    def test_cn_05_another_connection_has_never_heard_of_it(self) -> None:
         first = Lockstep(seed=1)
         turn = running(first)
         first.steer(turn)

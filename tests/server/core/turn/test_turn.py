@@ -59,7 +59,7 @@ def link(parent: ChainNode | None = None, words: int = 1) -> ChainNode:
 
 
 def test_only_the_last_place_of_a_turn_counts() -> None:
-    driver = Lockstep().line
+    driver = Lockstep().connection
     holdings = TurnHoldings(driver, "r1", "ann")
     first = holdings.move(link())
     holdings.move(link(first, 2))
@@ -70,7 +70,7 @@ def test_only_the_last_place_of_a_turn_counts() -> None:
 
 
 def test_what_a_turn_held_its_lane_holds_at_the_end() -> None:
-    driver = Lockstep().line
+    driver = Lockstep().connection
     holdings = TurnHoldings(driver, "r1", "ann")
     tip = ChainHead("r1", holdings.move(link()), owner="ann", settings=None)
     holdings.rest("a", tip)
@@ -82,7 +82,7 @@ def test_what_a_turn_held_its_lane_holds_at_the_end() -> None:
 
 
 def test_a_lane_may_rest_on_another_chain_than_the_turn_held() -> None:
-    driver = Lockstep().line
+    driver = Lockstep().connection
     holdings = TurnHoldings(driver, "r1", "ann")
     holdings.move(link())
     holdings.rest("a", ChainHead("r1", link(words=4), owner="ann", settings=None))
@@ -91,7 +91,7 @@ def test_a_lane_may_rest_on_another_chain_than_the_turn_held() -> None:
 
 
 def test_items_are_handed_over_once_and_in_order() -> None:
-    driver = Lockstep().line
+    driver = Lockstep().connection
     holdings = TurnHoldings(driver, "r1", "ann")
     parent = link()
     said = [encode(Message(role="user", content=each)) for each in "abc"]
@@ -108,7 +108,7 @@ def test_items_are_handed_over_once_and_in_order() -> None:
 
 
 def test_what_was_handed_over_is_taken_back_once() -> None:
-    driver = Lockstep().line
+    driver = Lockstep().connection
     holdings = TurnHoldings(driver, "r1", "ann")
     holdings.discard()
     assert driver.effects == []
