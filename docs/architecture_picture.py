@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 SOURCE: Final = Path(__file__).with_name("architecture.txt")
 PICTURE: Final = Path(__file__).with_name("architecture.svg")
 
-WIDTH, HEIGHT, GAP_X, GAP_Y = 250, 64, 40, 56
+WIDTH, HEIGHT, GAP_X, GAP_Y = 250, 64, 56, 48
 
 HEAD: Final = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" \
 font-family="sans-serif" font-size="12" text-anchor="middle">
@@ -41,6 +41,10 @@ class Box(NamedTuple):
     def width(self) -> int:
         return self.columns * (WIDTH + GAP_X) - GAP_X
 
+    @property
+    def right(self) -> int:
+        return self.left + self.width
+
     def drawn(self) -> str:
         """The box with its two lines of text."""
         x = self.left + self.width // 2
@@ -55,18 +59,19 @@ class Box(NamedTuple):
 def arrow(one: Box, other: Box, words: str) -> str:
     """An arrow: sideways within a row, else down on the left and up on the right."""
     if one.row == other.row:
-        start, end = one.left + one.width, other.left
+        right = other.column > one.column
+        start, end = (one.right, other.left) if right else (one.left, other.right)
         y = one.top + HEIGHT // 2
         line = f'<line x1="{start}" y1="{y}" x2="{end}" y2="{y}"'
-        x, y = (start + end) // 2, y - 6
+        x, y = min(start, end) + 8, y - 6
     else:
         down = other.row > one.row
         x = max(one.left, other.left) + (60 if down else 160)
         start, end = (one.top + HEIGHT, other.top) if down else (one.top, other.top + HEIGHT)
         line = f'<line x1="{x}" y1="{start}" x2="{x}" y2="{end}"'
-        x, y = x + 32, (start + end) // 2 + 4
+        x, y = x + 6, (start + end) // 2 + 4
     drawn = f'{line} stroke="#345" marker-end="url(#head)"/>'
-    return drawn + (f'\n<text x="{x}" y="{y}">{escape(words)}</text>' if words else "")
+    return f'{drawn}\n<text x="{x}" y="{y}" text-anchor="start">{escape(words)}</text>'
 
 
 def picture(source: str) -> str:
@@ -82,7 +87,7 @@ def picture(source: str) -> str:
                 parts.append(boxes[name].drawn())
             case ["arrow", one, other]:
                 parts.append(arrow(boxes[one], boxes[other], texts[0]))
-    width = max(box.left + box.width for box in boxes.values()) + GAP_X
+    width = max(box.right for box in boxes.values()) + GAP_X
     height = max(box.top for box in boxes.values()) + HEIGHT + GAP_Y // 2
     return "\n".join([HEAD.format(width=width, height=height), *parts, "</svg>", ""])
 
