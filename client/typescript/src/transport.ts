@@ -1,10 +1,11 @@
+import * as http2 from "node:http2";
 import type { MessageShape } from "@bufbuild/protobuf";
 import { type DescMessage, type DescMethod, fromBinary, toBinary } from "@bufbuild/protobuf";
 import type { Interceptor, Transport } from "@connectrpc/connect";
 import { Code, ConnectError, createContextValues } from "@connectrpc/connect";
 import { createAsyncIterable, runStreamingCall, runUnaryCall } from "@connectrpc/connect/protocol";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
-import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { createGrpcTransport } from "@connectrpc/connect-node";
 import * as grpc from "@grpc/grpc-js";
 
 export interface ChannelOptions {
@@ -34,19 +35,29 @@ export function openChannel(address: string, options: ChannelOptions): Channel {
 function overConnect(address: string, options: ChannelOptions): Channel {
   const { tls, maxReceiveBytes: readMaxBytes = DEFAULT_BYTES } = options;
   const baseUrl = `${tls ? "https" : "http"}://${address}`;
-  // Without pings on an idle connection: `Converse` is always in flight, and a ping that is due
-  // after a close throws where nobody can catch it.
-  const pings = { pingIntervalMs: PING_MS, pingTimeoutMs: PING_TIMEOUT_MS };
-  const sessionManager = new Http2SessionManager(
-    baseUrl,
-    pings,
-    typeof tls === "object" ? tls : {},
-  );
+  const session = http2.connect(baseUrl, typeof tls === "object" ? tls : {});
+  // The streams tell their errors. connect's own session manager takes its listener away at a
+  // close, and an error that comes later ends the process; so it is done without.
+  session.on("error", () => {});
+  const pings = setInterval(() => ping(session), PING_MS).unref();
+  session.on("close", () => clearInterval(pings));
+  const sessionManager = {
+    authority: baseUrl,
+    request: async (method: string, path: string, headers: object, options: object) =>
+      session.request({ ...headers, ":method": method, ":path": path }, options),
+    notifyResponseByteRead: () => {},
+  };
   const interceptors = [say(options)];
   return {
     transport: createGrpcTransport({ baseUrl, sessionManager, readMaxBytes, interceptors }),
-    close: () => sessionManager.abort(),
+    close: () => session.destroy(),
   };
+}
+
+function ping(session: http2.ClientHttp2Session): void {
+  const late = () => session.destroy(new Error("a ping was not answered"));
+  const timer = setTimeout(late, PING_TIMEOUT_MS).unref();
+  if (!session.closed) session.ping(() => clearTimeout(timer));
 }
 
 function overGrpcJs(address: string, options: ChannelOptions): Channel {
@@ -58,6 +69,7 @@ function overGrpcJs(address: string, options: ChannelOptions): Channel {
     "grpc.keepalive_time_ms": PING_MS,
     "grpc.keepalive_timeout_ms": PING_TIMEOUT_MS,
     "grpc.keepalive_permit_without_calls": 1,
+    "grpc.use_local_subchannel_pool": 1,
     "grpc.max_receive_message_length": options.maxReceiveBytes ?? DEFAULT_BYTES,
   });
   return { transport: new GrpcJsTransport(client, [say(options)]), close: () => client.close() };
@@ -66,8 +78,7 @@ function overGrpcJs(address: string, options: ChannelOptions): Channel {
 /** Says the key and, in each request that has a field for it, the receive limit. */
 function say({ key, maxReceiveBytes }: ChannelOptions): Interceptor {
   const limit = maxReceiveBytes === undefined ? {} : { maxReceiveBytes: BigInt(maxReceiveBytes) };
-  const limited = <T extends object>(message: T) =>
-    Object.assign(message, { ...limit, ...message });
+  const limited = <T extends object>(message: T) => ({ ...limit, ...message });
   return (next) => (request) => {
     if (key !== undefined) request.header.set("authorization", `Bearer ${key}`);
     if (!("maxReceiveBytes" in request.method.input.field)) return next(request);
