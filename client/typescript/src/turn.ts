@@ -44,9 +44,10 @@ export class Turn implements AsyncIterable<ServerEvent> {
     return this.ending !== Ending.UNSPECIFIED && this.ending !== Ending.HELD;
   }
 
-  /** Goes on, in a held turn by the outputs of its calls. */
-  append(input: Input): void {
-    const value = { responseId: this.response?.id, input: toInput(input) };
+  /** Goes on, in a held turn by the outputs of its calls. `toolChoice` replaces the create's. */
+  append(input: Input, toolChoice?: "auto" | "none" | "required"): void {
+    const choice = toolChoice && { case: "toolChoice" as const, value: toolChoice };
+    const value = { responseId: this.response?.id, input: toInput(input), choice };
     this.#awaiting = this.send({ case: "responseAppend", value });
     this.#eventIds.push(this.#awaiting);
   }
@@ -74,8 +75,8 @@ export class Turn implements AsyncIterable<ServerEvent> {
       if (event.ending !== Ending.HELD) continue;
       this.calls = event.response ? this.tools.open(event.response) : [];
       if (this.tools.tools.length === 0) return;
-      // A hold that is read again may have been answered long since.
-      if (this.calls.length > 0) this.append(await this.tools.answer(this.calls));
+      // A hold that is read again may have been answered long since. What had to be called has been.
+      if (this.calls.length > 0) this.append(await this.tools.answer(this.calls), "auto");
     }
   }
 
