@@ -140,8 +140,8 @@ func (c *Connection) owner(event *v1.ServerEvent) *Turn {
 			}
 		}
 	}
-	foreign := failure.GetEventId() != "" || failure == nil && event.SequenceNumber == nil
-	if len(turns) == 0 || foreign && !ends(event) {
+	foreign := failure.GetEventId() != "" && event.Ending != v1.Ending_ENDING_READER_MOVED
+	if len(turns) == 0 || foreign || failure == nil && event.SequenceNumber == nil && !ends(event) {
 		return nil
 	}
 	return turns[0]

@@ -1,7 +1,6 @@
 package tieline
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -27,12 +26,6 @@ func (e *Error) Error() string {
 
 // Unwrap is the gRPC status, where there is one.
 func (e *Error) Unwrap() error { return e.cause }
-
-// Is finds the errors of a context, which gRPC tells by a status.
-func (e *Error) Is(target error) bool {
-	return target == context.Canceled && e.Status == codes.Canceled ||
-		target == context.DeadlineExceeded && e.Status == codes.DeadlineExceeded
-}
 
 // LostError says that the connection ended before the turn. A resumable response is not lost with it.
 type LostError struct {

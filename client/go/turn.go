@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"iter"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -26,6 +28,7 @@ type Turn struct {
 	createID, appendID string            // The event_ids by which errors find their turn.
 	queue              []*v1.ServerEvent // Guarded by the connection's mutex, as is appendID.
 	wake               chan struct{}
+	repeated           string // The event_id of an append that an earlier connection may have brought.
 }
 
 // progress is what a turn takes along to another connection.
@@ -37,18 +40,11 @@ type progress struct {
 	items    []*v1.Item
 	calls    []*v1.FunctionCall  // Since the last hold.
 	outputs  map[string]*v1.Item // By call id: what has run does not run again.
-	hold     hold
-	again    bool // An earlier connection may have brought the answer of the hold.
+	held     bool                // From a hold to the first event behind it.
+	answered bool                // The hold was answered; no event has said yet that it was taken.
+	again    bool                // An earlier connection may have brought the answer of the hold.
 	end      *v1.ServerEvent
 }
-
-type hold int
-
-const (
-	running hold = iota
-	held
-	answered // Until an event says that it was taken.
-)
 
 // Ask makes a turn and waits for its response. The tools answer its calls.
 func (l *Lane) Ask(ctx context.Context, create *v1.ResponseCreate, tools ...Tool) (*v1.Response, error) {
@@ -83,9 +79,7 @@ func (l *Lane) Resume(ctx context.Context, responseID string, after int, tools .
 // Resume goes on with a lost turn on a lane of another connection. No tool runs again.
 func (t *Turn) Resume(ctx context.Context, lane *Lane) (*Turn, error) {
 	turn := &Turn{progress: t.progress, resumes: proto.String(t.id)}
-	if t.hold == answered {
-		turn.hold, turn.again = held, true
-	}
+	turn.again, turn.answered = t.again || t.answered, false
 	resume := &v1.ResponseResume{ResponseId: turn.resumes}
 	if t.after >= 0 {
 		resume.After = proto.Int32(int32(t.after))
@@ -118,7 +112,10 @@ func (t *Turn) Append(items ...*v1.Item) error {
 	input := &v1.ResponseAppend_InputItems{InputItems: &v1.ItemList{Items: items}}
 	message := &v1.ConverseRequest_ResponseAppend{ResponseAppend: &v1.ResponseAppend{ResponseId: &t.id, Input: input}}
 	id := rand.Text()
-	t.hold = answered
+	t.answered = true
+	if t.again {
+		t.repeated, t.again = id, false
+	}
 	err := t.lane.send(t.ctx, &v1.ConverseRequest{Message: message, EventId: &id}, func() { t.appendID = id })
 	return t.located(err)
 }
@@ -139,12 +136,6 @@ func (t *Turn) Result() (*v1.Response, error) {
 func (t *Turn) Events() iter.Seq2[*v1.ServerEvent, error] {
 	return func(yield func(*v1.ServerEvent, error) bool) {
 		for t.end == nil {
-			if t.hold == held && len(t.tools) > 0 && len(t.calls) > 0 {
-				if err := t.answer(); err != nil {
-					yield(nil, err)
-					return
-				}
-			}
 			event, err := t.next()
 			if err == nil {
 				if !t.note(event) {
@@ -152,14 +143,21 @@ func (t *Turn) Events() iter.Seq2[*v1.ServerEvent, error] {
 				}
 				err = told(event)
 			}
-			if !yield(event, err) || err != nil || t.hold == held && (len(t.tools) == 0 || len(t.calls) == 0) {
+			if !yield(event, err) || err != nil || t.held && !t.answered && !t.answerable() {
 				return
 			}
 		}
 	}
 }
 
+func (t *Turn) answerable() bool { return len(t.tools) > 0 && len(t.calls) > 0 }
+
 func (t *Turn) next() (*v1.ServerEvent, error) {
+	if t.held && !t.answered && t.answerable() {
+		if err := t.answer(); err != nil {
+			return nil, err
+		}
+	}
 	connection := t.lane.connection
 	for {
 		lost := connection.ctx.Err() != nil // Looked at before the queue, which then is all there is.
@@ -183,20 +181,21 @@ func (t *Turn) next() (*v1.ServerEvent, error) {
 	}
 }
 
+// takenCodes are how an append is refused that says again what was taken.
+var takenCodes = []string{"response_not_active", "duplicate_item", "tool_call_not_found", "tool_output_missing"}
+
 // note keeps what an event says of its turn, and says whether it is handed over.
 func (t *Turn) note(event *v1.ServerEvent) bool {
 	if event.SequenceNumber != nil {
 		t.after = max(t.after, int(*event.SequenceNumber))
 	}
 	if failure := event.GetError(); failure != nil && !ends(event) {
-		taken := t.again && failure.GetError().GetCode() == "response_not_active"
-		if !taken && t.hold == answered {
-			t.hold = held
-		}
+		taken := failure.GetError().GetEventId() == t.repeated && slices.Contains(takenCodes, failure.GetError().GetCode())
+		t.answered = t.answered && taken
 		return !taken
 	}
-	if t.hold != running {
-		t.hold, t.again, t.calls = running, false, nil
+	if t.held {
+		t.held, t.answered, t.again, t.calls = false, false, false, nil
 	}
 	if item := event.GetOutputItemDone().GetItem(); item != nil {
 		t.items = append(t.items, item)
@@ -210,9 +209,8 @@ func (t *Turn) note(event *v1.ServerEvent) bool {
 			response.Output = t.items
 		}
 	}
-	if event.Ending == v1.Ending_ENDING_HELD {
-		t.hold = held
-	} else if ends(event) {
+	t.held = event.Ending == v1.Ending_ENDING_HELD
+	if ends(event) && !t.held {
 		t.end = event
 	}
 	return event.Event != nil || ends(event)
@@ -222,25 +220,21 @@ func (t *Turn) note(event *v1.ServerEvent) bool {
 func (t *Turn) answer() error {
 	var outputs []*v1.Item
 	for _, call := range t.calls {
+		for _, tool := range t.tools {
+			if tool.Name == call.Name && t.outputs[call.CallId] == nil {
+				output, err := tool.Call(t.ctx, call.Arguments)
+				if err != nil {
+					output = "error: " + err.Error()
+				}
+				t.outputs[call.CallId] = FunctionOutput(call.CallId, output)
+			}
+		}
 		if t.outputs[call.CallId] == nil {
-			t.outputs[call.CallId] = FunctionOutput(call.CallId, t.run(call))
+			t.outputs[call.CallId] = FunctionOutput(call.CallId, "error: there is no such tool")
 		}
 		outputs = append(outputs, t.outputs[call.CallId])
 	}
 	return t.Append(outputs...)
-}
-
-func (t *Turn) run(call *v1.FunctionCall) string {
-	for _, tool := range t.tools {
-		if tool.Name == call.Name {
-			output, err := tool.Call(t.ctx, call.Arguments)
-			if err != nil {
-				return "error: " + err.Error()
-			}
-			return output
-		}
-	}
-	return "error: there is no tool " + call.Name
 }
 
 // located says of a lost connection where the turn was.
@@ -249,4 +243,39 @@ func (t *Turn) located(err error) error {
 		lost.ResponseID, lost.After = t.id, t.after
 	}
 	return err
+}
+
+// NewCreate asks for one response to these items.
+func NewCreate(items ...*v1.Item) *v1.ResponseCreate {
+	return &v1.ResponseCreate{Input: &v1.ResponseCreate_InputItems{InputItems: &v1.ItemList{Items: items}}}
+}
+
+// UserText is a message of the user.
+func UserText(text string) *v1.Item {
+	message := &v1.Message{Role: "user", Content: &v1.Message_Text{Text: text}}
+	return &v1.Item{Item: &v1.Item_Message{Message: message}}
+}
+
+// FunctionOutput is what the function of a call returned.
+func FunctionOutput(callID, text string) *v1.Item {
+	output := &v1.FunctionCallOutput{CallId: callID, Output: &v1.FunctionCallOutput_Text{Text: text}}
+	return &v1.Item{Item: &v1.Item_FunctionCallOutput{FunctionCallOutput: output}}
+}
+
+// FunctionTool offers a function whose parameters are a JSON schema.
+func FunctionTool(name, description, parametersJSON string) *v1.Tool {
+	function := &v1.FunctionTool{Name: name, Description: &description, ParametersJson: &parametersJSON}
+	return &v1.Tool{Tool: &v1.Tool_Function{Function: function}}
+}
+
+// Text is what the model said in a response, joined.
+func Text(response *v1.Response) string {
+	var text strings.Builder
+	for _, item := range response.GetOutput() {
+		text.WriteString(item.GetMessage().GetText())
+		for _, part := range item.GetMessage().GetParts().GetParts() {
+			text.WriteString(part.GetText().GetText())
+		}
+	}
+	return text.String()
 }

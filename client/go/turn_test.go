@@ -264,7 +264,9 @@ func TestATurnIsHeldForAnAnswerByHand(t *testing.T) {
 
 // A turn is lost while it is held: the server may or may not have had the answer.
 func TestALostTurnIsResumedAndNoToolRunsAgain(t *testing.T) {
-	for name, taken := range map[string]bool{"the answer was taken": true, "the answer was lost": false} {
+	for name, code := range map[string]string{
+		"the answer was lost": "", "it was taken": "response_not_active", "the next hold is there": "duplicate_item",
+	} {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
 			client := (&server{converse: func(s stream) error {
@@ -277,13 +279,23 @@ func TestALostTurnIsResumedAndNoToolRunsAgain(t *testing.T) {
 				if first.GetResponseResume().GetAfter() != 2 || first.GetResponseResume().GetResponseId() != "resp_1" {
 					return errors.New("another resume")
 				}
-				if id := hear(s).GetEventId(); taken {
-					say(s, failed(0, tielinev1.Ending_ENDING_UNSPECIFIED, &tielinev1.Error{Code: proto.String("response_not_active"), EventId: &id}))
+				id := hear(s).GetEventId()
+				if code == "duplicate_item" {
+					say(s, delta(3, "x"), called(4, "call_2"), held(5, "resp_1"))
 				}
-				say(s, completed(3, "resp_1", "done"))
+				if code != "" {
+					say(s, failed(0, tielinev1.Ending_ENDING_UNSPECIFIED, &tielinev1.Error{Code: &code, EventId: &id}))
+				}
+				if code == "duplicate_item" {
+					hear(s)
+				}
+				say(s, completed(6, "resp_1", "done"))
 				return silent(s)
 			}}).start(t, tieline.Options{})
-			runs := 0
+			runs, calls := 0, 1
+			if code == "duplicate_item" {
+				calls = 2
+			}
 			turn, _ := open(t, client).Start(within(t), hello(), look(&runs))
 			_, err := turn.Result()
 			lostAt(t, err, "resp_1", 2)
@@ -291,7 +303,7 @@ func TestALostTurnIsResumedAndNoToolRunsAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if response, err := resumed.Result(); err != nil || tieline.Text(response) != "done" || runs != 1 {
+			if response, err := resumed.Result(); err != nil || tieline.Text(response) != "done" || runs != calls {
 				t.Fatal(response, err, runs)
 			}
 		})
