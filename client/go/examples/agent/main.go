@@ -1,4 +1,4 @@
-// Command agent answers a question with a tool that counts the words of a file in this folder.
+// Command agent says how many words a file has, by a tool that counts them.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 var countWords = tieline.Tool{
 	Name:           "count_words",
 	Description:    "Counts the words of a file.",
-	ParametersJSON: `{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}`,
+	ParametersJSON: fmt.Sprintf(`{"type": "object", "properties": {"name": {"enum": [%q]}}, "required": ["name"]}`, os.Args[1]),
 	Call: func(_ context.Context, arguments string) (string, error) {
 		var file struct{ Name string }
 		if err := json.Unmarshal([]byte(arguments), &file); err != nil {
@@ -36,7 +36,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer connection.Close()
-	create := tieline.NewCreate(tieline.UserText(strings.Join(os.Args[1:], " ")))
+	create := tieline.NewCreate(tieline.UserText("Use count_words: how many words has " + os.Args[1] + "?"))
 	response, err := connection.Ask(context.Background(), create, countWords)
 	if err != nil {
 		log.Fatal(err)
