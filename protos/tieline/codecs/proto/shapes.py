@@ -152,6 +152,6 @@ def type_parts(arm: str, item: dict[str, Any]) -> dict[str, Any]:
     for name, default in (("content", kind), ("output", kind), ("summary", "summary_text")):
         parts = item.get(name)
         for part in parts if type(parts) is list else ():
-            if type(part) is dict and part["type"] == "":
+            if type(part) is dict and part.get("type") == "":
                 part["type"] = default
     return item

@@ -20,6 +20,7 @@ from tieline.v1.items_pb2 import (
     Reasoning,
     RefusalPart,
     TextPart,
+    Unknown,
 )
 
 ROWS = fixture("items")
@@ -141,3 +142,10 @@ def test_in_08_a_text_part_without_a_type_has_that_of_its_place(
 def test_in_08_a_part_of_json_without_a_type_stays_as_it_came() -> None:
     raw = b'{"type":"message","role":"user","content":[{"text":"x"},{"type":"","text":"x"}]}'
     assert value(proto.item_to_json(proto.item_to_proto(raw))) == value(raw)
+
+
+def test_in_08_a_part_whose_type_is_named_as_absent_has_none() -> None:
+    part = untyped(unknown=Unknown(absent=["type"]))
+    message = Item(message=Message(role="user", parts=ContentList(parts=[part])))
+    said = msgspec.json.decode(proto.from_item(message).raw)
+    assert said["content"] == [{"text": part.text.text}]
