@@ -199,4 +199,8 @@ def _converted(values: dict[str, Any], kind: type[Struct]) -> Any:
 def _enveloped(request: Request, envelope: dict[str, Any]) -> Request:
     """A client event that came as JSON, with what the message says beside it."""
     known = {name: value for name, value in envelope.items() if hasattr(request, name)}
-    return structs.replace(request, **known) if known else request
+    if not known:
+        return request
+    # Bounds are those of the classes: a replaced member is not held against them.
+    _converted(known, Request)
+    return structs.replace(request, **known)

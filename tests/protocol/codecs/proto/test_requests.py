@@ -111,6 +111,13 @@ def test_an_opaque_arm_is_a_client_event_in_json_under_the_envelope_s_lane() -> 
     assert proto.decode_request(message) == Create(model="m", stream_id="lane.2")
 
 
+@pytest.mark.parametrize("arm", [{"opaque": OpaqueRequest(json='{"type":"response.create"}')}, {}])
+def test_an_envelope_is_judged_alike_beside_every_arm(arm: dict[str, Any]) -> None:
+    message = ConverseRequest(**arm or {"response_create": ResponseCreate()}, event_id="e" * 513)
+    error = refusal(message)
+    assert (error.code, error.param) == ("string_above_max_length", "event_id")
+
+
 def test_members_that_the_fields_cannot_say_are_judged_as_in_json() -> None:
     odd = ResponseCreate(
         model="m", unknown=Unknown(extra_json='{"zz":1,"temperature":0.5,"model":null}')
