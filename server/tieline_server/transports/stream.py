@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import structs
 
+from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event
 from tieline.ids import is_stream_id
@@ -361,6 +362,26 @@ class About(NamedTuple):
     stream_id: str
     begins: bool
     """Whether it asks for a turn, a new one or one to attach to."""
+
+
+def about_json(raw: bytes, *, name: str = "") -> About:
+    """What a client event that came as JSON says of itself, as far as it can be read.
+
+    ``name`` is its type where it does not say one.
+
+    >>> about_json(b'{"type": "response.create", "event_id": "e", "top_p": 7}')
+    About(event_id='e', stream_id='', begins=True)
+    """
+    try:
+        given = json.members(raw) or {}
+    except ApiError:
+        given = {}
+    said, event_id, lane = (json.text_of(given.get(each)) for each in _ABOUT)
+    return About(event_id, lane, begins=(said or name) in _BEGINNING)
+
+
+_ABOUT: Final = ("type", "event_id", "stream_id")
+_BEGINNING: Final = frozenset({"response.create", "response.resume"})
 
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:

@@ -33,6 +33,7 @@ from tieline_server.transports.stream import (
     MessageReader,
     Stuck,
     WriterTimer,
+    about_json,
     too_large,
     traced,
 )
@@ -222,5 +223,10 @@ class RequestReader(MessageReader[service_pb2.ConverseRequest]):
         return traced(request, self._trace_context)
 
     def _about(self, message: service_pb2.ConverseRequest) -> About:
+        if message.HasField("opaque"):
+            said = about_json(message.opaque.json.encode(), name=message.opaque.type)
+            # As where it is taken: what stands beside it counts more than what it says.
+            event_id = message.event_id or said.event_id
+            return About(event_id, message.stream_id or said.stream_id, said.begins)
         begins = message.HasField("response_create") or message.HasField("response_resume")
         return About(message.event_id, message.stream_id, begins)

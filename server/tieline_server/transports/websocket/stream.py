@@ -43,6 +43,7 @@ from tieline_server.transports.stream import (
     MessageReader,
     TransportWriter,
     WriterTimer,
+    about_json,
     too_large,
     traced,
 )
@@ -333,13 +334,7 @@ class RequestReader(MessageReader[bytes]):
         return structs.replace(request, extensions=sorted(self._encoder.extensions))
 
     def _about(self, message: bytes) -> About:
-        try:
-            given = json.members(message) or {}
-        except ApiError:
-            given = {}
-        event_id, lane = (json.text_of(given.get(name)) for name in ("event_id", "stream_id"))
-        # JSON has no word for the difference that it makes.
-        return About(event_id, lane, begins=False)
+        return about_json(message)
 
 
 def _trace_in(request: Request) -> dict[str, str] | None:

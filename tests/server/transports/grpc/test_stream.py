@@ -25,7 +25,12 @@ from tests.support.grpc_proxy import DATA, FrameProxy
 from tieline.codecs.proto import RequestDecoder
 from tieline.requests import Request
 from tieline.v1 import events_pb2, items_pb2, requests_pb2, service_pb2
-from tieline.v1.events_pb2 import HEARTBEAT_PHASE_IDLE, HEARTBEAT_PHASE_PREFILL
+from tieline.v1.events_pb2 import (
+    ENDING_REFUSED,
+    ENDING_UNSPECIFIED,
+    HEARTBEAT_PHASE_IDLE,
+    HEARTBEAT_PHASE_PREFILL,
+)
 from tieline_server.core.create.limits import Limits
 from tieline_server.core.deltas import Accepted, Finish, ItemEnd, TextDelta
 from tieline_server.core.effects import Prompt
@@ -99,6 +104,29 @@ async def test_the_event_id_of_a_refused_message_comes_back() -> None:
         (event,) = await line.until("error")
         assert event.error.error.event_id == "mine"
         assert event.stream_id == "lane"
+
+
+@pytest.mark.parametrize("kind_", ["response.create", "response.resume"])
+async def test_a_begin_in_json_is_refused_as_a_typed_one_is(kind_: str) -> None:
+    wrong = '{"type":"' + kind_ + '","event_id":"mine","stream_id":"lane","top_p":7,"after":-1}'
+    broken = '{"type":'
+    async with serve() as served, served.line() as line:
+        for said, type_, event_id, lane in ((wrong, "", "mine", "lane"), (broken, kind_, "", "")):
+            opaque = requests_pb2.OpaqueRequest(type=type_, json=said)
+            await line.send(service_pb2.ConverseRequest(opaque=opaque))
+            (event,) = await line.until("error")
+            assert (event.error.error.event_id, event.stream_id) == (event_id, lane)
+            # A client that waits for the end of its turn waits no longer.
+            assert event.ending == ENDING_REFUSED
+
+
+async def test_an_append_in_json_that_is_refused_ends_no_turn() -> None:
+    async with serve() as served, served.line() as line:
+        said = '{"type":"response.append","event_id":"mine","response_id":7}'
+        opaque = requests_pb2.OpaqueRequest(json=said)
+        await line.send(service_pb2.ConverseRequest(opaque=opaque, event_id="other"))
+        (event,) = await line.until("error")
+        assert (event.error.error.event_id, event.ending) == ("other", ENDING_UNSPECIFIED)
 
 
 async def test_an_event_id_that_is_too_long_is_refused_and_not_echoed() -> None:
