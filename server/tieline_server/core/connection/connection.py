@@ -399,8 +399,7 @@ class Connection:
             # A name that no lane has yet may be a bad one: it is not echoed.
             named = steer.stream_id if steer.stream_id in self._lanes else None
             lane = turn.lane if turn is not None else named
-            failed = steering.failed(steer, refusal.code, refusal.message, stream_id=lane)
-            self.outgoing.put(lane, failed)
+            self.outgoing.put(lane, steering.failed(steer, refusal, stream_id=lane))
             return
         turn.handle("steer", steer, items)
         self._follow(turn)

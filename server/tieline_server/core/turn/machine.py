@@ -309,8 +309,8 @@ class TurnMachine(Turn):
         over = self.state in ("saving", "ended")
         code = "response_already_completed" if over else "response_not_active"
         words = f"Response '{self.id}' {'has already ended' if over else 'is not active yet'}."
-        refusal = steering.failed(steer, code, words, stream_id=self.lane)
-        self.host.outgoing.put(self.lane, refusal)
+        failed = steering.failed(steer, ApiError.of(code, words), stream_id=self.lane)
+        self.host.outgoing.put(self.lane, failed)
 
     def doom(self, reason: str) -> None:
         """Cut while queued: says so when its turn comes, to keep the lane's order."""

@@ -51,14 +51,21 @@ def _is_user(item: Item) -> bool:
     return isinstance(item.view, Message) and item.view.role == "user"
 
 
-def failed(steer: Steer, code: str, message: str, *, stream_id: str | None) -> events.SteerFailed:
+def failed(steer: Steer, refusal: ApiError, *, stream_id: str | None) -> events.SteerFailed:
     """The event of a refused steer, which it echoes; it takes no number of the response's."""
-    named = steer.previous_response_id or ""
     return events.SteerFailed(
         sequence_number=0,
         stream_id=UNSET if stream_id is None else stream_id,
-        error=events.ErrorDetail(code=code, message=message),
-        steer=events.SteerRef(previous_response_id=named, input=steer.input),
+        # Of one type whatever its code, as in OpenAI's API.
+        error=events.ErrorDetail(
+            code=refusal.code,
+            message=refusal.message,
+            param=refusal.param,
+            event_id=UNSET if steer.event_id is None else steer.event_id,
+        ),
+        steer=events.SteerRef(
+            previous_response_id=steer.previous_response_id or "", input=steer.input
+        ),
     )
 
 

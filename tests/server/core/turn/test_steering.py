@@ -349,6 +349,23 @@ class TestFailed:
         driver.say(turn, ItemEnd(), Finish())
         assert driver.status(turn) == ("completed", None)
 
+    def test_the_failure_names_the_member_at_fault_and_the_message(self) -> None:
+        driver = Lockstep()
+        named = {"previous_response_id": running(driver), "event_id": "mine"}
+        driver.send("response.steer", **named, input=[{"role": "user", "content": 7}])
+        error = failure(driver).error
+        assert (error.param, error.event_id) == ("input[0].content", "mine")
+
+    def test_a_failure_for_want_of_a_turn_names_the_message(self) -> None:
+        driver = Lockstep()
+        queued = [driver.create(text, lane="a") for text in "12"][1]
+        for target in (queued, "resp_unknown"):
+            driver.send(
+                "response.steer", previous_response_id=target, input="x", event_id=target
+            )
+        failed = driver.loose(events.SteerFailed)
+        assert [each.error.event_id for each in failed] == [queued, "resp_unknown"]
+
     def test_no_input_at_all_is_invalid_input(self) -> None:
         driver = Lockstep()
         driver.send("response.steer", previous_response_id=running(driver))
