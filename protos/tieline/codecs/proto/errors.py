@@ -17,6 +17,9 @@ from tieline.errors import BY_GRPC, DOMAIN, ERRORS, ApiError, Grpc
 MAX_TEXT: Final = 1024
 """Characters of a message in a status: trailers above 8 KiB may be refused on their way."""
 
+MAX_PARAM: Final = 256
+"""Characters of the member at fault where ``BadRequest`` is not the place for it."""
+
 _NOT_REASON: Final = re.compile(r"[^A-Z0-9]+")
 
 
@@ -30,16 +33,18 @@ def error_status(error: ApiError, request_id: str | None = None) -> Status:
     metadata = {"code": error.code[:64], "status": str(error.status), "type": error.type[:64]}
     if request_id or error.request_id:
         metadata["request_id"] = request_id or error.request_id or ""
+    # ``BadRequest`` is for arguments that are wrong whatever the server has.
+    bad = error.param if error.grpc == Grpc.INVALID_ARGUMENT else None
+    if error.param is not None and bad is None:
+        metadata["param"] = error.param[:MAX_PARAM]
     reason = _NOT_REASON.sub("_", error.code.upper()).strip("_")[:63]
     status.details.add().Pack(ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata))
     if error.retry_after is not None:
         delay = Duration()
         delay.FromMilliseconds(round(error.retry_after * 1000))
         status.details.add().Pack(RetryInfo(retry_delay=delay))
-    if error.param is not None and error.grpc == Grpc.INVALID_ARGUMENT:
-        violation = BadRequest.FieldViolation(
-            field=error.param[:MAX_TEXT], description=status.message
-        )
+    if bad is not None:
+        violation = BadRequest.FieldViolation(field=bad[:MAX_TEXT], description=status.message)
         status.details.add().Pack(BadRequest(field_violations=[violation]))
     return status
 
@@ -65,7 +70,7 @@ def error_of_status(status: Status) -> ApiError:
     return ApiError.of(
         row,
         status.message,
-        param=violations[0].field if violations else None,
+        param=violations[0].field if violations else info.metadata.get("param") or None,
         status=known_status if row not in ERRORS else None,
         error_type=info.metadata.get("type") or None,
         retry_after=delay,
