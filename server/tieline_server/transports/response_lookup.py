@@ -6,7 +6,7 @@ or in a process that only the journal tells of.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from tieline.errors import ApiError
 from tieline.ids import RESPONSE
 from tieline.items import Item
 from tieline.responses import Response
+from tieline_server.core.create.settings import INCLUDE
 from tieline_server.core.history.chain import Saved
 from tieline_server.peers import Peer
 from tieline_server.runtime import PATIENCE, Services, cancel, forget, not_found
@@ -36,6 +37,13 @@ POLL: Final = 0.05
 logger: Final = logging.getLogger(__name__)
 
 E = TypeVar("E")
+
+
+def check_include(names: Iterable[str]) -> None:
+    """Refuses a word that ``include`` of a look-up cannot have; raises :class:`ApiError` 400."""
+    for name in names:
+        if name not in INCLUDE:
+            raise invalid_value("include", name, INCLUDE)
 
 
 async def find(services: Services, owner: str, response_id: str) -> Response:

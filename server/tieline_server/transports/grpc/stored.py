@@ -25,6 +25,7 @@ from tieline_server.transports.response_lookup import (
     PAGE,
     Page,
     cancelled,
+    check_include,
     deleted,
     find,
     find_whole,
@@ -48,6 +49,7 @@ class StoredCalls:
         """A response of the caller as it stands."""
         principal = self._principal(call)
         request = parsed(service_pb2.GetRequest, data)
+        check_include(request.include)
         response = await find(self._services, principal.owner, request.response_id)
         return whole(service_pb2.GetResponse, response, receives(request))
 
@@ -63,6 +65,7 @@ class StoredCalls:
         """A page of what a response was asked with: its input, then what was appended."""
         principal = self._principal(call)
         request = parsed(service_pb2.ListInputItemsRequest, data)
+        check_include(request.include)
         saved = await find_whole(self._services, principal.owner, request.response_id)
         listed = named(saved.response.id, input_items(saved))
         return page(listed, request).SerializeToString()

@@ -9,12 +9,10 @@ from msgspec import Raw
 
 from tieline import items, responses
 from tieline.codecs import json
-from tieline.complaints import invalid_value
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.responses import Response
 from tieline_server import runtime
-from tieline_server.core.create.settings import INCLUDE
 from tieline_server.core.values import Principal
 from tieline_server.runtime import LAST, Services
 from tieline_server.runtime.compact import compact
@@ -25,6 +23,7 @@ from tieline_server.transports.json_events import told
 from tieline_server.transports.response_lookup import (
     PAGE,
     cancelled,
+    check_include,
     deleted,
     find,
     find_whole,
@@ -165,9 +164,7 @@ def _entry(response_id: str, index: int, item: Item) -> tuple[str, Raw]:
 
 def _check_include(call: Call) -> None:
     query = call.request.query
-    for name in (*query.getall("include", []), *query.getall("include[]", [])):
-        if name not in INCLUDE:
-            raise invalid_value("include", name, INCLUDE)
+    check_include([*query.getall("include", []), *query.getall("include[]", [])])
 
 
 def _flag(call: Call, name: str) -> bool:

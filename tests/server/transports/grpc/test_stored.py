@@ -70,6 +70,25 @@ async def test_a_stored_response_is_got_and_deleted() -> None:
             assert code_of(caught.value) == "response_not_found"
 
 
+async def test_a_look_up_includes_no_word_that_the_api_does_not_have() -> None:
+    async with serve() as served, served.channel() as channel:
+        stub = responses(channel)
+        named: dict[str, Any] = {"response_id": await stored(served, channel)}
+        for include, ok in ((["reasoning.encrypted_content"], True), (["odd"], False)):
+            for call in (
+                stub.Get(service_pb2.GetRequest(**named, include=include)),
+                stub.ListInputItems(service_pb2.ListInputItemsRequest(**named, include=include)),
+            ):
+                if ok:
+                    await call
+                    continue
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                error = status_error(caught.value.trailing_metadata())
+                assert error is not None
+                assert (error.code, error.param) == ("invalid_value", "include")
+
+
 async def test_a_response_of_another_owner_is_like_an_unknown_one(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     write_keys(keys, ann=None, bob=None)
