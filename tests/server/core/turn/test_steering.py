@@ -360,9 +360,7 @@ class TestFailed:
         driver = Lockstep()
         queued = [driver.create(text, lane="a") for text in "12"][1]
         for target in (queued, "resp_unknown"):
-            driver.send(
-                "response.steer", previous_response_id=target, input="x", event_id=target
-            )
+            driver.send("response.steer", previous_response_id=target, input="x", event_id=target)
         failed = driver.loose(events.SteerFailed)
         assert [each.error.event_id for each in failed] == [queued, "resp_unknown"]
 
