@@ -2,19 +2,15 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import UNSET, structs
 
-from tieline.events import ErrorEvent, Event, RequestRefused, ResponseCreated
+from tieline.events import Event, RequestRefused, ResponseCreated
 from tieline.requests import Create, Request
 from tieline_server.core.values import Principal
 from tieline_server.peers import RemoteLane
 
 Asked = tuple[Create, Principal]
-
-_FIRST: Final = 0
-"""The number of an error that belongs to no response."""
 
 
 class ForwardedLane:
@@ -34,23 +30,23 @@ class ForwardedLane:
         self._remote.send(structs.replace(request, stream_id=None), principal)
 
     def heard(self, batch: Sequence[Event]) -> Sequence[Event]:
-        """Notes that each create is answered by its response's first event, or by an error.
+        """Notes that each create is answered by its response's first event, or by its refusal.
 
-        Returns the events. An error that refuses a create says so again: from a peer events come
-        as JSON, which does not tell.
+        Returns the events.
         """
-        return [self._heard(event) for event in batch] if self._unanswered else batch
+        for event in batch if self._unanswered else ():
+            self._heard(event)
+        return batch
 
-    def _heard(self, event: Event) -> Event:
+    def _heard(self, event: Event) -> None:
         if isinstance(event, ResponseCreated):
             if event.response.id != self._resumed and self._unanswered:
                 self._unanswered.popleft()
-        elif isinstance(event, ErrorEvent) and event.sequence_number == _FIRST:
+        elif isinstance(event, RequestRefused):
             for asked in self._unanswered:
                 if (asked[0].event_id or UNSET) == event.error.event_id:
                     self._unanswered.remove(asked)
-                    return RequestRefused(**structs.asdict(event))
-        return event
+                    return
 
     def left(self) -> list[Asked]:
         """Takes the creates that the peer has not answered, in order."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tieline import responses
 from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline.events import Event
+from tieline.events import Event, RequestRefused
 from tieline.responses import Response
 from tieline_server.core.values import Principal
 from tieline_server.workers.framing import Decoder
@@ -85,6 +85,8 @@ class Batch(Struct, frozen=True, tag=True):
     """Events of a stream."""
 
     events: list[bytes]
+    refusals: list[int] = []
+    """Which of them are a :class:`RequestRefused`, by their place: JSON does not tell."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):
@@ -150,13 +152,24 @@ def principal_of(said: ClientEvent) -> Principal:
 def batches(events: Iterable[Event]) -> Iterator[Batch]:
     """Encodes events in messages of a bounded size; a large event goes alone."""
     some: list[bytes] = []
+    refusals: list[int] = []
     size = 0
     for event in events:
         raw = json.encode(event)
         if some and size + len(raw) > BATCH:
-            yield Batch(some)
-            some, size = [], 0
+            yield Batch(some, refusals)
+            some, refusals, size = [], [], 0
+        if isinstance(event, RequestRefused):
+            refusals.append(len(some))
         some.append(raw)
         size += len(raw)
     if some:
-        yield Batch(some)
+        yield Batch(some, refusals)
+
+
+def events_in(batch: Batch) -> list[Event]:
+    """Decodes the events of a message; raises :class:`ApiError` for what is none."""
+    events = [json.decode_event(raw) for raw in batch.events]
+    for index in batch.refusals:
+        events[index] = RequestRefused(**structs.asdict(events[index]))
+    return events

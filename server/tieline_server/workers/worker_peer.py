@@ -40,6 +40,7 @@ from tieline_server.workers.peer_messages import (
     Refused,
     Resume,
     error_of,
+    events_in,
 )
 
 logger: Final = logging.getLogger("tieline.workers")
@@ -246,7 +247,7 @@ async def _next_batch(reader: asyncio.StreamReader, silence: float) -> Sequence[
         except TimeoutError:
             raise gone() from None
         if isinstance(said, Batch):
-            return [json.decode_event(raw) for raw in said.events]
+            return events_in(said)
         if isinstance(said, Ended):
             return None
         if isinstance(said, Refused):

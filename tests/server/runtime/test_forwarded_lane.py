@@ -5,7 +5,7 @@ from msgspec import UNSET
 
 from tests.support.core import create_of
 from tieline.errors import ApiError
-from tieline.events import ErrorDetail, ErrorEvent, Event, ResponseCreated
+from tieline.events import ErrorDetail, ErrorEvent, Event, RequestRefused, ResponseCreated
 from tieline.requests import Cancel, Request
 from tieline.responses import Response
 from tieline_server.core.values import Principal
@@ -34,9 +34,9 @@ def created(response_id: str) -> Event:
     return ResponseCreated(sequence_number=0, response=Response(id=response_id))
 
 
-def refused(event_id: str | None, *, number: int = 0) -> Event:
+def refused(event_id: str | None, kind: type[ErrorEvent] = RequestRefused) -> Event:
     detail = ErrorDetail.of(ApiError.of("invalid_request", "No."), event_id)
-    return ErrorEvent(sequence_number=number, stream_id=UNSET, status=400, error=detail)
+    return kind(sequence_number=0, stream_id=UNSET, status=400, error=detail)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,8 @@ def refused(event_id: str | None, *, number: int = 0) -> Event:
         ([created("resp_1")], ["two", None]),
         ([refused("two")], ["one", None]),
         ([refused("another")], ["one", "two", None]),
-        ([refused("one", number=7)], ["one", "two", None]),
+        ([refused("one", ErrorEvent)], ["one", "two", None]),
+        ([refused(None, ErrorEvent)], ["one", "two", None]),
         ([refused(None)], ["one", "two"]),
         ([created("resp_1"), refused("two"), created("resp_3"), created("resp_4")], []),
     ],

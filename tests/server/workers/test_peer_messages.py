@@ -7,7 +7,7 @@ from tests.support.scripted_peer import ScriptedTurn
 from tieline import responses
 from tieline.codecs import json
 from tieline.errors import ApiError
-from tieline.events import OutputTextDelta
+from tieline.events import ErrorDetail, ErrorEvent, OutputTextDelta, RequestRefused
 from tieline_server.core.values import Principal
 from tieline_server.workers.framing import BrokenMessage, Decoder, pack
 from tieline_server.workers.peer_messages import (
@@ -30,6 +30,7 @@ from tieline_server.workers.peer_messages import (
     answer_of,
     batches,
     error_of,
+    events_in,
     principal_of,
     refused,
 )
@@ -53,6 +54,17 @@ def test_each_message_is_heard_as_it_was_said_and_by_no_other_side(
     for other in {ASKED, SAID, ANSWERED} - {hears}:
         with pytest.raises(BrokenMessage):
             other.unpack(packet)
+
+
+@pytest.mark.parametrize("kind", [ErrorEvent, RequestRefused])
+def test_an_error_that_refuses_a_turn_comes_back_as_one(kind: type[ErrorEvent]) -> None:
+    error = kind(sequence_number=0, status=400, error=ErrorDetail(code="invalid_value"))
+    (batch,) = batches([*NUMBERED[:2], error])
+    heard = ANSWERED.unpack(pack(batch))
+    assert isinstance(heard, Batch)
+    back = events_in(heard)
+    assert [type(each) for each in back] == [*map(type, NUMBERED[:2]), kind]
+    assert back[-1] == error
 
 
 def test_an_error_comes_back_as_the_very_error() -> None:
