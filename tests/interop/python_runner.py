@@ -21,9 +21,8 @@ from tieline.v1 import requests_pb2, responses_pb2, service_pb2, service_pb2_grp
 from tieline_client import ApiError, ConnectionLost, connect, tool_output
 from tieline_client.transports import Options
 
-LIMITS: Final[Mapping[str, float]] = {"keepalive": 75.0}
-LIMIT: Final = 30.0
-"""Seconds after which a scenario has failed."""
+LIMIT: Final = 180.0
+"""Seconds after which a scenario has failed: a busy machine takes its time."""
 
 Targets = Mapping[str, str]
 Scenario = Mapping[str, Any]
@@ -274,7 +273,7 @@ async def run(scenario: Scenario, targets: Targets) -> None:
     name = scenario["name"]
     line: dict[str, Any] = {"scenario": name, "ok": True}
     try:
-        async with asyncio.timeout(LIMITS.get(name, LIMIT)):
+        async with asyncio.timeout(LIMIT):
             await RUNS[name](scenario, targets)
     except KeyError:
         line |= {"ok": None, "why": "the runner does not know it"}

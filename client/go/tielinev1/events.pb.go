@@ -36,7 +36,8 @@ const (
 	Ending_ENDING_INCOMPLETE Ending = 2
 	// The turn failed.
 	Ending_ENDING_FAILED Ending = 3
-	// The create was refused: there is no response.
+	// The create or the resume was refused, or its response can be read no further. The error of an
+	// append, a steer or a cancel ends nothing: its event_id says whose it is.
 	Ending_ENDING_REFUSED Ending = 4
 	// Sampling stopped at client tool calls: a `ResponseAppend` with their outputs goes on.
 	Ending_ENDING_HELD Ending = 5

@@ -37,7 +37,9 @@ class _EndingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ending.ValueTy
     ENDING_FAILED: _Ending.ValueType  # 3
     """The turn failed."""
     ENDING_REFUSED: _Ending.ValueType  # 4
-    """The create was refused: there is no response."""
+    """The create or the resume was refused, or its response can be read no further. The error of an
+    append, a steer or a cancel ends nothing: its event_id says whose it is.
+    """
     ENDING_HELD: _Ending.ValueType  # 5
     """Sampling stopped at client tool calls: a `ResponseAppend` with their outputs goes on."""
     ENDING_READER_MOVED: _Ending.ValueType  # 6
@@ -55,7 +57,9 @@ ENDING_INCOMPLETE: Ending.ValueType  # 2
 ENDING_FAILED: Ending.ValueType  # 3
 """The turn failed."""
 ENDING_REFUSED: Ending.ValueType  # 4
-"""The create was refused: there is no response."""
+"""The create or the resume was refused, or its response can be read no further. The error of an
+append, a steer or a cancel ends nothing: its event_id says whose it is.
+"""
 ENDING_HELD: Ending.ValueType  # 5
 """Sampling stopped at client tool calls: a `ResponseAppend` with their outputs goes on."""
 ENDING_READER_MOVED: Ending.ValueType  # 6

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tieline import events
 from tieline.errors import ApiError
-from tieline.events import RequestRefused
+from tieline.events import ErrorEvent, RequestRefused
 from tieline.responses import Response
 from tieline_server.core.effects import Record, Save
 from tieline_server.core.history.chain import NO_CALLS, Saved
@@ -99,7 +99,9 @@ def refuse(turn: Turn, error: ApiError) -> None:
     """It cannot run: one error event, no response."""
     turn.failure = error.bare()
     turn.status = "refused"
-    turn.push_error(error, turn.request.event_id, kind=RequestRefused)
+    # An append is told by its event_id; it asked for no turn of its own.
+    kind = ErrorEvent if turn.follows_latest else RequestRefused
+    turn.push_error(error, turn.request.event_id, kind=kind)
     _evict_parent(turn)
     turn.usage = turn.usage.plus(turn.usage_counter.usage(None))
     turn.leave()

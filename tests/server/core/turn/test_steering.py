@@ -351,7 +351,7 @@ class TestFailed:
 
     def test_the_failure_names_the_member_at_fault_and_the_message(self) -> None:
         driver = Lockstep()
-        named = {"previous_response_id": running(driver), "event_id": "mine"}
+        named: dict[str, Any] = {"previous_response_id": running(driver), "event_id": "mine"}
         driver.send("response.steer", **named, input=[{"role": "user", "content": 7}])
         error = failure(driver).error
         assert (error.param, error.event_id) == ("input[0].content", "mine")

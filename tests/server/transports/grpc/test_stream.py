@@ -129,6 +129,17 @@ async def test_an_append_in_json_that_is_refused_ends_no_turn() -> None:
         assert (event.error.error.event_id, event.ending) == ("other", ENDING_UNSPECIFIED)
 
 
+async def test_an_append_that_goes_on_from_nothing_held_and_is_refused_ends_no_turn() -> None:
+    async with serve() as served, served.line() as line:
+        await line.turn(create("one"))
+        call = items_pb2.FunctionCallOutput(call_id="call_no", text="late")
+        items = items_pb2.ItemList(items=[items_pb2.Item(function_call_output=call)])
+        append = requests_pb2.ResponseAppend(input_items=items)
+        await line.send(service_pb2.ConverseRequest(response_append=append, event_id="mine"))
+        (event,) = await line.until("error")
+        assert (event.error.error.event_id, event.ending) == ("mine", ENDING_UNSPECIFIED)
+
+
 async def test_an_event_id_that_is_too_long_is_refused_and_not_echoed() -> None:
     async with serve() as served, served.line() as line:
         await line.send(create("x", event_id="e" * 3_000_000))

@@ -1957,7 +1957,8 @@ export enum Ending {
   FAILED = 3,
 
   /**
-   * The create was refused: there is no response.
+   * The create or the resume was refused, or its response can be read no further. The error of an
+   * append, a steer or a cancel ends nothing: its event_id says whose it is.
    *
    * @generated from enum value: ENDING_REFUSED = 4;
    */
