@@ -29,8 +29,9 @@ try {
   using connection = await connect(address, { key: process.env.TIELINE_API_KEY });
   // The first word must be a call, since a tiny model would rather guess.
   const choice = { case: "toolChoice" as const, value: "required" };
-  const limits = { maxOutputTokens: 200, maxToolCalls: 2 };
-  const turn = connection.turn({ input: question, choice, ...limits }, { tools });
+  const limits = { maxOutputTokens: 200, maxToolCalls: 4 };
+  const instructions = "Call count_words once. Then answer in one short sentence.";
+  const turn = connection.turn({ input: question, choice, instructions, ...limits }, { tools });
   for await (const { event } of turn)
     if (event.case === "outputTextDelta") process.stdout.write(event.value.delta);
   console.log(`\n(${(await turn.result()).usage?.totalTokens} tokens)`);

@@ -63,8 +63,8 @@ export class Connection implements Disposable {
   ) {
     this.calls = createClient(ResponsesService, channel.transport);
     this.models = createClient(ModelsService, channel.transport);
-    const value = { maxReceiveBytes: maxReceiveBytes && BigInt(maxReceiveBytes) };
-    this.#send({ case: "sessionStart", value: value as object });
+    const value = maxReceiveBytes === undefined ? {} : { maxReceiveBytes: BigInt(maxReceiveBytes) };
+    this.#send({ case: "sessionStart", value });
     this.started = new Promise((resolve, reject) => void this.#read(resolve).catch(reject));
   }
 

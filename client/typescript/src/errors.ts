@@ -10,19 +10,20 @@ export class TielineError extends Error {
   /** A word for machines, like `model_not_found`. */
   code = "server_error";
   /** The path of the member at fault. */
-  param?: string;
+  declare param?: string;
   /** How long to wait until a retry can help. */
-  retryAfterMs?: number;
+  declare retryAfterMs?: number;
   /** The HTTP status of the error, of one that came as an event. */
-  httpStatus?: number;
+  declare httpStatus?: number;
   /** The gRPC status, of one that ended a call or the connection. */
-  grpcStatus?: Code;
+  declare grpcStatus?: Code;
   /** The response that failed after it had begun. */
-  response?: Response;
+  declare response?: Response;
 
-  constructor(message: string, details: Partial<TielineError> = {}) {
+  constructor(message: string, details: Partial<LostConnection> = {}) {
     super(message, { cause: details.cause });
-    Object.assign(this, details);
+    for (const [name, value] of Object.entries(details))
+      if (value !== undefined) Object.assign(this, { [name]: value });
   }
 
   /** Tells what a failed call of `connection.calls` says; what is no status is `unknown`. */
@@ -44,16 +45,10 @@ export class TielineError extends Error {
 /** The connection is over before the turn is: `connection.resume` goes on where that is kept. */
 export class LostConnection extends TielineError {
   override name = "LostConnection";
-  override code = "connection_lost";
   /** Unset: nothing of the response has come, and whether it was made is unknown. */
-  responseId?: string;
+  declare responseId?: string;
   /** The number after which to resume. */
-  after?: number;
-
-  constructor(message: string, details: Partial<LostConnection> = {}) {
-    super(message, { cause: details.cause });
-    Object.assign(this, details);
-  }
+  declare after?: number;
 }
 
 /** The error that an event tells. */

@@ -70,13 +70,15 @@ export class Turn implements AsyncIterable<ServerEvent> {
   async *[Symbol.asyncIterator](): AsyncGenerator<ServerEvent, void, undefined> {
     for await (const event of this.#events) {
       if (event.event.case === "error") this.#fail(event.event.value);
-      else this.#goOn();
+      // Only what has a number tells: a heartbeat may come from before the append.
+      else if (event.sequenceNumber !== undefined) this.#goOn();
       if (event.event.case !== undefined && event.event.case !== "error") yield event;
       if (event.ending !== Ending.HELD) continue;
       this.calls = event.response ? this.tools.open(event.response) : [];
       if (this.tools.tools.length === 0) return;
       // A hold that is read again may have been answered long since. What had to be called has been.
-      if (this.calls.length > 0) this.append(await this.tools.answer(this.calls), "auto");
+      const outputs = await this.tools.answer(this.calls);
+      if (outputs.length > 0 && !this.ended) this.append(outputs, "auto");
     }
   }
 
@@ -102,7 +104,8 @@ export class Turn implements AsyncIterable<ServerEvent> {
   /** Takes an event from the connection. */
   take(event: ServerEvent): void {
     this.response = event.response ?? this.response;
-    if (event.ending !== Ending.HELD) this.after = event.sequenceNumber ?? this.after;
+    const answered = event.ending !== Ending.HELD && event.event.case !== "error";
+    if (answered) this.after = event.sequenceNumber ?? this.after;
     this.ending = event.ending;
     this.#events.push(event);
     if (this.ended) this.#events.end();
