@@ -29,10 +29,9 @@ public final class Client implements AutoCloseable {
     private final long receives;
 
     private Client(Builder builder) {
-        ManagedChannelBuilder<?> channels = builder.channels != null ? builder.channels
-                : Grpc.newChannelBuilder(builder.address, builder.credentials);
         // Nothing here blocks in a callback, so that no thread is needed but those of the network.
-        channels.directExecutor().keepAliveTime(30, TimeUnit.SECONDS).keepAliveTimeout(20, TimeUnit.SECONDS)
+        ManagedChannelBuilder<?> channels = Grpc.newChannelBuilder(builder.address, builder.credentials)
+                .directExecutor().keepAliveTime(30, TimeUnit.SECONDS).keepAliveTimeout(20, TimeUnit.SECONDS)
                 .keepAliveWithoutCalls(true);
         if (builder.receives > 0) {
             channels.maxInboundMessageSize(builder.receives);
@@ -49,12 +48,7 @@ public final class Client implements AutoCloseable {
 
     /** Says how the server at {@code host:port} is reached; without more, it has neither keys nor TLS. */
     public static Builder builder(String address) {
-        return new Builder(address, null);
-    }
-
-    /** As {@link #builder(String)}, over whatever else gRPC offers. */
-    public static Builder builder(ManagedChannelBuilder<?> channels) {
-        return new Builder(null, channels);
+        return new Builder(address);
     }
 
     /** Opens a connection, and does not wait for it: where there is no server, its first turn is told. */
@@ -90,14 +84,12 @@ public final class Client implements AutoCloseable {
     /** How a server is reached. */
     public static final class Builder {
         private final String address;
-        private final ManagedChannelBuilder<?> channels;
         private ChannelCredentials credentials = InsecureChannelCredentials.create();
         private String key;
         private int receives;
 
-        private Builder(String address, ManagedChannelBuilder<?> channels) {
+        private Builder(String address) {
             this.address = address;
-            this.channels = channels;
         }
 
         /** The key of the caller. Without TLS it can be read on its way. */

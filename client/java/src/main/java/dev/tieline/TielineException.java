@@ -9,6 +9,7 @@ import dev.tieline.v1.ServerEvent;
 import io.grpc.Status;
 import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
+import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 
@@ -59,7 +60,7 @@ public class TielineException extends RuntimeException {
         Duration wait = null;
         var details = StatusProto.fromThrowable(failure);
         try {
-            for (Any detail : details == null ? java.util.List.<Any>of() : details.getDetailsList()) {
+            for (Any detail : details == null ? List.<Any>of() : details.getDetailsList()) {
                 if (detail.is(ErrorInfo.class)) {
                     code = detail.unpack(ErrorInfo.class).getReason().toLowerCase(Locale.ROOT);
                 } else if (detail.is(RetryInfo.class)) {

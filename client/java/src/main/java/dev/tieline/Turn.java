@@ -65,6 +65,7 @@ public final class Turn implements Iterable<ServerEvent>, AutoCloseable {
         if (this.lane != null) {
             this.lane.link.remove(this);
             received = new ArrayDeque<>(); // It comes again.
+            closed = false;
         }
         if (hold == Hold.ANSWERED) {
             hold = Hold.HELD;

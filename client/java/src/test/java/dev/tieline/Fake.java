@@ -29,8 +29,10 @@ import io.grpc.stub.StreamObserver;
 import java.io.IOException;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 
 /** A server whose connections follow a script, each in a thread of its own. */
 final class Fake implements AutoCloseable {
@@ -62,14 +64,14 @@ final class Fake implements AutoCloseable {
 
     private static final ConverseRequest GONE = ConverseRequest.newBuilder().setEventId("gone").build();
 
-    final List<String> keys = new java.util.concurrent.CopyOnWriteArrayList<>();
+    final List<String> keys = new CopyOnWriteArrayList<>();
     private final Server server;
 
     Fake(Script script) throws IOException {
         this(script, request -> CreateResponse.getDefaultInstance());
     }
 
-    Fake(Script script, java.util.function.Function<CreateRequest, CreateResponse> create) throws IOException {
+    Fake(Script script, Function<CreateRequest, CreateResponse> create) throws IOException {
         var service = new ResponsesServiceImplBase() {
             @Override
             public StreamObserver<ConverseRequest> converse(StreamObserver<ConverseResponse> responses) {
@@ -107,7 +109,8 @@ final class Fake implements AutoCloseable {
             @Override
             public <Q, A> ServerCall.Listener<Q> interceptCall(
                     ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
-                keys.add(String.valueOf(headers.get(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER))));
+                var key = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+                keys.add(String.valueOf(headers.get(key)));
                 return next.startCall(call, headers);
             }
         };
@@ -170,7 +173,8 @@ final class Fake implements AutoCloseable {
 
     static ServerEvent completed(int number, String text) {
         return event(number).setResponse(Response.newBuilder().setId("resp_1").addOutput(spoken(text)))
-                .setResponseCompleted(ResponseCompleted.getDefaultInstance()).setEnding(Ending.ENDING_COMPLETED).build();
+                .setResponseCompleted(ResponseCompleted.getDefaultInstance())
+                .setEnding(Ending.ENDING_COMPLETED).build();
     }
 
     static ServerEvent failed(String code, Ending ending, String eventId) {

@@ -131,7 +131,8 @@ class TurnTest {
     void aRefusalIsAnErrorAndTheConnectionLivesOn() throws Exception {
         var connection = connect(s -> {
             var refusal = failed("rate_limit_exceeded", Ending.ENDING_REFUSED, s.hear().getEventId()).toBuilder();
-            refusal.getErrorBuilder().getErrorBuilder().setParam("model").setRetryAfter(Duration.newBuilder().setSeconds(3));
+            refusal.getErrorBuilder().getErrorBuilder().setParam("model")
+                    .setRetryAfter(Duration.newBuilder().setSeconds(3));
             s.say(refusal.build());
             s.hear();
             s.say(created(0), completed(1, "yes"));
@@ -163,7 +164,8 @@ class TurnTest {
             s.hear();
             var end = completed(1, "so far").toBuilder().setEnding(Ending.ENDING_FAILED)
                     .setResponseFailed(ResponseFailed.getDefaultInstance());
-            end.getResponseBuilder().setError(ResponseError.newBuilder().setCode("server_error").setMessage("It broke."));
+            end.getResponseBuilder().setError(
+                    ResponseError.newBuilder().setCode("server_error").setMessage("It broke."));
             s.say(created(0), end.build());
             s.stay();
         }).start(HELLO);
@@ -175,7 +177,8 @@ class TurnTest {
     void aStatusIsAnErrorWithItsCode() throws Exception {
         var status = com.google.rpc.Status.newBuilder().setCode(Status.Code.UNAVAILABLE.value()).setMessage("Busy.")
                 .addDetails(Any.pack(ErrorInfo.newBuilder().setReason("SERVER_DRAINING").setDomain("tieline").build()))
-                .addDetails(Any.pack(RetryInfo.newBuilder().setRetryDelay(Duration.newBuilder().setSeconds(1)).build()));
+                .addDetails(Any.pack(
+                        RetryInfo.newBuilder().setRetryDelay(Duration.newBuilder().setSeconds(1)).build()));
         var fake = open(new Fake(s -> {
             throw StatusProto.toStatusRuntimeException(status.build());
         }, request -> {
@@ -302,6 +305,7 @@ class TurnTest {
         });
         var turn = open(client.connect()).start(HELLO, look);
         lost("resp_1", 2, turn::result);
+        turn.close();
         assertEquals("done", text(turn.resume(open(client.connect())).result()));
         assertEquals(1, runs.get());
     }

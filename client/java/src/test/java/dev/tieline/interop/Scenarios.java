@@ -65,7 +65,8 @@ record Scenarios(Runner.Tool tool, Targets targets, Scenario scenario) {
             case "keepalive" -> connected(targets.address(), this::keepalive);
             case "large" -> large();
             case "unicode" -> connected(targets.address(), this::unicode);
-            case "newer" -> connected(targets.newer(), c -> same("the text", text(c.ask(scenario.input())), scenario.text()));
+            case "newer" -> connected(targets.newer(), connection ->
+                    same("the text", text(connection.ask(scenario.input())), scenario.text()));
             case "goaway" -> connected(targets.drains(), this::goaway);
             default -> throw new UnsupportedOperationException("this runner does not know it");
         }
@@ -123,7 +124,8 @@ record Scenarios(Runner.Tool tool, Targets targets, Scenario scenario) {
             return tool.output();
         });
         try (var turn = connection.start(input(scenario.input()), local)) {
-            same("the number of holds", turn.stream().filter(event -> event.getEnding() == Ending.ENDING_HELD).count(), 1L);
+            var holds = turn.stream().filter(event -> event.getEnding() == Ending.ENDING_HELD).count();
+            same("the number of holds", holds, 1L);
             same("the text", text(turn.result()), scenario.text());
         }
         same("the calls", calls.stream().map(JsonParser::parseString).toList(), List.of(scenario.arguments()));
