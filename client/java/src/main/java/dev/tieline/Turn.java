@@ -130,13 +130,12 @@ public final class Turn implements Iterable<ServerEvent>, AutoCloseable {
 
     /** Answers a hold by hand. The events then go on. */
     public void append(Item... items) {
-        append(List.of(items));
+        append(ResponseAppend.newBuilder(), List.of(items));
     }
 
-    private void append(List<Item> items) {
-        var list = ItemList.newBuilder().addAllItems(items);
-        var request = ConverseRequest.newBuilder().setEventId(UUID.randomUUID().toString())
-                .setResponseAppend(ResponseAppend.newBuilder().setResponseId(id).setInputItems(list));
+    private void append(ResponseAppend.Builder append, List<Item> items) {
+        append.setResponseId(id).setInputItems(ItemList.newBuilder().addAllItems(items));
+        var request = ConverseRequest.newBuilder().setEventId(UUID.randomUUID().toString()).setResponseAppend(append);
         hold = Hold.ANSWERED;
         synchronized (lane.link) {
             appendId = request.getEventId();
@@ -194,7 +193,11 @@ public final class Turn implements Iterable<ServerEvent>, AutoCloseable {
     /** The next event; null where it is not to be handed over. */
     private ServerEvent read() {
         if (hold == Hold.HELD && answers()) {
-            append(calls.stream().map(this::answer).toList());
+            var append = ResponseAppend.newBuilder();
+            if (response.getToolChoice().equals("required")) {
+                append.setToolChoice("auto"); // It would never end.
+            }
+            append(append, calls.stream().map(this::answer).toList());
         }
         var event = await();
         if (!note(event)) {

@@ -252,6 +252,22 @@ class TurnTest {
     }
 
     @Test
+    void aCallIsRequiredOnceOnly() throws Exception {
+        var choices = new ArrayList<String>();
+        var connection = connect(s -> {
+            s.hear();
+            var hold = held(2).toBuilder();
+            hold.getResponseBuilder().setToolChoice("required");
+            s.say(created(0), called(1, "call_1"), hold.build());
+            choices.add(s.hear().getResponseAppend().getToolChoice());
+            s.say(completed(3, "done"));
+            s.stay();
+        });
+        connection.ask(HELLO.toBuilder().setToolChoice("required").build(), look);
+        assertEquals(List.of("auto"), choices);
+    }
+
+    @Test
     void aToolThatThrowsIsToldToTheModel() throws Exception {
         var told = new ArrayList<String>();
         var connection = connect(s -> {
