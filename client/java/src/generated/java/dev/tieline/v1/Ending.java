@@ -49,7 +49,8 @@ public enum Ending
   ENDING_FAILED(3),
   /**
    * <pre>
-   * The create was refused: there is no response.
+   * The create or the resume was refused, or its response can be read no further. The error of an
+   * append, a steer or a cancel ends nothing: its event_id says whose it is.
    * </pre>
    *
    * <code>ENDING_REFUSED = 4;</code>
@@ -117,7 +118,8 @@ public enum Ending
   public static final int ENDING_FAILED_VALUE = 3;
   /**
    * <pre>
-   * The create was refused: there is no response.
+   * The create or the resume was refused, or its response can be read no further. The error of an
+   * append, a steer or a cancel ends nothing: its event_id says whose it is.
    * </pre>
    *
    * <code>ENDING_REFUSED = 4;</code>
