@@ -42,6 +42,7 @@ class Language(Struct, frozen=True):
 LANGUAGES: Final = {
     "python": Language("Python", (sys.executable, "-m", "tests.interop.python_runner")),
     "go": Language("Go", ("client/go/interop.sh",), ("go",)),
+    "java": Language("Java", ("client/java/interop.sh",), ("java", "mvn")),
     "typescript": Language("TypeScript", ("client/typescript/interop.sh",), ("node", "npm")),
 }
 
