@@ -101,7 +101,7 @@ impl Connection {
         Ok(events)
     }
 
-    pub(crate) fn cause(&self) -> Option<ApiError> {
+    pub(crate) fn cause(&self) -> Option<Box<ApiError>> {
         self.board().cause.clone()
     }
 
@@ -127,7 +127,7 @@ impl Drop for Link {
 pub(crate) struct Board {
     slots: Vec<Slot>,
     outgoing: Option<UnboundedSender<ConverseRequest>>,
-    cause: Option<ApiError>,
+    cause: Option<Box<ApiError>>,
 }
 
 struct Slot {
@@ -168,7 +168,7 @@ impl Board {
         named.or_else(|| if ends(event) { first() } else { None })
     }
 
-    fn end(&mut self, cause: Option<ApiError>) {
+    fn end(&mut self, cause: Option<Box<ApiError>>) {
         self.cause = self.cause.take().or(cause);
         self.outgoing = None;
         self.slots.clear();
@@ -182,7 +182,7 @@ async fn read(mut answers: Streaming<ConverseResponse>, board: Arc<Mutex<Board>>
                 let mut board = locked(&board);
                 answer.events.into_iter().for_each(|event| board.deliver(event));
             }
-            Some(Err(status)) => break Some(status.into()),
+            Some(Err(status)) => break Some(Box::new(status.into())),
             None => break None,
         }
     };

@@ -20,7 +20,7 @@ pub enum Error {
         after: Option<i32>,
         /// The status that the connection ended with.
         #[source]
-        cause: Option<ApiError>,
+        cause: Option<Box<ApiError>>,
     },
     /// The address, the key or the TLS settings cannot be used.
     #[error("unusable options: {0}")]
@@ -48,7 +48,7 @@ impl Error {
     pub fn api(&self) -> Option<&ApiError> {
         match self {
             Error::Api(said) => Some(said),
-            Error::Lost { cause, .. } => cause.as_ref(),
+            Error::Lost { cause, .. } => cause.as_deref(),
             Error::Options(_) => None,
         }
     }

@@ -29,7 +29,7 @@ fn look() -> (Tool, Arc<AtomicUsize>) {
 fn lost_at(error: Error, id: Option<&str>, number: Option<i32>) -> Option<ApiError> {
     let Error::Lost { response_id, after, cause } = error else { panic!("{error:?}") };
     assert_eq!((response_id.as_deref(), after), (id, number));
-    cause
+    cause.map(|cause| *cause)
 }
 
 #[tokio::test]
