@@ -1597,7 +1597,8 @@ pub enum Ending {
     Incomplete = 2,
     /// The turn failed.
     Failed = 3,
-    /// The create was refused: there is no response.
+    /// The create or the resume was refused, or its response can be read no further. The error of an
+    /// append, a steer or a cancel ends nothing: its event_id says whose it is.
     Refused = 4,
     /// Sampling stopped at client tool calls: a `ResponseAppend` with their outputs goes on.
     Held = 5,
