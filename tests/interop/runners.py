@@ -31,6 +31,8 @@ class Language(Struct, frozen=True):
     name: str
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
+    quick: bool = True
+    """Whether it is built from nothing within a minute."""
 
     @property
     def lacks(self) -> list[str]:
@@ -42,7 +44,8 @@ class Language(Struct, frozen=True):
 LANGUAGES: Final = {
     "python": Language("Python", (sys.executable, "-m", "tests.interop.python_runner")),
     "go": Language("Go", ("client/go/interop.sh",), ("go",)),
-    "java": Language("Java", ("client/java/interop.sh",), ("java", "mvn")),
+    "java": Language("Java", ("client/java/interop.sh",), ("java", "mvn"), quick=False),
+    "rust": Language("Rust", ("client/rust/interop.sh",), ("cargo",), quick=False),
     "typescript": Language("TypeScript", ("client/typescript/interop.sh",), ("node", "npm")),
 }
 

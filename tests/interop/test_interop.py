@@ -1,6 +1,7 @@
 """The client of each language does what it should against real servers: tests/interop/runners.py.
 
-A language whose toolchain is not here is skipped by name. What a runner builds it fetches first.
+A language whose toolchain is not here is skipped by name. What a runner builds it fetches first:
+what takes minutes for that, and the clients' own tests, run by ``make soak ARGS=tests/interop``.
 """
 
 import asyncio
@@ -16,31 +17,39 @@ from tests.interop.runners import LANGUAGES, Outcome
 CHECKED: Final = [name for name in LANGUAGES if name != "python"]
 
 
-def wanted(name: str) -> None:
-    """Skips the test where the toolchain of this language is not here."""
+@pytest.fixture(scope="module")
+def soak(pytestconfig: pytest.Config) -> bool:
+    return bool(pytestconfig.getoption("--soak"))
+
+
+def wanted(name: str, *, quick: bool) -> None:
+    """Skips the test of a language whose toolchain is not here, and by choice what is slow."""
     language = LANGUAGES[name]
     if language.lacks:
         pytest.skip(f"{language.name}: {' and '.join(language.lacks)} not found")
+    if not quick:
+        pytest.skip(f"{language.name}: by make soak ARGS=tests/interop")
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, list[Outcome]]:
+def outcomes(soak: bool) -> dict[str, list[Outcome]]:
     """How all scenarios went, by language."""
-    return asyncio.run(runners.run_all(name for name in LANGUAGES if not LANGUAGES[name].lacks))
+    here = (name for name, each in LANGUAGES.items() if not each.lacks and (soak or each.quick))
+    return asyncio.run(runners.run_all(here))
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_every_scenario_goes_as_it_is_written(
-    name: str, outcomes: dict[str, list[Outcome]]
+    name: str, outcomes: dict[str, list[Outcome]], soak: bool
 ) -> None:
-    wanted(name)
+    wanted(name, quick=soak or LANGUAGES[name].quick)
     assert [each for each in outcomes[name] if not each.ok] == []
     assert [each.scenario for each in outcomes[name]] == runners.names()
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_its_own_tests_pass_and_its_stubs_are_those_of_the_schema(name: str) -> None:
-    wanted(name)
+def test_its_own_tests_pass_and_its_stubs_are_those_of_the_schema(name: str, soak: bool) -> None:
+    wanted(name, quick=soak)
     folder = runners.ROOT / LANGUAGES[name].command[0]
     done = subprocess.run(
         ["make", "--silent", "--directory", str(folder.parent), "check"],
