@@ -39,6 +39,9 @@ SLACK: Final = 5 * MIB
 FRESH: Final = 0.75
 """How much of what comes takes memory that the process did not have before."""
 
+AT_ONCE: Final = 8
+"""Calls of gRPC that begin before the server has judged them."""
+
 EXHAUSTED: Final = "8"
 """The gRPC status of a call that is one too many."""
 
@@ -210,14 +213,12 @@ def test_cn_21_a_caller_without_a_key_has_next_to_nothing_of_grpc(
         connection = UnfinishedCalls(server.address, "sk-wrong")
         held, status = (8, EXHAUSTED) if "health" in method else (WAITING, "16")
         calls = []
-        for _ in range(3 * held):
-            calls.append(connection.call(method, size))
-            if len(calls) > held and status == EXHAUSTED:
-                # Until the headers of a call have been judged, its message comes.
-                connection.told(calls[-1])
-        server.state.rest()
+        for _ in range(3 * WAITING // AT_ONCE):
+            calls += [connection.call(method, size) for _ in range(AT_ONCE)]
+            # Until the headers of a call have been judged, its message comes.
+            server.state.rest()
         grown = server.state.memory - before
-        bound = (held + 1) * (config.max_grpc_message_bytes + HEADROOM) + SLACK
+        bound = (held + AT_ONCE) * (config.max_grpc_message_bytes + HEADROOM) + SLACK
         print(f"{method}: {len(calls)} calls, {grown / MIB:.0f} of {bound / MIB:.0f} MiB")
         assert grown <= bound, (grown, bound)
         refused = calls[held:] if status == EXHAUSTED else calls
