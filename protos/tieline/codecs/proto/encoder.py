@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tieline import events
 from tieline.codecs.proto.events import ENDINGS, encode_event
-from tieline.codecs.proto.fields import getter
+from tieline.codecs.proto.fields import Choice, getter
 from tieline.codecs.proto.frames import NUMBER, VARINT, field, tag
 from tieline.codecs.proto.schema import EVENTS, ITEM, PART, RESPONSE, Arm
 from tieline.codecs.proto.shapes import fill_item, fill_part
@@ -32,7 +32,6 @@ from tieline.v1.events_pb2 import (
 from tieline.v1.events_pb2 import ResponseCreated as CreatedMessage
 from tieline.v1.items_pb2 import ContentPart, Item
 from tieline.v1.responses_pb2 import Response as ResponseMessage
-from tieline.v1.responses_pb2 import ResponseStatus
 from tieline.v1.service_pb2 import ConverseResponse
 
 
@@ -460,8 +459,8 @@ _OWN: Final = RESPONSE.only(_OWN_NAMES)
 def _own(response: Response) -> ResponseMessage:
     """The members of a response that are no echo of its create, but its output."""
     message = ResponseMessage()
-    number, made = _STATUSES.get(response.status or ""), response.created_at
-    ended = response.completed_at
+    number = None if response.status is None else _STATUSES.get(response.status)
+    made, ended = response.created_at, response.completed_at
     if (
         number is None
         or not isinstance(made, int)
@@ -483,12 +482,10 @@ def _own(response: Response) -> ResponseMessage:
     return message
 
 
-_STATUSES: Final = {
-    name.removeprefix("RESPONSE_STATUS_").lower(): number
-    for name, number in ResponseStatus.items()
-    if number
-}
-"""A status -> its number; the plain rule is the kind of the field."""
+_STATUS: Final = RESPONSE.slots["status"].kind
+assert isinstance(_STATUS, Choice)
+# To the stubs an enum's number is no int.
+_STATUSES: Final[dict[str, Any]] = _STATUS.numbers
 
 
 def _count(message: ResponseMessage, usage: Usage | None) -> bool:

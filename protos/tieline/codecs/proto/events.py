@@ -9,6 +9,7 @@ from tieline.codecs import json
 from tieline.codecs.proto.bridge import Bridge
 from tieline.codecs.proto.field_reader import FieldReader
 from tieline.codecs.proto.schema import EVENT, EVENTS, RESPONSE, Arm
+from tieline.errors import RESUMED_ELSEWHERE
 from tieline.events import ErrorEvent, Event, LifecycleEvent, RequestWarning
 from tieline.responses import Response
 from tieline.v1.events_pb2 import (
@@ -42,9 +43,6 @@ ENDINGS: Final[dict[type[Event], Ending.ValueType]] = {
 }
 """Event after which its turn says nothing more for now -> its ``ending``."""
 
-MOVED: Final = "resumed_elsewhere"
-"""The code of the error that a reader gets whose response another connection has resumed."""
-
 
 def json_to_proto(raw: bytes) -> ServerEvent:
     """An event from outside as a message, nothing lost.
@@ -61,7 +59,7 @@ def json_to_proto(raw: bytes) -> ServerEvent:
 
 
 def _ending(kind: type[Event], code: str | None) -> Ending.ValueType:
-    if code == MOVED:
+    if code == RESUMED_ELSEWHERE:
         return ENDING_READER_MOVED
     return ENDINGS.get(kind, ENDING_UNSPECIFIED)
 

@@ -86,10 +86,7 @@ class Scalar(Kind):
             value = self._decode(raw)
         except msgspec.MsgspecError:
             return False
-        if not self._exact(raw, value):
-            return False
-        setattr(message, slot, value)
-        return True
+        return self._exact(raw, value) and self.write(message, slot, value)
 
     def load(self, field: Any, param: str) -> Any:
         return field
@@ -106,11 +103,8 @@ class Whole(Scalar):
         super().__init__(int, 0)
         self._end = 1 << bits
 
-    def _exact(self, raw: bytes, value: Any) -> bool:
-        return bool(0 <= value < self._end)
-
     def write(self, message: Any, slot: str, value: Any) -> bool:
-        return self._exact(b"", value) and super().write(message, slot, value)
+        return 0 <= value < self._end and super().write(message, slot, value)
 
 
 class Real(Scalar):
@@ -131,96 +125,22 @@ class Real(Scalar):
         return field
 
 
-class Instant(Scalar):
-    """A point in time: Unix seconds in JSON, a ``Timestamp`` as a message."""
-
-    _last = 253_402_300_799
-    """The end of the year 9999, where a ``Timestamp`` ends."""
-
-    def __init__(self) -> None:
-        super().__init__(int | float, 0)
-
-    def store(self, message: Any, slot: str, raw: bytes) -> bool:
-        try:
-            return self.write(message, slot, self._decode(raw))
-        except msgspec.MsgspecError:
-            return False
-
-    def write(self, message: Any, slot: str, value: Any) -> bool:
-        # NaN is not between them either.
-        if not 0 <= value <= self._last:
-            return False
-        seconds = int(value)
-        nanos = round((value - seconds) * _NANOS)
-        if seconds + nanos / _NANOS != value:
-            return False
-        set_time(message, slot, seconds, nanos)
-        return True
-
-    def load(self, field: Any, param: str) -> Any:
-        return field.seconds + field.nanos / _NANOS if field.nanos else field.seconds
-
-
-class Seconds(Instant):
-    """A length of time in seconds, a ``Duration`` as a message."""
-
-    _last = 315_576_000_000
-    """Seconds of 10,000 years, where a ``Duration`` ends."""
-
-    def load(self, field: Any, param: str) -> Any:
-        return float(super().load(field, param))
-
-
-class Milliseconds(Instant):
-    """A length of time in milliseconds, a ``Duration`` as a message, which is rounded up."""
-
-    _last = Seconds._last * 1000
-
-    def write(self, message: Any, slot: str, value: Any) -> bool:
-        if type(value) is not int or not 0 <= value <= self._last:
-            return False
-        seconds, rest = divmod(value, 1000)
-        set_time(message, slot, seconds, rest * _MILLI)
-        return True
-
-    def load(self, field: Any, param: str) -> Any:
-        return field.seconds * 1000 - (-field.nanos // _MILLI)
-
-
-_NANOS: Final = 1_000_000_000
-_MILLI: Final = 1_000_000
-"""Nanoseconds of a second, and of a millisecond."""
-
-
-def set_time(message: Any, slot: str, seconds: int, nanos: int) -> None:
-    """Sets a ``Timestamp`` or a ``Duration``, zero too."""
-    inner = getattr(message, slot)
-    inner.SetInParent()
-    inner.seconds, inner.nanos = seconds, nanos
-
-
 class Choice(Scalar):
     """An enum: one of its words in JSON; another word is said in ``extra_json``."""
 
     def __init__(self, descriptor: EnumDescriptor) -> None:
         super().__init__(str, "")
         prefix = _prefix(descriptor.name)
-        self._numbers = {
-            name.removeprefix(prefix).lower(): value.number
+        # The value that stands for none has the name of no word.
+        self.numbers: Final = {
+            name.removeprefix(prefix).lower() if value.number else "": value.number
             for name, value in descriptor.values_by_name.items()
-            if value.number
         }
-        self._words = {number: word for word, number in self._numbers.items()}
-        self._numbers[""] = 0
-
-    def store(self, message: Any, slot: str, raw: bytes) -> bool:
-        try:
-            return self.write(message, slot, self._decode(raw))
-        except msgspec.MsgspecError:
-            return False
+        """A word -> its number."""
+        self._words = {number: word for word, number in self.numbers.items()}
 
     def write(self, message: Any, slot: str, value: Any) -> bool:
-        number = self._numbers.get(value)
+        number = self.numbers.get(value)
         return number is not None and super().write(message, slot, number)
 
     def load(self, field: Any, param: str) -> Any:

@@ -25,14 +25,11 @@ from tieline.codecs.proto.fields import (
     UNKNOWN,
     AsRaw,
     Choice,
-    Instant,
     Kind,
     Mapped,
-    Milliseconds,
     Mode,
     Nested,
     NestedList,
-    Seconds,
     Slot,
     Spec,
     Whole,
@@ -48,6 +45,7 @@ from tieline.codecs.proto.shapes import (
     part_members_of,
     type_parts,
 )
+from tieline.codecs.proto.times import Instant, Milliseconds, Seconds
 from tieline.errors import ApiError
 from tieline.requests import raw_members
 from tieline.v1 import events_pb2, items_pb2, requests_pb2, responses_pb2, service_pb2

@@ -10,8 +10,7 @@ from tests.support.event_samples import CALL, MESSAGE, NUMBERED, TOOLS, USAGE, r
 from tests.support.json_values import dumps, fixture, value
 from tieline import events, responses
 from tieline.codecs import json, proto
-from tieline.codecs.proto.events import MOVED
-from tieline.errors import ApiError
+from tieline.errors import RESUMED_ELSEWHERE, ApiError
 from tieline.events import Event, LifecycleEvent
 from tieline.v1.events_pb2 import Ending, OpaqueEvent, OutputTextDelta, ServerEvent
 from tieline.v1.items_pb2 import ContentPart, FunctionCall, Item, Unknown
@@ -189,7 +188,7 @@ def test_the_error_that_refuses_a_create_ends_and_others_do_not() -> None:
 
 
 def test_a_reader_whose_response_has_moved_hears_no_more() -> None:
-    detail = events.ErrorDetail(code=MOVED, message="It was resumed elsewhere.")
+    detail = events.ErrorDetail(code=RESUMED_ELSEWHERE, message="It was resumed elsewhere.")
     moved = events.ErrorEvent(sequence_number=5, status=409, error=detail)
     assert sent(moved).ending == Ending.ENDING_READER_MOVED
     assert proto.json_to_proto(json.encode(moved)).ending == Ending.ENDING_READER_MOVED

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from msgspec import Raw
 
+from tests.support.field_kinds import leaves_alone, says
 from tieline.codecs.proto.fields import (
     FLAG,
     JSON_TEXT,
@@ -15,13 +15,9 @@ from tieline.codecs.proto.fields import (
     TEXTS,
     AsRaw,
     Choice,
-    Instant,
     Kind,
     Mapped,
-    Milliseconds,
-    Seconds,
     Whole,
-    dumps,
 )
 from tieline.errors import ApiError
 from tieline.v1.events_pb2 import (
@@ -33,7 +29,7 @@ from tieline.v1.events_pb2 import (
     Timing,
 )
 from tieline.v1.items_pb2 import FunctionTool, TextPart
-from tieline.v1.requests_pb2 import ResponseCreate, SessionStart
+from tieline.v1.requests_pb2 import SessionStart
 from tieline.v1.responses_pb2 import Response
 
 FIELDS: dict[str, tuple[Kind, Any, str]] = {
@@ -42,9 +38,6 @@ FIELDS: dict[str, tuple[Kind, Any, str]] = {
     "real": (REAL, Response, "temperature"),
     "whole 31": (Whole(31), OutputTextDelta, "output_index"),
     "whole 64": (Whole(64), SessionStart, "max_receive_bytes"),
-    "instant": (Instant(), Response, "created_at"),
-    "seconds": (Seconds(), Error, "retry_after"),
-    "milliseconds": (Milliseconds(), ResponseCreate, "timeout"),
     "choice": (Choice(HeartbeatPhase.DESCRIPTOR), Heartbeat, "phase"),
     "json": (JSON_TEXT, TextPart, "annotations_json"),
     "jsons": (JSON_TEXTS, OutputTextDelta, "logprobs_json"),
@@ -57,9 +50,6 @@ SAID = {
     "flag": ["true", "false"],
     "real": ["0.7", "1", "-0.0", "1e3", "1.7976931348623157e308", "0.1234567890123456", "5E-1"],
     "whole 31": ["0", "2147483647"],
-    "instant": ["0", "1700000000", "1700000000.25", "1.5", "253402300799"],
-    "seconds": ["0", "1.5", "0.1", "86400"],
-    "milliseconds": ["0", "1", "1500", "31536000000"],
     "choice": ['"held"', '"prefill"', '""'],
     "whole 64": ["18446744073709551615"],
     "json": ["null", "[1, 2.50]", '"x"'],
@@ -79,9 +69,6 @@ NOT_SAID = {
         "1e-400",
         "9007199254740993",
     ],
-    "instant": ["-1", "253402300800", "1e-10", '"now"', "null", "true"],
-    "seconds": ["-2", "1e-12", "315576000001", '"1s"', "null"],
-    "milliseconds": ["1e-9", "2.5", "-1", "1e300", "null"],
     "choice": ['"dreaming"', '"HELD"', '"unspecified"', "3", "null"],
     "whole 31": ["-1", "2147483648", "1.5", "1.0", "true", '"1"', "null"],
     "whole 64": ["18446744073709551616", "-1"],
@@ -97,23 +84,12 @@ MISFITS = [(name, raw) for name in NOT_SAID for raw in NOT_SAID[name]]
 
 @pytest.mark.parametrize(("name", "raw"), CASES)
 def test_a_value_that_fits_is_said_and_read_again(name: str, raw: str) -> None:
-    kind, make, slot = FIELDS[name]
-    message = make()
-    assert kind.store(message, slot, raw.encode())
-    copy = make()
-    assert kind.store(copy, slot, dumps(kind.load(getattr(message, slot), "p")))
-    assert copy == message
-    typed = make()
-    assert kind.write(typed, slot, kind.read(getattr(message, slot), "p"))
-    assert typed == message
+    says(*FIELDS[name], raw.encode())
 
 
 @pytest.mark.parametrize(("name", "raw"), MISFITS)
 def test_a_value_that_does_not_fit_leaves_the_field_alone(name: str, raw: str) -> None:
-    kind, make, slot = FIELDS[name]
-    message = make()
-    assert not kind.store(message, slot, raw.encode())
-    assert message == make()
+    leaves_alone(*FIELDS[name], raw.encode())
 
 
 def test_a_typed_field_can_stand_for_raw_json() -> None:
@@ -138,16 +114,3 @@ def test_what_is_no_number_in_json_is_refused(number: float) -> None:
     with pytest.raises(ApiError) as caught:
         REAL.load(number, "temperature")
     assert (caught.value.code, caught.value.param) == ("invalid_value", "temperature")
-
-
-def test_a_length_of_time_is_a_float_of_seconds_or_whole_milliseconds_rounded_up() -> None:
-    for seconds, nanos, as_seconds, as_milliseconds in (
-        (5, 0, 5.0, 5000),
-        (0, 1, 1e-9, 1),
-        (1, 500_000_001, 1.500000001, 1501),
-        (0, -5, -5e-9, 0),
-    ):
-        field = Duration(seconds=seconds, nanos=nanos)
-        read = Seconds().load(field, "p")
-        assert (read, type(read)) == (as_seconds, float)
-        assert Milliseconds().load(field, "p") == as_milliseconds
