@@ -30,7 +30,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
-from tieline.errors import TielineError
+from tieline.errors import RESUMED_ELSEWHERE, TielineError
 from tieline.events import (
     ErrorEvent,
     Event,
@@ -274,7 +274,7 @@ class Connection:
         if isinstance(event, ErrorEvent):
             if event.error.event_id is not UNSET:
                 return self._asks.get(event.error.event_id)
-            if event.error.code == _MOVED:
+            if event.error.code == RESUMED_ELSEWHERE:
                 return lane.current
             # Without an echo: beside a running response, an error is its own only if numbered.
             numbered = lane.current if event.sequence_number else None
@@ -291,7 +291,7 @@ class Connection:
         if concludes(event):
             return Signal.SETTLED if ask.steers.open == 1 else Signal.NOTICE
         if isinstance(event, ErrorEvent):
-            if event.error.code == _MOVED:
+            if event.error.code == RESUMED_ELSEWHERE:
                 return Signal.MOVED
             if ask.state is AskState.ATTACHING and event.sequence_number:
                 # Of the response itself, which has failed: it comes again like all its events.
@@ -359,7 +359,6 @@ def _aim(event: SteerAccepted | SteerFailed | SteerPending) -> str:
     return event.steer.previous_response_id
 
 
-_MOVED: Final = "resumed_elsewhere"
 _TAKEN: Final = "response_not_active"
 """How a server refuses an append that names a response which runs: it is not held."""
 _CONNECTION_EVENTS: Final = (Heartbeat, SessionStarted, SessionGoingAway)

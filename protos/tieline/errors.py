@@ -42,6 +42,9 @@ _BAD: Final = Row(400, _INVALID, Grpc.INVALID_ARGUMENT)
 _LIMIT: Final = Row(429, "rate_limit_error", Grpc.RESOURCE_EXHAUSTED, retryable=True)
 _DOWN: Final = Row(503, "service_unavailable_error", Grpc.UNAVAILABLE, retryable=True)
 
+RESUMED_ELSEWHERE: Final = "resumed_elsewhere"
+"""The code that a reader gets whose response another connection has resumed: both ends know it."""
+
 ERRORS: Final[dict[str, Row]] = {
     # The request itself is wrong: the same request will fail again.
     "invalid_request": _BAD,
@@ -95,7 +98,7 @@ ERRORS: Final[dict[str, Row]] = {
     "upgrade_required": Row(426, _INVALID, Grpc.FAILED_PRECONDITION),
     # The state of the connection or of a turn is in the way.
     "lane_busy": Row(409, "conflict_error", Grpc.ABORTED),
-    "resumed_elsewhere": Row(409, "conflict_error", Grpc.ABORTED),
+    RESUMED_ELSEWHERE: Row(409, "conflict_error", Grpc.ABORTED),
     "idempotency_conflict": Row(409, "conflict_error", Grpc.ABORTED),
     "response_already_completed": Row(409, "conflict_error", Grpc.FAILED_PRECONDITION),
     "response_not_active": Row(409, "conflict_error", Grpc.FAILED_PRECONDITION),

@@ -300,6 +300,9 @@ CLASSES: Final[tuple[type[Request], ...]] = (
     ClientHeartbeat,
 )
 
+BEGINNING: Final = (Create, Resume)
+"""Client events that ask for a turn: a new one, or one to attach to. Refused, none comes."""
+
 BY_TYPE: Final[dict[str, type[Request]]] = {
     str(kind.__struct_config__.tag): kind for kind in CLASSES
 }

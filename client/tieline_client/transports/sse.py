@@ -23,7 +23,7 @@ from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from tieline.errors import ApiError, TielineError
+from tieline.errors import RESUMED_ELSEWHERE, ApiError, TielineError
 from tieline.events import (
     ErrorEvent,
     Event,
@@ -142,7 +142,7 @@ class _Turn:
             self.ended = event.TERMINAL
         elif isinstance(event, ErrorEvent):
             # After the start of a response, response.failed follows (wire.md 3.2.11).
-            self.ended = self.response is None or event.error.code == "resumed_elsewhere"
+            self.ended = self.response is None or event.error.code == RESUMED_ELSEWHERE
 
     def _check(self, event: Event) -> None:
         begun, asked = self.response is not None, isinstance(self.request, Create)

@@ -177,12 +177,7 @@ class ConnectionDriver:
     def _refuse(self, error: ApiError, request: Request) -> None:
         """Refuses a client that may not ask this; expels one whose key is not valid (any more)."""
         if error.status != 401:
-            self.reject(
-                error,
-                event_id=request.event_id,
-                stream_id=request.stream_id,
-                begins=isinstance(request, (Create, Resume)),
-            )
+            self.connection.refuse(request, error)
             return
         for lane in self._forwarded.values():
             # Nothing goes on for one who may ask no more, wherever it runs.

@@ -29,14 +29,10 @@ class ForwardedLane:
             self._unanswered.append((request, principal))
         self._remote.send(structs.replace(request, stream_id=None), principal)
 
-    def heard(self, batch: Sequence[Event]) -> Sequence[Event]:
-        """Notes that each create is answered by its response's first event, or by its refusal.
-
-        Returns the events.
-        """
+    def heard(self, batch: Sequence[Event]) -> None:
+        """Notes that each create is answered by its response's first event, or by its refusal."""
         for event in batch if self._unanswered else ():
             self._heard(event)
-        return batch
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, ResponseCreated):

@@ -127,7 +127,8 @@ async def _relay(services: Services, reader: Turn, remote: RemoteLane) -> None:
     try:
         async with aclosing(remote.events()) as batches:
             async for batch in batches:
-                driver.connection.relayed(reader, lane.heard(batch))
+                lane.heard(batch)
+                driver.connection.relayed(reader, batch)
                 await space(services, reader, services.limits.outbox)
     except ApiError as lost:
         error = lost.bare()

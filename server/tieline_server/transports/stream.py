@@ -18,7 +18,7 @@ from tieline.codecs import json
 from tieline.errors import ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event
 from tieline.ids import is_stream_id
-from tieline.requests import Append, Create, Request
+from tieline.requests import BEGINNING, Append, Create, Request
 from tieline_server.runtime import ConnectionDriver, server_error
 
 M = TypeVar("M")
@@ -381,7 +381,7 @@ def about_json(raw: bytes, *, name: str = "") -> About:
 
 
 _ABOUT: Final = ("type", "event_id", "stream_id")
-_BEGINNING: Final = frozenset({"response.create", "response.resume"})
+_BEGINNING: Final = frozenset(str(kind.__struct_config__.tag) for kind in BEGINNING)
 
 
 def traced(request: Request, trace_context: dict[str, str] | None) -> Request:

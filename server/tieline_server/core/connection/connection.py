@@ -16,6 +16,7 @@ from tieline import events, ids
 from tieline.errors import ApiError
 from tieline.items import Item
 from tieline.requests import (
+    BEGINNING,
     Append,
     Cancel,
     Create,
@@ -128,6 +129,11 @@ class Connection:
         """
         told = refusals.error_event(error, event_id, stream_id, begins=begins)
         self.outgoing.put_connection(told)
+
+    def refuse(self, request: Request, error: ApiError) -> None:
+        """A request that may not run: the error says so, and whether its turn will come."""
+        begins = isinstance(request, BEGINNING)
+        self.reject(error, event_id=request.event_id, stream_id=request.stream_id, begins=begins)
 
     def expel(self, error: ApiError, *, event_id: str | None, stream_id: str | None) -> None:
         """The peer may ask no more: everything stops, and the error is the last event."""
@@ -313,7 +319,7 @@ class Connection:
     def start_session(self, start: SessionStart, _principal: Principal) -> None:
         """The client says what it can take; the answer says what the server offers."""
         if self.heard:
-            self._refuse(start, refusals.not_first())
+            self.refuse(start, refusals.not_first())
             return
         if start.merge == "never":
             self.outgoing.merge_from = None
@@ -348,7 +354,7 @@ class Connection:
             try:
                 lane.admit_answer(append.response_id)
             except ApiError as error:
-                self._refuse(append, error)
+                self.refuse(append, error)
                 return
         lane.handle("append", append, principal)
         self._follow_lane(lane)
@@ -380,13 +386,13 @@ class Connection:
         if not known and cancel.response_id is not None:
             self.effects.append(CancelSource(cancel.response_id, principal.owner, cancel))
         elif not known:
-            self._refuse(cancel, refusals.no_target(cancel))
+            self.refuse(cancel, refusals.no_target(cancel))
 
     def steer(self, steer: Steer, _principal: Principal) -> None:
         """New user messages for the running response (wire.md 2.3)."""
         if not self.profile.steer:
             # Its events do not exist there either.
-            self._refuse(steer, unsupported("response.steer"))
+            self.refuse(steer, unsupported("response.steer"))
             return
         turn = self._lanes.turn(steer.previous_response_id or "")
         try:
@@ -412,7 +418,7 @@ class Connection:
         try:
             lane = self._lanes.admit_resume(resume)
         except ApiError as error:
-            self._refuse(resume, error)
+            self.refuse(resume, error)
             return
         # It takes its place as a create does, and then reads instead of asking an engine.
         ask = Create(stream_id=resume.stream_id, event_id=resume.event_id)
@@ -423,19 +429,19 @@ class Connection:
 
     def refuse_unknown(self, request: Opaque, _principal: Principal) -> None:
         """An event type that this server does not know."""
-        self._refuse(request, refusals.unknown(request))
+        self.refuse(request, refusals.unknown(request))
 
     def refuse_late(self, request: Request, _principal: Principal) -> None:
         """The client has said goodbye."""
-        self._refuse(request, refusals.late(request))
+        self.refuse(request, refusals.late(request))
 
     def refuse_draining(self, request: Request, _principal: Principal) -> None:
         """The server has said goodbye."""
-        self._refuse(request, refusals.draining())
+        self.refuse(request, refusals.draining())
 
     def refuse_old(self, request: Request, _principal: Principal) -> None:
         """Its time is up (wire.md 1.1.6)."""
-        self._refuse(request, refusals.too_old())
+        self.refuse(request, refusals.too_old())
 
     def stop_input(self, *_: object) -> None:
         """What is held ends, since no outputs can come; the rest runs to its end."""
@@ -478,16 +484,12 @@ class Connection:
 
     # Steps that inputs share.
 
-    def _refuse(self, request: Request, error: ApiError) -> None:
-        begins = isinstance(request, (Create, Resume))
-        self.reject(error, event_id=request.event_id, stream_id=request.stream_id, begins=begins)
-
     def _admit(self, request: Create | Append, principal: Principal) -> Lane | None:
         """The lane of a request, or None when it was refused there and then."""
         try:
             return self._lanes.admit(request, principal.owner)
         except ApiError as error:
-            self._refuse(request, error)
+            self.refuse(request, error)
             return None
 
     def _abandon(self, turn: Turn, *, outright: bool) -> None:
@@ -524,7 +526,7 @@ class Connection:
     def _cut_all(self, reason: str) -> None:
         for lane in self._lanes:
             for request, _ in lane.unpark():
-                self._refuse(request, refusals.draining())
+                self.refuse(request, refusals.draining())
             for turn in list(lane.turns()):
                 turn.handle("cut", reason)
             self._follow_lane(lane)

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tieline.errors import ApiError
+from tieline.errors import RESUMED_ELSEWHERE, ApiError
 from tieline.events import ErrorDetail, ErrorEvent, Event, RequestRefused, ResponseCreated
 from tieline_server.core.effects import CancelSource, Follow, Stop
 from tieline_server.core.history.chain import ChainHead
@@ -100,7 +100,7 @@ def cut(turn: Turn, reason: str) -> None:
 
 def say_elsewhere(turn: Turn) -> None:
     """Tells the lane's reader why no more comes."""
-    error = ApiError.of("resumed_elsewhere", "This response was resumed on another connection.")
+    error = ApiError.of(RESUMED_ELSEWHERE, "This response was resumed on another connection.")
     told = ErrorEvent(
         # It is no event of the response, which others read with the same numbers.
         sequence_number=turn.outbox.count,

@@ -19,8 +19,9 @@ from google.protobuf.message import DecodeError
 from tieline import events
 from tieline.codecs.proto import EventEncoder, RequestDecoder
 from tieline.codecs.proto.frames import repeated
+from tieline.codecs.proto.schema import REQUESTS
 from tieline.errors import ApiError
-from tieline.requests import MEMBERS, Request, SessionStart, Trait
+from tieline.requests import BEGINNING, MEMBERS, Request, SessionStart, Trait
 from tieline.responses import Response
 from tieline.v1 import service_pb2
 from tieline_server.runtime import ConnectionDriver
@@ -228,5 +229,9 @@ class RequestReader(MessageReader[service_pb2.ConverseRequest]):
             # As where it is taken: what stands beside it counts more than what it says.
             event_id = message.event_id or said.event_id
             return About(event_id, message.stream_id or said.stream_id, said.begins)
-        begins = message.HasField("response_create") or message.HasField("response_resume")
+        begins = message.WhichOneof("message") in _BEGINNING
         return About(message.event_id, message.stream_id, begins)
+
+
+_BEGINNING: Final = frozenset(name for name, arm in REQUESTS.items() if arm.kind in BEGINNING)
+"""Arms of a request that ask for a turn."""
