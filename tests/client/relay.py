@@ -1,12 +1,21 @@
 """A way to a server that can be cut."""
 
 import asyncio
+from collections.abc import Callable
+
+
+def _ignore(_data: bytes) -> None:
+    pass
 
 
 class Relay:
-    """A TCP relay that can reset its connections, or forget them (a half-open peer)."""
+    """A TCP relay that can reset its connections, or forget them (a half-open peer).
 
-    def __init__(self, address: str) -> None:
+    ``heard`` is called with what the server says, once that is on its way to the client.
+    """
+
+    def __init__(self, address: str, *, heard: Callable[[bytes], None] = _ignore) -> None:
+        self._heard = heard
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._server: asyncio.Server | None = None
@@ -45,11 +54,15 @@ class Relay:
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
         self._writers += [writer, far_writer]
         self._tasks += [
-            asyncio.create_task(_carry(reader, far_writer)),
-            asyncio.create_task(_carry(far_reader, writer)),
+            asyncio.create_task(_carry(reader, far_writer, _ignore)),
+            asyncio.create_task(_carry(far_reader, writer, self._heard)),
         ]
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, heard: Callable[[bytes], None]
+) -> None:
     while data := await reader.read(65536):
         writer.write(data)
+        heard(data)
+    writer.close()

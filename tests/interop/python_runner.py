@@ -26,7 +26,6 @@ LIMIT: Final = 180.0
 
 Targets = Mapping[str, str]
 Scenario = Mapping[str, Any]
-TOOL: dict[str, Any] = {}
 
 
 def url(address: str) -> str:
@@ -55,13 +54,16 @@ async def turn(scenario: Scenario, targets: Targets) -> None:
 
 
 async def append(scenario: Scenario, targets: Targets) -> None:
-    tool = {"type": "function", **{key: TOOL[key] for key in ("name", "description", "parameters")}}
+    told = dict(scenario["tool"])
+    output = told.pop("output")
     async with connect(url(targets["address"])) as connection:
-        stream = await connection.create(input=scenario["input"], tools=[tool], append=True)
+        stream = await connection.create(
+            scenario["input"], tools=[{"type": "function", **told}], append=True
+        )
         held = await stream.result()
         (call,) = held.calls
         equal(json.loads(call.arguments), scenario["arguments"])
-        await stream.append([tool_output(call, TOOL["output"])])
+        await stream.append([tool_output(call, output)])
         ended = await stream.result()
     equal((ended.text, ended.response.id), (scenario["text"], held.response.id))
 
@@ -290,6 +292,9 @@ async def main(scenarios: Sequence[Scenario], targets: Targets) -> None:
 if __name__ == "__main__":
     listed, given, *only = sys.argv[1:]
     read = json.loads(Path(listed).read_text())
-    TOOL.update(read["tool"])
-    chosen = [each for each in read["scenarios"] if not only or each["name"] in only]
+    chosen = [
+        {**each, "tool": read["tool"]}
+        for each in read["scenarios"]
+        if not only or each["name"] in only
+    ]
     asyncio.run(main(chosen, json.loads(Path(given).read_text())))

@@ -1,14 +1,13 @@
 """The servers that interop runners are pointed at, each with what its scenario needs.
 
 All are real servers with the scripted engine, but for ``newer``: that one plays a revision of the
-schema that does not exist yet. Two stand behind a proxy that waits for a word in what the server
+schema that does not exist yet. Two stand behind a relay that waits for a word in what the server
 says, and then cuts the connection, or has the server drain.
 """
 
-import asyncio
 import hashlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from tests.client.relay import Relay
 from tests.support.server_process import ServerProcess, serving, write_script
 from tieline.v1 import events_pb2, responses_pb2, service_pb2
 
@@ -77,59 +77,6 @@ def _keys(folder: Path) -> str:
     keys.write_text(f'[[keys]]\nhash = "sha256:{digest}"\nowner = "interop"\n')
     keys.chmod(0o600)
     return str(keys)
-
-
-class WatchingProxy:
-    """Passes bytes between clients and a server; at a word of the server it does something."""
-
-    def __init__(self, address: str, word: bytes, act: Callable[["WatchingProxy"], None]) -> None:
-        self._host, _, self._port = address.rpartition(":")
-        self._word = word
-        self._act = act
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    def cut(self) -> None:
-        """Ends each connection that there is, without a word."""
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection to its end."""
-        far_reader, far_writer = await asyncio.open_connection(self._host, int(self._port))
-        both = {writer, far_writer}
-        self._writers |= both
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, far_writer))
-                group.create_task(self._pump(far_reader, writer, watched=True))
-        finally:
-            for each in both:
-                each.transport.abort()
-            self._writers -= both
-
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, watched: bool = False
-    ) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-                if watched and self._word in data:
-                    self._act(self)
-        except ConnectionError:
-            pass
-        writer.transport.abort()
-
-
-@asynccontextmanager
-async def _watched(
-    address: str, word: bytes, act: Callable[[WatchingProxy], None]
-) -> AsyncIterator[str]:
-    server = await asyncio.start_server(WatchingProxy(address, word, act).serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 FUTURE: Final = "Hello from the future."
@@ -227,19 +174,24 @@ async def targets(folder: Path) -> AsyncIterator[dict[str, str]]:
         _server(folder) as drained,
     ):
 
-        def drain(_: WatchingProxy) -> None:
-            drained.signal(signal.SIGTERM)
+        def drain(data: bytes) -> None:
+            if DRAIN_AT in data:
+                drained.signal(signal.SIGTERM)
+
+        def cut(data: bytes) -> None:
+            if CUT_AT in data:
+                cutting.reset()
 
         async with (
-            _watched(plain.address, CUT_AT, WatchingProxy.cut) as cut,
-            _watched(drained.address, DRAIN_AT, drain) as drains,
+            Relay(plain.address, heard=cut) as cutting,
+            Relay(drained.address, heard=drain) as draining,
             _newer() as newer,
         ):
             yield {
                 "address": plain.address,
                 "keyed": keyed.address,
                 "key": KEY,
-                "cut": cut,
+                "cut": cutting.address,
                 "newer": newer,
-                "drains": drains,
+                "drains": draining.address,
             }
