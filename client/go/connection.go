@@ -116,7 +116,7 @@ func (c *Connection) deliver(event *v1.ServerEvent) {
 	if turn == nil {
 		return
 	}
-	if turn.ctx.Err() == nil { // Else nobody reads.
+	if turn.ctx.Err() == nil { // Else no reader is left.
 		turn.queue = append(turn.queue, event)
 	}
 	if ends(event) && event.Ending != v1.Ending_ENDING_HELD {
@@ -130,7 +130,7 @@ func (c *Connection) deliver(event *v1.ServerEvent) {
 	}
 }
 
-// owner is the turn that an event is for; nil where it is the connection's, or nobody's any more.
+// owner is the turn that an event is for; nil where it is the connection's, or that of a turn that has ended.
 func (c *Connection) owner(event *v1.ServerEvent) *Turn {
 	failure, turns := event.GetError().GetError(), c.lanes[event.GetStreamId()]
 	for _, lane := range c.lanes {

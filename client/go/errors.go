@@ -15,7 +15,7 @@ import (
 // Error is a server's no: to a request on a connection, to a call, or as the end of a response.
 type Error struct {
 	Code, Message, Param string        // As OpenAI's; empty where it was not said.
-	RetryAfter           time.Duration // How long to wait until a retry can help; 0 where nobody knows.
+	RetryAfter           time.Duration // How long to wait until a retry can help; 0 where the server does not say.
 	Status               codes.Code    // Of a call, or of a connection that ended; OK for an event.
 	cause                error
 }

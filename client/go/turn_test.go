@@ -433,7 +433,7 @@ func TestAnOutputThatIsLeftOutIsThatOfTheEvents(t *testing.T) {
 func TestWhatBelongsToNoTurnIsPassedOver(t *testing.T) {
 	c := connect(t, func(s stream) error {
 		beat := &tielinev1.ServerEvent{Event: &tielinev1.ServerEvent_Heartbeat{Heartbeat: &tielinev1.Heartbeat{}}}
-		say(s, beat, delta(7, "nobody's"))
+		say(s, beat, delta(7, "foreign"))
 		say(s, on("never used", completed(8, "resp_0", ""))...)
 		hear(s)
 		say(s, beat, failed(9, tielinev1.Ending_ENDING_UNSPECIFIED, &tielinev1.Error{EventId: proto.String("old")}))

@@ -148,13 +148,13 @@ impl Board {
     fn deliver(&mut self, event: ServerEvent) {
         let Some(at) = self.owner(&event) else { return };
         let over = ends(&event) && event.ending != Ending::Held as i32;
-        let _ = self.slots[at].inbox.send(event); // Nobody hears where the turn was dropped.
+        let _ = self.slots[at].inbox.send(event); // It has no reader where the turn was dropped.
         if over {
             self.slots.remove(at);
         }
     }
 
-    /// Whose an event is; nobody's where it is the connection's, or of a message that was no turn's.
+    /// The turn that an event is for; none where it is the connection's, or answers a message of no turn.
     fn owner(&self, event: &ServerEvent) -> Option<usize> {
         let first = || self.slots.iter().position(|slot| slot.lane == event.stream_id);
         let Some(server_event::Event::Error(failure)) = &event.event else {
@@ -164,7 +164,7 @@ impl Board {
             return first();
         };
         let named = self.slots.iter().position(|slot| slot.create == *id || slot.append.as_ref() == Some(id));
-        // A replay under a key has the event_id of the first create, which nobody here may know.
+        // A replay under a key has the event_id of the first create, which this connection may not know.
         named.or_else(|| if ends(event) { first() } else { None })
     }
 

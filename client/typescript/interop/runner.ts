@@ -274,5 +274,5 @@ await Promise.all(
     process.stdout.write(`${JSON.stringify(line)}\n`);
   }),
 );
-// What a scenario that ran out of time has left behind keeps nobody waiting.
+// The process ends in spite of what a scenario that ran out of time has left open.
 setTimeout(() => process.exit(0), 1000).unref();

@@ -61,7 +61,7 @@ export function fromEvent({ error, status }: ErrorEvent): TielineError {
   });
 }
 
-/** What becomes of a turn whose connection has ended: a reason in words stands where none began. */
+/** The error of a turn whose connection has ended; where no response had begun, the message says so. */
 export function lost(reason: unknown, responseId?: string, after?: number): TielineError {
   const status = TielineError.from(reason);
   const told = ConnectError.from(reason).findDetails(rpc.ErrorInfoSchema).length > 0;

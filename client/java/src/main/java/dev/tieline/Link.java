@@ -84,7 +84,7 @@ final class Link implements StreamObserver<ConverseResponse> {
         end(TielineException.of(Status.UNAVAILABLE.withDescription("the server ended the connection").asException()));
     }
 
-    /** The turn that an event is for; null where it is the connection's, or nobody's any more. */
+    /** The turn that an event is for; null where it is the connection's, or that of a turn that has ended. */
     private Turn owner(ServerEvent event) {
         var eventId = event.getError().getError().getEventId();
         var named = lanes.values().stream().flatMap(Collection::stream).filter(turn -> turn.sent(eventId)).findFirst();
